@@ -25,7 +25,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from dlspawner import cluster
+from dlspawner.clients import kubernetes
 
 # The names of the gateway's files in ssh_gateway.keys.
 HOST_KEY, USER_CA = "ssh_host_ed25519_key", "user_ca"
@@ -87,21 +87,21 @@ def wanted(login: bool, database_server: str) -> dict[str, Callable[[], Values]]
     return always
 
 
-def manifest(name: str, values: Values) -> cluster.Object:
+def manifest(name: str, values: Values) -> kubernetes.Object:
     data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
     metadata = {"name": name, "labels": LABELS}
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": data}
 
 
 async def make(
-    client: cluster.KubernetesClient, namespace: str, making: Mapping[str, Callable[[], Values]]
+    client: kubernetes.KubernetesClient, namespace: str, making: Mapping[str, Callable[[], Values]]
 ) -> dict[str, bool]:
     """Create what is missing. Name of each Secret -> whether it was made now; the first failure is raised."""
     made: dict[str, bool] = {}
     for name, values in making.items():
         try:
-            await client.create(cluster.SECRETS, manifest(name, values()), namespace)
-        except cluster.Conflict:
+            await client.create(kubernetes.SECRETS, manifest(name, values()), namespace)
+        except kubernetes.Conflict:
             made[name] = False
         else:
             made[name] = True
@@ -109,7 +109,7 @@ async def make(
 
 
 async def run(namespace: str, kubeconfig: Path | None, making: Mapping[str, Callable[[], Values]]) -> dict[str, bool]:
-    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
+    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         return await make(client, namespace or client.namespace, making)
 
 
@@ -131,7 +131,7 @@ def main(given: argparse.Namespace) -> int:
     """Exit code 0 when all Secrets exist, 1 with a sentence when they could not be made."""
     try:
         made = asyncio.run(run(given.namespace, given.kubeconfig, wanted(given.login, given.database)))
-    except cluster.KubernetesError as error:
+    except kubernetes.KubernetesError as error:
         print(f"The secrets could not be made: {error}", file=sys.stderr)
         return 1
     for name, new in made.items():

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from traitlets import Bool, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application, Config
 
-from dlspawner.cluster import KubernetesClient, KubernetesError
-from dlspawner.hubapi import HubClient
+from dlspawner.clients.hub import HubClient
+from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.known_settings import Float
 from dlspawner.looplag import watch_loop
 from ssh_gateway import keys, listening

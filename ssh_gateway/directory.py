@@ -20,7 +20,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from dlspawner import hubapi
+from dlspawner.clients import hub as clients_hub
 from ssh_gateway.access import Bearer, RegisteredKey
 from ssh_gateway.logs import say
 from ssh_gateway.routing import Candidate
@@ -152,7 +152,9 @@ class Places(Protocol):
 class HubAndManager:
     """`People`, by the Hub's and the Manager's REST APIs; owns its connections to the Manager."""
 
-    def __init__(self, hub: hubapi.HubClient, manager_url: str, token: str, deadline_seconds: float = 10.0) -> None:
+    def __init__(
+        self, hub: clients_hub.HubClient, manager_url: str, token: str, deadline_seconds: float = 10.0
+    ) -> None:
         self._hub = hub
         self._url = manager_url.rstrip("/")
         self._token = token
@@ -176,21 +178,21 @@ class HubAndManager:
     async def bearer(self, token: str) -> Bearer | None:
         try:
             identity = await self._hub.whoami(token)
-        except hubapi.HubError as error:
+        except clients_hub.HubError as error:
             raise Unavailable("the Hub does not answer: try again later") from error
         if identity is None:
             return None
         return Bearer(
             identity.name,
-            lambda server: hubapi.may_access_server(identity, identity.name, server),
-            person=identity.kind is hubapi.IdentityKind.USER,
-            starts=lambda server: hubapi.may_start_server(identity, identity.name, server),
+            lambda server: clients_hub.may_access_server(identity, identity.name, server),
+            person=identity.kind is clients_hub.IdentityKind.USER,
+            starts=lambda server: clients_hub.may_start_server(identity, identity.name, server),
         )
 
     async def servers(self, user: str) -> frozenset[str]:
         try:
             known = await self._hub.user(user)
-        except hubapi.HubError as error:
+        except clients_hub.HubError as error:
             raise Unavailable("the Hub does not answer: try again later") from error
         return frozenset(known.servers) if known else frozenset()
 
@@ -215,7 +217,7 @@ class HubAndManager:
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         try:
             await self._hub.post_activity(user, servers)
-        except hubapi.HubError as error:
+        except clients_hub.HubError as error:
             raise Unavailable(str(error)) from error
 
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
@@ -245,9 +247,9 @@ class HubAndManager:
             one = len(set(users)) == 1  # is asked about itself, and not by the list of everybody
             listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
-        except hubapi.HubRejected as error:
+        except clients_hub.HubRejected as error:
             raise Unavailable("the Hub lists no users: this service lacks the scope list:users") from error
-        except hubapi.HubError as error:
+        except clients_hub.HubError as error:
             raise Unavailable("the Hub does not answer: try again later") from error
 
     async def open_notices(self, version: str, seconds: float) -> NoticeList:

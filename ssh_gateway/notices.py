@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from dlspawner.core.telling import with_time
+from dlspawner.core.text import with_time
 from ssh_gateway.directory import Notice, NoticeList, Unavailable
 from ssh_gateway.logs import say
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
-from dlspawner.cluster import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
 from dlspawner.core import naming
 from ssh_gateway.directory import Target, Unavailable
 from ssh_gateway.logs import say

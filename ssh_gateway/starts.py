@@ -26,7 +26,7 @@ POLL_SECONDS = 1.0
 KEPT_SECONDS = 10.0
 OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
 # What takes somebody's decision or a browser is told at once, instead of being waited for.
-FOR_PEOPLE = frozenset({"waiting-approval", "waiting-login"})
+FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
 class NotStarted(Exception):

@@ -23,8 +23,8 @@ starts with one that it does not know.
 def configurables() -> list[type[Configurable]]:
     """Every class of ours that an administrator configures."""
     from dlspawner.manager.app import Manager
-    from dlspawner.manager.gpu_metrics import GpuMetrics
-    from dlspawner.manager.logs.settings import JobLogs
+    from dlspawner.manager.culling.config import GpuMetrics
+    from dlspawner.manager.logs.collector import JobLogs
     from dlspawner.spawner import DLSpawner
     from ssh_gateway.app import Gateway
 

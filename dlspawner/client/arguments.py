@@ -14,7 +14,7 @@ from dlspawner.client.service import PAGE
 
 # As the service calls them; live are all but ended.
 STATES = (
-    *("live", "submitted", "waiting-approval", "queued", "waiting-login"),
+    *("live", "submitted", "pending-approval", "queued", "login-required"),
     *("starting", "running", "stopping", "ended"),
 )
 _TIME = "2031-12-24T18:00:00Z"

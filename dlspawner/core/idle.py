@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 
-from dlspawner.core.model import Culling, IdleWindows
+from dlspawner.core.config import Culling, IdleWindows
 from dlspawner.core.template import ActivitySource, IdlePolicy
 
 WARNINGS = (50, 90)  # percent of the window, or of the lifetime

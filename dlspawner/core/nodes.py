@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlspawner.core import quantity
-from dlspawner.core.amounts import GPU
-from dlspawner.core.model import GpuType, Toleration
+from dlspawner.core import units
+from dlspawner.core.config import GpuType, Toleration
+from dlspawner.core.units import GPU
 
 # Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
@@ -180,5 +180,5 @@ def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -
 
 def _amount(text: object, factor: int = 1) -> int:
     """An allocatable amount, rounded down."""
-    value = quantity.parse_quantity(str(text))
+    value = units.parse_quantity(str(text))
     return 0 if value is None else value.numerator * factor // value.denominator

@@ -12,8 +12,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
-from dlspawner.core import quantity
-from dlspawner.core.model import CpuMemory, SpecialPermission
+from dlspawner.core import units
+from dlspawner.core.config import CpuMemory, SpecialPermission
 
 # KubeSpawner hard-codes the first; the second is the person's own container where the first is only the login proxy.
 NOTEBOOK_CONTAINER = "notebook"
@@ -192,7 +192,7 @@ class Template:
         cpu, memory = (
             sum((_most(one, what) for one in (*others, *sidecars)), Fraction(0)) for what in ("cpu", "memory")
         )
-        return CpuMemory(quantity.cpu_milli(cpu), quantity.memory_bytes(memory))
+        return CpuMemory(units.cpu_milli(cpu), units.memory_bytes(memory))
 
     def option(self, name: str) -> Option | None:
         return next((option for option in self.options if option.name == name), None)
@@ -202,4 +202,4 @@ def _most(container: dict[str, Any], name: str) -> Fraction:
     """The larger of a container's limit and request; nothing for what only a launch knows, or no amount."""
     resources = container.get("resources") or {}
     written = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests")]
-    return max(quantity.parse_quantity(str(value)) or Fraction(0) for value in written)
+    return max(units.parse_quantity(str(value)) or Fraction(0) for value in written)

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dlspawner import cluster, settings
+from dlspawner import settings
+from dlspawner.clients import kubernetes
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.local.processes import NAMESPACE, children, environment, point_at_nodes
 from dlspawner.local.state import (
@@ -35,17 +36,17 @@ from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_sign
 async def make_namespace(kubeconfig: Path) -> None:
     """On a cluster that is there already; raises CannotRun when it does not answer."""
     try:
-        async with await cluster.KubernetesClient.connect(kubeconfig) as client:
-            await client.create(cluster.NAMESPACES, {"metadata": {"name": NAMESPACE}})
-    except cluster.Conflict:
+        async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
+            await client.create(kubernetes.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+    except kubernetes.Conflict:
         return  # made at an earlier start
-    except cluster.KubernetesError as error:
+    except kubernetes.KubernetesError as error:
         raise CannotRun(f"The cluster of {kubeconfig} cannot be used: {error}") from error
 
 
 async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
     """Team data claims are an administrator's to make; here we are the administrator."""
-    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
+    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
             claim = {
                 "apiVersion": "v1",
@@ -54,22 +55,22 @@ async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
                 "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "10Gi"}}},
             }
             try:
-                await client.create(cluster.CLAIMS, claim, NAMESPACE)
-            except cluster.Conflict:
+                await client.create(kubernetes.CLAIMS, claim, NAMESPACE)
+            except kubernetes.Conflict:
                 continue  # made at an earlier start
 
 
 async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> None:
     """So are PriorityClasses; as in hub_config/kubernetes/base/priorities.yaml."""
     classes = wanted.cluster.scheduling.classes
-    async with await cluster.KubernetesClient.connect(kubeconfig) as client:
+    async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         for name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
             if name is None:
                 continue
             try:
                 made = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
-                await client.create(cluster.PRIORITY_CLASSES, made)
-            except cluster.Conflict:
+                await client.create(kubernetes.PRIORITY_CLASSES, made)
+            except kubernetes.Conflict:
                 continue  # made at an earlier start
 
 

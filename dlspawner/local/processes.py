@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from dlspawner import cluster
+from dlspawner.clients import kubernetes
 from dlspawner.local.state import CannotRun, Options, Ports, Secrets, write_private
 from dlspawner.local.supervisor import Child
 
@@ -61,8 +61,8 @@ def prometheus(options: Options, ports: Ports, program: str) -> Child:
 
 async def point_at_nodes(options: Options) -> None:
     """Tell Prometheus where the nodes serve the metrics of their GPUs."""
-    async with await cluster.KubernetesClient.connect(options.cluster_config) as client:
-        nodes = await client.list(cluster.NODES, labels=OUR_NODES)
+    async with await kubernetes.KubernetesClient.connect(options.cluster_config) as client:
+        nodes = await client.list(kubernetes.NODES, labels=OUR_NODES)
     addresses = [
         entry["address"]
         for node in nodes
@@ -158,10 +158,10 @@ async def cluster_ready(kubeconfig: Path) -> bool:
     if not kubeconfig.exists():
         return False
     try:
-        async with await cluster.KubernetesClient.connect(kubeconfig) as client:
-            nodes = await client.list(cluster.NODES, labels=OUR_NODES)
-            await client.get(cluster.NAMESPACES, NAMESPACE)
-    except cluster.KubernetesError:
+        async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
+            nodes = await client.list(kubernetes.NODES, labels=OUR_NODES)
+            await client.get(kubernetes.NAMESPACES, NAMESPACE)
+    except kubernetes.KubernetesError:
         return False
     conditions = [condition for node in nodes for condition in node.get("status", {}).get("conditions", ())]
     return bool(nodes) and len(nodes) == sum(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -22,26 +22,26 @@ from traitlets import Bool, Integer, List, Unicode, default
 from traitlets.config import Application, Config, catch_config_error
 
 import dlspawner
+from dlspawner.clients.hub import HubClient
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.hubapi import HubClient
 from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
-from dlspawner.manager import pages, portal, web
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.database import DatabaseUnusable
-from dlspawner.manager.files import ConfigReloader, initial
-from dlspawner.manager.gpu_metrics import GpuMetrics
-from dlspawner.manager.history import page as history_page
-from dlspawner.manager.history import usage_api
-from dlspawner.manager.history.keeping import HistoryRetention
-from dlspawner.manager.identity import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
-from dlspawner.manager.ledger import JobRepository
-from dlspawner.manager.logs import routes as log_routes
-from dlspawner.manager.logs.settings import JobLogs
-from dlspawner.manager.metrics.meters import ManagerMetrics
+from dlspawner.manager import server as manager_server
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.culling.config import GpuMetrics
+from dlspawner.manager.db.engine import DatabaseUnusable
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.history.gpu_hours import HistoryRetention
+from dlspawner.manager.http import handlers
+from dlspawner.manager.http.api import history as api_history
+from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
+from dlspawner.manager.http.portal import history, ssh_keys
+from dlspawner.manager.logs.collector import JobLogs
 from dlspawner.manager.server import ServerCannotStart, bind, close_hub_client, drain, make_web
-from dlspawner.manager.store import Database
+from dlspawner.manager.state.config_reload import ConfigReloader, initial
+from dlspawner.manager.state.metrics import ManagerMetrics
 from dlspawner.settings import Settings
 
 
@@ -322,8 +322,8 @@ class Manager(Application):
 
     def _assemble(
         self, service: HubServiceInfo, store: Database, acting: LeaderElector | None, meters: ManagerMetrics
-    ) -> web.ManagerContext:
-        templates = pages.make_environment(self.template_paths)
+    ) -> handlers.ManagerContext:
+        templates = ssh_keys.make_environment(self.template_paths)
         try:
             for name in (
                 "keys.html",
@@ -331,16 +331,16 @@ class Manager(Application):
                 "told.html",
                 "approvals.html",
                 "error.html",
-                *portal.PORTAL_TEMPLATES,
-                *history_page.HISTORY_TEMPLATES,
-                *log_routes.LOG_TEMPLATES,
-                *usage_api.USAGE_TEMPLATES,
+                *manager_server.PORTAL_TEMPLATES,
+                *history.HISTORY_TEMPLATES,
+                *manager_server.LOG_TEMPLATES,
+                *api_history.USAGE_TEMPLATES,
             ):
                 templates.get_template(name)
         except TemplateError as error:
             searched = ", ".join(self.template_paths)
             raise ServerCannotStart(f"The template {error} is not in {searched} (Manager.template_paths).") from error
-        return web.ManagerContext(
+        return handlers.ManagerContext(
             service=service,
             auth=make_auth(service, self),
             store=store,

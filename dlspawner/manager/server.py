@@ -1,4 +1,25 @@
-"""The Manager's HTTP server: its port, every address below the service's prefix, what is logged, and its stop."""
+"""The Manager's HTTP server: its port, every address below the service's prefix, what is logged, and its stop.
+
+The addresses of approvals.
+
+The files of JupyterHub's own that its page.html loads, and what is in them.
+
+The Manager serves them itself: its pages can be read while the Hub is away. What nothing of ours loads is not among
+them; templates of somebody's own take other files from the Hub.
+
+The addresses of logs.
+
+The portal: what people see of jobs, at the service's own address. `mine` and `shares` are pure, `pages` answers.
+
+Every page is made of the Hub's templates, works without JavaScript, and says nothing that its reader may not know
+(`access`). With JavaScript its live parts are looked at again.
+
+The resources for programs, under /services/jobs/api/; README.md beside this file describes them.
+
+The addresses of the parts that are one module each, as patterns below the service's prefix.
+
+GET static/PATH: the style sheet and scripts of the pages (`hub_static`), for everybody, as the Hub's own are.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +38,171 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application as WebApplication
 from tornado.web import RequestHandler
 
-from dlspawner.manager import portal, rest, routes, ssh_access, ssh_config, ssh_starts, static, web
-from dlspawner.manager.approval import routes as approvals
-from dlspawner.manager.history import api as history_api
-from dlspawner.manager.history import page as history_page
-from dlspawner.manager.history import usage_api
-from dlspawner.manager.logs import routes as log_routes
-from dlspawner.manager.metrics import api as metrics_api
+from dlspawner.manager.http import handlers
+from dlspawner.manager.http.api import (
+    activity,
+    cluster,
+    events,
+    hub,
+    jobs,
+    logs,
+    metrics,
+    openapi,
+    pending,
+    ssh,
+    submit,
+)
+from dlspawner.manager.http.api import approvals as api_approvals
+from dlspawner.manager.http.api import notices as api_notices
+from dlspawner.manager.http.api.history import JOB, GpuHoursCsvHandler, GpuHoursHandler, JobUsageHandler
+from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem, ManagerHandler, Routes
+from dlspawner.manager.http.portal import approvals, job, lists, my_jobs, notices, ssh_keys
+from dlspawner.manager.http.portal import logs as portal_logs
+from dlspawner.manager.http.portal import pending as portal_pending
+from dlspawner.manager.http.portal.base import JOB_ID
+from dlspawner.manager.http.portal.history import HistoryPage, UsagePage
+from dlspawner.manager.http.static_files import static_files
+
+_APPROVAL_JOB, _REQUEST = r"(j-[a-z2-7]{12})", r"([0-9a-f]{16})"
+APPROVAL_ROUTES: handlers.Routes = (
+    ("approvals", approvals.ApprovalsPage),
+    (f"approvals/{_REQUEST}/approve", approvals.ApproveButton),
+    (f"approvals/{_REQUEST}/deny", approvals.DenyButton),
+    ("api/approvals", api_approvals.ApprovalsHandler),
+    (f"api/jobs/{_APPROVAL_JOB}/approve", api_approvals.ApproveHandler),
+    (f"api/jobs/{_APPROVAL_JOB}/deny", api_approvals.DenyHandler),
+)
+
+
+HISTORY_ROUTES: Routes = (
+    ("api/history/gpu-hours", GpuHoursHandler),
+    (r"api/history/gpu-hours\.csv", GpuHoursCsvHandler),
+)
+
+
+HISTORY_PAGE_ROUTES: Routes = (("history", HistoryPage),)
+
+
+USAGE_ROUTES: Routes = ((f"api/jobs/{JOB}/usage", JobUsageHandler), (f"jobs/{JOB}/usage", UsagePage))
+
+
+_LOG_JOB = r"(j-[a-z2-7]{12})"
+LOG_ROUTES: Routes = (
+    (f"api/jobs/{_LOG_JOB}/logs", logs.LogsHandler),
+    (f"api/jobs/{_LOG_JOB}/log", logs.LogHandler),
+    (f"api/jobs/{_LOG_JOB}/log-kept", logs.LogCollectedHandler),
+    (f"api/jobs/{_LOG_JOB}/pod-events", logs.PodEventsHandler),
+    (f"jobs/{_LOG_JOB}/log", portal_logs.LogPage),
+)
+LOG_TEMPLATES = ("job_log.html",)
+
+
+PORTAL_JOB = f"({JOB_ID.pattern})"
+
+PORTAL_ROUTES: Routes = (
+    ("", my_jobs.MyJobsPage),
+    ("new", my_jobs.NewJobPage),
+    ("start", my_jobs.StartButton),
+    ("tensorboard", my_jobs.TensorBoardButton),
+    ("api/events", events.EventStreamHandler),
+    ("queue", lists.QueuePage),
+    ("cluster", lists.ClusterPage),
+    ("teams", lists.TeamsPage),
+    ("all", lists.AllJobsPage),
+    (f"jobs/{PORTAL_JOB}", job.JobPage),
+    (f"jobs/{PORTAL_JOB}/stop", my_jobs.StopButton),
+    (f"jobs/{PORTAL_JOB}/keep", my_jobs.KeepJobButton),
+)
+# Without which the Manager does not start.
+PORTAL_TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")
+
+
+REST_JOB = r"(j-[a-z2-7]{12})"
+REST_ROUTES: handlers.Routes = (
+    ("api/jobs", submit.JobsHandler),
+    (f"api/jobs/{REST_JOB}", submit.JobHandler),
+    (f"api/jobs/{REST_JOB}/events", jobs.JobEventsHandler),
+    (f"api/jobs/{REST_JOB}/cancel", submit.CancelHandler),
+    (f"api/jobs/{REST_JOB}/requeue", submit.RequeueHandler),
+    ("api/cluster", cluster.ClusterHandler),
+    ("api/quota", cluster.QuotaHandler),
+    ("api/queue", cluster.QueueHandler),
+    (r"api/openapi\.json", openapi.OpenApiHandler),
+)
+
+
+_NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
+
+BASE_ROUTES: handlers.Routes = (
+    ("health", ssh.HealthHandler),
+    ("ready", ssh.ReadyHandler),
+    ("oauth_callback", ssh_keys.OAuthCallbackPage),
+    ("keys", ssh_keys.KeysPage),
+    (f"keys/{_NUMBER}/remove", ssh_keys.RemoveKeyButton),
+    (f"keys/suggestions/{_NUMBER}/import", ssh_keys.ImportSuggestionButton),
+    ("keys/start-on-connect", ssh_keys.StartOnConnectButton),
+    ("api/keys", ssh.OwnKeysHandler),
+    (f"api/keys/{_NUMBER}", ssh.OwnKeyHandler),
+    ("api/key-suggestions", ssh.KeySuggestionsHandler),
+    (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
+    (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
+    (f"api/users/{_NAME}/account", hub.UnixAccountHandler),
+    ("notices", notices.NoticesPage),
+    (r"notices/([0-9a-f]{16})/keep", notices.KeepAliveButton),
+    ("api/notices", api_notices.NoticesHandler),
+    (r"api/notices/([0-9a-f]{16})/seen", api_notices.NoticeReadHandler),
+    (r"api/notices/([0-9a-f]{16})/keep", api_notices.NoticeKeepAliveHandler),
+    (f"api/users/{_NAME}/notices", api_notices.UserNoticesHandler),
+    (r"api/jobs/(j-[a-z2-7]{12})/released", hub.ReservationReleasedHandler),
+    (r"api/jobs/(j-[a-z2-7]{12})/ending", hub.StopReasonHandler),
+    (f"api/users/{_NAME}/waiting", hub.PendingJobsHandler),
+    (f"api/users/{_NAME}/starting", hub.PrepareStartHandler),
+    (f"api/users/{_NAME}/interrupted", hub.StartInterruptedHandler),
+    (f"api/wait/{_NAME}/{_NAME}", pending.PendingJobHandler),
+    (f"wait/{_NAME}/{_NAME}", portal_pending.PendingPage),
+    (f"wait/{_NAME}/{_NAME}/cancel", portal_pending.CancelButton),
+    (f"wait/{_NAME}/{_NAME}/go-on", portal_pending.StartAgainButton),
+    (r"api/jobs/(j-[a-z2-7]{12})/keep-alive", activity.KeepAliveHandler),
+    ("api/kernels", activity.KernelReportHandler),
+    ("api/ssh-sessions", activity.SshSessionReportHandler),
+    ("api/idle", activity.CullReportHandler),
+)
+
+
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+class StaticHandler(ManagerHandler):
+    """One file. Pages ask with its version, so that browsers keep it, and never an old one."""
+
+    async def get(self, path: str) -> None:
+        file = static_files().get(path)
+        if file is None:
+            raise HttpProblem(404, NOTHING_HERE)
+        self.set_header("Content-Type", file.kind)
+        self.set_header("Cache-Control", _FOREVER if self.get_query_argument("v", "") == file.version else "no-cache")
+        self.finish(file.content)
+
+
+STATIC_ROUTES = ((r"static/([\w@/.-]+)", StaticHandler),)
+
 
 _THROWN_AWAY = 256 * 1024 * 1024
 # The addresses of every part, as patterns below the service's prefix.
-PARTS: tuple[web.Routes, ...] = (
-    routes.BASE_ROUTES,
-    static.STATIC_ROUTES,
-    history_api.HISTORY_ROUTES,
-    history_page.HISTORY_PAGE_ROUTES,
-    log_routes.LOG_ROUTES,
-    usage_api.USAGE_ROUTES,
-    metrics_api.METRICS_ROUTES,
-    ssh_access.ACCESS_ROUTES,
-    ssh_config.CONFIG_ROUTES,
-    ssh_starts.START_ROUTES,
-    portal.PORTAL_ROUTES,
-    rest.REST_ROUTES,
-    approvals.APPROVAL_ROUTES,
+PARTS: tuple[handlers.Routes, ...] = (
+    BASE_ROUTES,
+    STATIC_ROUTES,
+    HISTORY_ROUTES,
+    HISTORY_PAGE_ROUTES,
+    LOG_ROUTES,
+    USAGE_ROUTES,
+    metrics.METRICS_ROUTES,
+    ssh.ACCESS_ROUTES,
+    ssh.CONFIG_ROUTES,
+    ssh.START_ROUTES,
+    PORTAL_ROUTES,
+    REST_ROUTES,
+    APPROVAL_ROUTES,
 )
 DRAIN_SECONDS = 5.0
 
@@ -62,7 +224,7 @@ def bind(address: str, port: int) -> list[socket.socket]:
         raise ServerCannotStart(sentence) from error
 
 
-def addresses() -> web.Routes:
+def addresses() -> handlers.Routes:
     """Every address, as patterns below the service's prefix."""
     return tuple(route for part in PARTS for route in part)
 
@@ -85,12 +247,12 @@ class _Bounded(HTTPMessageDelegate):
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._read += len(chunk)
         declared = self._headers.get("Content-Length", "")
-        if max(self._read, int(declared) if declared.isdecimal() else 0) > web.MAX_REQUEST:
+        if max(self._read, int(declared) if declared.isdecimal() else 0) > handlers.MAX_REQUEST:
             return None
         return self._inner.data_received(chunk)
 
     def finish(self) -> None:
-        if self._read > web.MAX_REQUEST:
+        if self._read > handlers.MAX_REQUEST:
             self._headers["Content-Length"] = str(self._read)  # one that came in chunks says so nowhere
         self._inner.finish()
 
@@ -103,12 +265,12 @@ class _Web(WebApplication):
         return _Bounded(super().start_request(server_conn, request_conn), request_conn)
 
 
-def make_web(manager: web.ManagerContext) -> WebApplication:
+def make_web(manager: handlers.ManagerContext) -> WebApplication:
     """Every address, under the service's prefix."""
     own: dict[str, Any] = {"manager": manager}
     return _Web(
         [(manager.service.prefix + path, handler, own) for path, handler in addresses()],
-        default_handler_class=web.NotFound,
+        default_handler_class=handlers.NotFound,
         default_handler_args=own,
         cookie_secret=manager.service.cookie_secret(),
         log_function=log_request,
@@ -121,7 +283,7 @@ def log_request(handler: RequestHandler) -> None:
     if request.path.endswith(("/health", "/ready")) and status in {200, 503}:
         return  # asked every few seconds, and what makes the second one 503 has a line of its own
     identity = getattr(handler, "identity", None)
-    logging.getLogger("dlspawner.manager.access").info(
+    logging.getLogger("dlspawner.manager.model.access").info(
         "%s %s status=%d ms=%.1f who=%s",
         request.method,
         request.path,
@@ -131,7 +293,7 @@ def log_request(handler: RequestHandler) -> None:
     )
 
 
-async def drain(server: HTTPServer, running: web.OpenRequests) -> None:
+async def drain(server: HTTPServer, running: handlers.OpenRequests) -> None:
     """Accept no more, and give what is being answered a few seconds."""
     server.stop()
     with contextlib.suppress(TimeoutError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from dlspawner.core.model import ClusterConfig, TeamsConfig
+from dlspawner.core.config import ClusterConfig, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings.cluster_file import DEFAULT, checked_without, read_cluster, unread

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from dlspawner.core import quantity
-from dlspawner.core.accounts import LARGEST, NOBODY, UidRange
-from dlspawner.core.model import (
+from dlspawner.core import units
+from dlspawner.core.config import (
     ClusterConfig,
     CpuJobs,
     CpuMemory,
@@ -15,6 +14,7 @@ from dlspawner.core.model import (
     StorageConfig,
     Toleration,
 )
+from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
 from dlspawner.settings.policy_sections import CPU_JOBS, read_cpu_jobs, read_culling, read_priorities, read_scheduling
 
@@ -142,8 +142,8 @@ def _gpu_type(name: str, entry: Entry) -> GpuType:
         title=section.text("title", name),
         resource=resource.text(RESOURCE, "a resource such as nvidia.com/gpu") if resource else "",
         per_gpu=CpuMemory(
-            quantity.cpu_milli(cpu.quantity()) if cpu else 1,
-            quantity.memory_bytes(memory.quantity()) if memory else 1,
+            units.cpu_milli(cpu.quantity()) if cpu else 1,
+            units.memory_bytes(memory.quantity()) if memory else 1,
         ),
         max_per_job=section.integer("max_per_job", 8, 1, 1024),
         node_selector=tuple((key, value.text()) for key, value in section.children("node_selector").items()),
@@ -177,7 +177,7 @@ def _cpu_only(file: Section) -> tuple[CpuMemory, CpuMemory, CpuJobs]:
 
 
 def _default_and_max(parent: Section, name: str) -> tuple[int, int]:
-    to_int = quantity.cpu_milli if name == "cpu" else quantity.memory_bytes
+    to_int = units.cpu_milli if name == "cpu" else units.memory_bytes
     given = (
         (DEFAULT.cpu_only_default.cpu_milli, DEFAULT.cpu_only_max.cpu_milli)
         if name == "cpu"

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from dlspawner.core import quantity
-from dlspawner.core.values import show
+from dlspawner.core import units
+from dlspawner.core.text import show
 from dlspawner.errors import Problem
 
 _TAG = "tag:yaml.org,2002:"
@@ -142,7 +142,7 @@ class Entry:
     def quantity(self) -> Fraction:
         """An amount that is more than nothing, written as a number or as Kubernetes does."""
         text = str(self.value) if isinstance(self.value, str | int | float) else ""
-        parsed = None if isinstance(self.value, bool) else quantity.parse_quantity(text)
+        parsed = None if isinstance(self.value, bool) else units.parse_quantity(text)
         if parsed is None or parsed == 0:
             self.problem(f"must be an amount such as 4, 500m or 16Gi, not {_called(self.value)}.")
             return Fraction(1)

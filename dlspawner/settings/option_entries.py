@@ -6,12 +6,16 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 
-from dlspawner.core import quantity
-from dlspawner.core.model import ClusterConfig
-from dlspawner.core.options import BUILT_IN, TEMPLATE_KEY
-from dlspawner.core.rendering import CHOICE_PLACEHOLDERS, CONTEXT_PLACEHOLDERS, PATH_PLACEHOLDERS, PROGRAM_PLACEHOLDERS
+from dlspawner.core import units
+from dlspawner.core.config import ClusterConfig
+from dlspawner.core.launch.options import BUILT_IN, TEMPLATE_KEY, check_value
+from dlspawner.core.launch.rendering import (
+    CHOICE_PLACEHOLDERS,
+    CONTEXT_PLACEHOLDERS,
+    PATH_PLACEHOLDERS,
+    PROGRAM_PLACEHOLDERS,
+)
 from dlspawner.core.template import Option, OptionChoice, OptionKind
-from dlspawner.core.values import check_value
 from dlspawner.settings.document import Entry, Section
 
 _KEYS = ("type", "title", "help", "default", "min", "max", "choices", "pattern", "multiline")
@@ -88,7 +92,7 @@ def _bound(section: Section, key: str, kind: OptionKind) -> int | float | Fracti
         found.problem(f"{key} is only for options of type {', '.join(sorted(one.value for one in _RANGED))}.")
         return None
     if kind is OptionKind.QUANTITY:
-        return quantity.parse_quantity("0") if found.value == 0 else found.quantity()
+        return units.parse_quantity("0") if found.value == 0 else found.quantity()
     if kind is OptionKind.INTEGER:
         return found.integer(-(10**15), 10**15)
     if isinstance(found.value, int | float) and not isinstance(found.value, bool):

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from dlspawner.core import holes
-from dlspawner.core.manifest import VISIBLE_DEVICES
-from dlspawner.core.model import SpecialPermission
-from dlspawner.core.permissions import VOLUME_TYPES, of_capability
+from dlspawner.core.config import SpecialPermission
+from dlspawner.core.launch import rendering
+from dlspawner.core.launch.pod import VISIBLE_DEVICES
+from dlspawner.core.launch.security import VOLUME_TYPES, of_capability
 from dlspawner.core.template import MAIN_CONTAINER
 from dlspawner.settings.document import Entry
 
@@ -101,7 +101,7 @@ def _check_name(entry: Entry, what: str) -> str:
     name = _name(entry)
     if not name and isinstance(entry.value, dict):
         entry.problem(f"a {what} needs a name.")
-    elif any(holes.find_placeholders(name)):
+    elif any(rendering.find_placeholders(name)):
         entry.problem(f"the name of a {what} must not have holes.")
     return name
 
@@ -158,14 +158,14 @@ def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, SpecialPermis
 def _check_host_path(entry: Entry) -> None:
     """Whose job it is may be part of a path on its node; what somebody chooses may not, a server's name included."""
     for part in entry.walk():
-        for hole in holes.find_placeholders(part.value) if isinstance(part.value, str) else ():
+        for hole in rendering.find_placeholders(part.value) if isinstance(part.value, str) else ():
             if hole.name not in _OWN_HOLES:
                 part.problem(f"{hole.text} would let people choose a path of the node: write the path out.")
 
 
 def _leaves_person_open(key: str, entry: Entry) -> bool:
     if key == "supplementalGroupsPolicy":
-        return any(holes.find_placeholders(entry.plain()))
+        return any(rendering.find_placeholders(entry.plain()))
     return key in _NUMBERS and any(isinstance(one.value, str) for one in entry.walk())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from dlspawner.core.model import PRIORITIES, CpuJobs, Culling, PriorityClasses, PriorityLevel, SchedulingConfig
+from dlspawner.core.config import PRIORITIES, CpuJobs, Culling, PriorityClasses, PriorityLevel, SchedulingConfig
 from dlspawner.settings.document import Section
 
 _HOUR = 3600
@@ -12,9 +12,9 @@ _YEAR = 366 * 24 * _HOUR
 _MOST_JOBS = 1_000_000
 _HIGHEST = 1000
 
-CPU_JOBS = ("jobs_per_user", "jobs_per_team", "beside_gpus")
+CPU_JOBS = ("jobs_per_user", "jobs_per_team", "allow_on_gpu_nodes")
 _SCHEDULING = (
-    *("notice_seconds", "min_run_seconds", "patience_seconds", "usage_half_life_seconds"),
+    *("notice_seconds", "min_run_seconds", "max_backfill_wait_seconds", "usage_half_life_seconds"),
     "priority_classes",
 )
 _OBJECT = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
@@ -43,7 +43,7 @@ def read_cpu_jobs(cpu_only: Section) -> CpuJobs:
     return CpuJobs(
         cpu_only.maybe_integer("jobs_per_user", 0, _MOST_JOBS),
         cpu_only.maybe_integer("jobs_per_team", 0, _MOST_JOBS),
-        allow_on_gpu_nodes=cpu_only.boolean("beside_gpus", False),
+        allow_on_gpu_nodes=cpu_only.boolean("allow_on_gpu_nodes", False),
     )
 
 
@@ -55,7 +55,7 @@ def read_scheduling(file: Section) -> SchedulingConfig:
     return SchedulingConfig(
         notice=_seconds(section, "notice_seconds", usual.notice, 60, 24 * _HOUR),
         min_run=_seconds(section, "min_run_seconds", usual.min_run, 0, _YEAR),
-        max_backfill_wait=_seconds(section, "patience_seconds", usual.max_backfill_wait, 0, _YEAR),
+        max_backfill_wait=_seconds(section, "max_backfill_wait_seconds", usual.max_backfill_wait, 0, _YEAR),
         half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),
         classes=_classes(section),
     )

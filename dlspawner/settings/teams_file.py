@@ -1,6 +1,6 @@
 """``teams.yaml``: teams with their quota, caps and mounts, and the people who are blocked.
 
-Read and checked against the cluster and the templates; what the numbers do is in ``dlspawner.core.quota``.
+Read and checked against the cluster and the templates; ``core.scheduling.admission`` says what the numbers do.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection
 
-from dlspawner.core.accounts import LARGEST, NOBODY
-from dlspawner.core.model import ClusterConfig, IdleWindows, Team, TeamMount, TeamQuota, TeamsConfig, UserCaps
+from dlspawner.core.config import ClusterConfig, IdleWindows, Team, TeamMount, TeamQuota, TeamsConfig, UserCaps
+from dlspawner.core.unix_account import LARGEST, NOBODY
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
-    *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "preempts_own"),
+    *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "preempt_within_team"),
     *("templates", "mounts", "idle", "gid", "record_terminals"),
 )
 _CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
@@ -49,7 +49,7 @@ def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection
         borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
         user_caps=_user_caps(section),
         priorities=_priorities(section, cluster),
-        preempt_within_team=section.boolean("preempts_own", default=False),
+        preempt_within_team=section.boolean("preempt_within_team", default=False),
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from datetime import timedelta
 
-from dlspawner.core import holes
-from dlspawner.core.model import ClusterConfig, SpecialPermission
+from dlspawner.core.config import ClusterConfig, SpecialPermission
+from dlspawner.core.launch import rendering
+from dlspawner.core.launch.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
-from dlspawner.core.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.template import (
     DEFAULT_HOME,
     DEFAULT_NOTEBOOK_DIR,
@@ -203,7 +203,7 @@ def _labels(file: Section) -> tuple[tuple[str, str], ...]:
         _check_key(key, entry)
         if key in _TAKEN_LABELS:
             entry.problem(f"the label {key} is set by the spawner.")
-        if any(holes.find_placeholders(entry.value)):
+        if any(rendering.find_placeholders(entry.value)):
             entry.problem("a label has no holes, because a chosen text may be no valid label; use an annotation.")
         else:
             entry.text(_LABEL_VALUE, "a label value: at most 63 letters, digits, “-”, “_” and “.”")
@@ -258,7 +258,7 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
 
 
 def _check_holes(entry: Entry, known: frozenset[str]) -> None:
-    for hole in holes.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
+    for hole in rendering.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
         if isinstance(entry.value, list):
             return  # its items are walked one by one
         if isinstance(entry.value, dict):

@@ -20,7 +20,7 @@ from typing import Any
 from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
-from dlspawner.core.accounts import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
 from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.refusal import Refused
 

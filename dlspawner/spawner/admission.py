@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from dlspawner.core import phrases
-from dlspawner.core.phrases import ASK
+from dlspawner.core import text as core_text
+from dlspawner.core.text import ASK
 
 NOT_NOW = "The cluster cannot start jobs at the moment: try again soon."
 
@@ -65,8 +65,8 @@ def explain(status: int, said: str, gpus: Collection[str] = ()) -> Rejection:
         if found is not None:
             return found
     if status in (400, 403, 404, 422):
-        fields = phrases.listed(_FIELDS.findall(said))
-        where = f" ({phrases.quoted(fields)})" if fields else ""
+        fields = core_text.listed(_FIELDS.findall(said))
+        where = f" ({core_text.quoted(fields)})" if fields else ""
         return Rejection(f"The cluster does not accept this job{where}: {ASK}.", "cluster-refused")
     return Rejection(NOT_NOW, "cluster-error", 429)
 
@@ -78,9 +78,9 @@ def for_log(said: str) -> str:
     """
     found = _RULE.search(said) or _HOOK.search(said)
     if found is None:
-        return phrases.quoted(said, _LOGGED)
+        return core_text.quoted(said, _LOGGED)
     own = found.start(1) if found.re is _RULE else found.end()
-    return f"{phrases.quoted(said[:own], _LOGGED)} {phrases.quoted(said[own:])}".rstrip()
+    return f"{core_text.quoted(said[:own], _LOGGED)} {core_text.quoted(said[own:])}".rstrip()
 
 
 def _quota(said: str, gpus: Collection[str]) -> Rejection | None:
@@ -90,16 +90,17 @@ def _quota(said: str, gpus: Collection[str]) -> Rejection | None:
         if any("nodeports" in name for name in asked):
             return NO_NODEPORT
         words = [
-            f"{phrases.resource(name, gpus)} ({asked[name]} asked for, {used.get(name)} of {limited.get(name)} in use)"
+            f"{core_text.resource(name, gpus)} "
+            f"({asked[name]} asked for, {used.get(name)} of {limited.get(name)} in use)"
             for name in asked
         ]
         step = f"ask for less, stop another job, or {ASK}" if "persistentvolumeclaims" not in asked else ASK
-        room = phrases.listed(words) or "the job"
+        room = core_text.listed(words) or "the job"
         return Rejection(f"The namespace's quota has no room for {room}: {step}.", "cluster-quota")
     missing = _MUST.search(said) if "failed quota" in said else None
     if missing is not None:
         names = re.findall(r"(?:limits|requests)\.[\w./-]+", missing[1])
-        cause = f"The namespace's quota wants every container to say its {phrases.listed(names) or 'needs'}"
+        cause = f"The namespace's quota wants every container to say its {core_text.listed(names) or 'needs'}"
         return Rejection(f"{cause}, which the template does not: {ASK}.", "cluster-quota")
     return None
 
@@ -113,8 +114,8 @@ def _limits(said: str, gpus: Collection[str]) -> Rejection | None:
     if not found:
         return None
     words = [
-        f"{phrases.resource(name, gpus)}: {'at most' if bound == 'maximum' else 'at least'} {amount} per {kind.lower()}"
-        + (f", not {asked}" if asked else "")
+        f"{core_text.resource(name, gpus)}: {'at most' if bound == 'maximum' else 'at least'} {amount} "
+        f"per {kind.lower()}" + (f", not {asked}" if asked else "")
         for bound, name, kind, amount, asked in found
     ]
     return Rejection(f"The namespace limits what a job may ask for ({'; '.join(words)}): ask for that.", "limit-range")
@@ -128,7 +129,7 @@ def _security(said: str, _gpus: Collection[str]) -> Rejection | None:
     names = [name.strip(" ,") for name in re.sub(r"\((?:[^()]|\([^()]*\))*\)", "", found[2]).split(",")]
     level = found[1].partition(":")[0]
     cause = f"The cluster's security level “{level}” forbids what the template asks for"
-    named = phrases.quoted(phrases.listed(name for name in names if name), 500)  # all that there are have 350
+    named = core_text.quoted(core_text.listed(name for name in names if name), 500)  # all that there are have 350
     return Rejection(f"{cause} ({named}): choose another template, or {ASK}.", "pod-security")
 
 
@@ -136,7 +137,7 @@ def _rule(said: str, _gpus: Collection[str]) -> Rejection | None:
     found = _RULE.search(said)
     if found is None:
         return None
-    text = phrases.quoted(found[1]).rstrip(".")
+    text = core_text.quoted(found[1]).rstrip(".")
     return Rejection(
         f"A rule of the cluster refuses this job{f' (“{text}”)' if text else ''}: change it, or {ASK}.", "policy"
     )

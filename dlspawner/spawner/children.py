@@ -28,7 +28,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from dlspawner.backoff import delays
-from dlspawner.core import accounts, naming, own_image, security
+from dlspawner.core import naming, unix_account
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
 from dlspawner.spawner.pods import Pods
 from dlspawner.spawner.requests import Problem
@@ -77,26 +79,26 @@ def make_host_key() -> HostKey:
     return HostKey(public.decode("ascii"), private.decode("ascii"))
 
 
-def account(pod: PodDict, user: str) -> accounts.UnixAccount:
+def account(pod: PodDict, user: str) -> unix_account.UnixAccount:
     """The person that the pod's work container runs as; the names of their groups are an annotation's."""
     spec = pod["spec"]
     named = {container["name"]: container for container in spec["containers"]}
     container = named.get(MAIN_CONTAINER) or named.get(NOTEBOOK_CONTAINER) or {}
     home = next((item.get("value") for item in container.get("env") or () if item["name"] == "HOME"), None)
     annotations = pod["metadata"].get("annotations") or {}
-    known = accounts.read_groups(annotations.get(naming.GROUPS_ANNOTATION, ""))
-    found = security.unix_ids(spec, container) or accounts.UnixIds(1000, 1000)
+    known = unix_account.read_groups(annotations.get(naming.GROUPS_ANNOTATION, ""))
+    found = security.unix_ids(spec, container) or unix_account.UnixIds(1000, 1000)
     names = {group.gid: group.name for group in known}
-    groups = tuple(accounts.UnixGroup(names.get(one.gid, ""), one.gid) for one in found.groups)
+    groups = tuple(unix_account.UnixGroup(names.get(one.gid, ""), one.gid) for one in found.groups)
     own = tuple(group for group in known if group.gid == found.gid)
-    numbers = accounts.UnixIds(found.uid, found.gid, own + groups)
-    return accounts.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
+    numbers = unix_account.UnixIds(found.uid, found.gid, own + groups)
+    return unix_account.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
 
 
 def login_shell(pod: PodDict) -> tuple[str, ...]:
     """The shell of a pod that brings one, for `accounts.passwd`; nothing where it is the usual one."""
     volumes = pod["spec"].get("volumes") or ()
-    return (own_image.LOGIN_SHELL,) if any(one["name"] == own_image.BUNDLE_VOLUME for one in volumes) else ()
+    return (launch_pod.LOGIN_SHELL,) if any(one["name"] == launch_pod.BUNDLE_VOLUME for one in volumes) else ()
 
 
 def wants_secret(pod: PodDict) -> bool:
@@ -131,8 +133,8 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: Files, port: int) -> di
         PUBLIC_HOST_KEY: given.host_key.public + "\n",
         "user_ca.pub": given.user_ca,
         "principals": job.id + "\n",
-        "passwd": accounts.passwd(who, *login_shell(pod)),
-        "group": accounts.group(who),
+        "passwd": unix_account.passwd(who, *login_shell(pod)),
+        "group": unix_account.group(who),
         "index.html": given.page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",

@@ -15,10 +15,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from dlspawner.core import options, quantity
-from dlspawner.core.allowance import quota_hint
-from dlspawner.core.model import DEFAULT_TEAM, ClusterConfig, Team
-from dlspawner.core.permissions import format_permissions
+from dlspawner.core import units
+from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, Team, format_permissions
+from dlspawner.core.launch import options
+from dlspawner.core.launch.options import quota_hint
 from dlspawner.core.template import EndpointProtocol, Option, OptionChoice, OptionKind, TeamDataAccess, Template
 from dlspawner.settings import Settings
 
@@ -118,7 +118,10 @@ def note(template: Template) -> str:
     """What is different about a job of this template when it has special permissions; else nothing."""
     if not template.special:
         return ""
-    told = f"Its jobs have special permissions ({format_permissions(template.special)}): an administrator approves each start."
+    told = (
+        f"Its jobs have special permissions ({format_permissions(template.special)}): "
+        "an administrator approves each start."
+    )
     if template.mounts.home is TeamDataAccess.NONE:
         return told
     return f"{told} Their home directory is another one than that of your other jobs."
@@ -197,7 +200,7 @@ def _shares(option: Option, cluster: ClusterConfig) -> str:
     words = []
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
-            share = f"{quantity.cpu(kind.per_gpu.cpu_milli)} CPUs and {quantity.memory(kind.per_gpu.memory_bytes)} each"
+            share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.memory(kind.per_gpu.memory_bytes)} each"
             words.append(f"{kind.title}: up to {kind.max_per_job}, with {share}.")
     return " ".join(words)
 
@@ -211,9 +214,9 @@ def _help(template: Template, option: Option, cluster: ClusterConfig) -> str:
     elif option.name == "gpu_type":
         words.append(_shares(option, cluster))
     elif option.name == "cpu":
-        words.append(f"At most what belongs to the GPUs, or {quantity.cpu(most.cpu_milli)} without GPUs.")
+        words.append(f"At most what belongs to the GPUs, or {units.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":
-        words.append(f"At most what belongs to the GPUs, or {quantity.memory(most.memory_bytes)} without GPUs.")
+        words.append(f"At most what belongs to the GPUs, or {units.memory(most.memory_bytes)} without GPUs.")
     elif (
         option.kind in (OptionKind.INTEGER, OptionKind.NUMBER)
         and option.minimum is not None

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dlspawner.core import accounts, naming, options, placement, rendering, security
-from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import PriorityClasses, Team
-from dlspawner.core.options import InvalidOptions, SelectedOptions
+from dlspawner.core import naming, unix_account
+from dlspawner.core.config import PriorityClasses, Team
+from dlspawner.core.launch import options, rendering, security
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch.options import InvalidOptions, SelectedOptions
+from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
+from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
 from dlspawner.spawner import children
 from dlspawner.spawner.refusal import Refused
@@ -33,9 +36,9 @@ class Person:
     teams: tuple[Team, ...]
 
     @property
-    def groups(self) -> tuple[accounts.UnixGroup, ...]:
+    def groups(self) -> tuple[unix_account.UnixGroup, ...]:
         """The unix groups of all their teams, so that every job of theirs is in the same ones."""
-        return tuple(accounts.UnixGroup(team.name, team.gid) for team in self.teams if team.gid is not None)
+        return tuple(unix_account.UnixGroup(team.name, team.gid) for team in self.teams if team.gid is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ class Launch:
     wish: Wish
     facts: rendering.RenderContext
     host_key: children.HostKey | None
-    numbers: accounts.UnixIds | None  # None: what KubeSpawner is configured with
-    groups: tuple[accounts.UnixGroup, ...]  # the teams'
+    numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
+    groups: tuple[unix_account.UnixGroup, ...]  # the teams'
     home_modes: tuple[str, ...]  # access modes of the claim with the home directory
     strict_groups: bool = False  # no group that only an image knows
     priority_class: str | None = None
@@ -107,9 +110,9 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     home_claim: str | None,
     image: str | None,
     ssh: tuple[str, int] | None,
-    numbers: accounts.UnixIds | None = None,
+    numbers: unix_account.UnixIds | None = None,
     ssh_image: str = "",
-    home_modes: Sequence[str] = (placement.MANY_NODES,),
+    home_modes: Sequence[str] = (launch_pod.MANY_NODES,),
     strict_groups: bool = False,
     classes: PriorityClasses = _NO_CLASSES,
 ) -> Launch:
@@ -172,7 +175,7 @@ def fragment(launch: Launch) -> Manifest:
 
 def _group_names(launch: Launch) -> dict[str, str]:
     groups = (*(launch.numbers.groups if launch.numbers else ()), *launch.groups)
-    return {naming.GROUPS_ANNOTATION: accounts.write_groups(groups)} if groups else {}
+    return {naming.GROUPS_ANNOTATION: unix_account.write_groups(groups)} if groups else {}
 
 
 def pod(plain: Manifest, launch: Launch) -> Manifest:
@@ -190,7 +193,7 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )
     claim = launch.facts.home_claim
-    return placement.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
+    return launch_pod.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
 
 
 def _with_class(pod: Manifest, name: str | None) -> Manifest:

@@ -23,9 +23,9 @@ import aiohttp
 from yarl import URL
 
 from dlspawner.backoff import FIRST_DELAY, LONGEST_DELAY, RETRIED, delays
-from dlspawner.core.accounts import UidRange, UnixIds
 from dlspawner.core.link import derive_hub_token
-from dlspawner.core.telling import with_time
+from dlspawner.core.text import with_time
+from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner import connections
 from dlspawner.spawner.refusal import Refused
 
@@ -61,7 +61,7 @@ FULL = "There is no account number left for you. Ask an administrator."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A job that waits: *queued*, *waiting-login* …, its place in the queue, from 1, and what it waits for.
+    """A job that waits: *queued*, *login-required* …, its place in the queue, from 1, and what it waits for.
 
     ``never``: it can not start as things are.
     """

@@ -36,7 +36,7 @@ from traitlets import Integer
 from traitlets.config import Configurable
 from traitlets.config.loader import DeferredConfig
 
-from dlspawner.core import phrases
+from dlspawner.core import text
 from dlspawner.spawner import verdict
 from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.pods import Pods, variable
@@ -186,7 +186,7 @@ async def _look(looking: Looking) -> None:
     pods, orphans, log = looking.pods.watch.pods, looking.orphans, looking.pods.log
     found = await _found(looking, pods)
     new, due = orphans.due(found, asyncio.get_running_loop().time())
-    span = phrases.duration(orphans.seconds)
+    span = text.duration(orphans.seconds)
     end = "left alone, it may be another Hub's" if looking.only_warns else f"ended after {span}"
     for key in new:
         log.warning("pod=%s belongs to no server of this Hub and is %s", key, end)

@@ -16,9 +16,10 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment
 from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
-from dlspawner.core import endpoints, naming, options, rendering
-from dlspawner.core.model import Team
-from dlspawner.core.options import InvalidOptions
+from dlspawner.core import endpoints, naming
+from dlspawner.core.config import Team
+from dlspawner.core.launch import options, rendering
+from dlspawner.core.launch.options import InvalidOptions
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
 from dlspawner.spawner.manager import Place, Told
@@ -306,9 +307,9 @@ def queued(spawner: ManagedSpawner, places: Mapping[str, Place] | None) -> Queue
 
 
 def _place(place: Place) -> str:
-    if place.state == "waiting-login":
+    if place.state == "login-required":
         return "Its turn came, and the Hub wants you to log in again before it starts."
-    if place.state == "waiting-approval":
+    if place.state == "pending-approval":
         return f"It waits for an approval. {place.why}".rstrip()
     if place.state == "starting":
         return "Its turn has come: it is being started."

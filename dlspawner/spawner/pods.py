@@ -24,7 +24,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from dlspawner.backoff import delays
-from dlspawner.core import naming, placement
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.requests import NotNow, Problem, Requests
@@ -134,7 +135,7 @@ class Pods:
             raise self._still_ending() from None
         if not gone:
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
-            sentence = STILL_THERE_WITH_HOME if placement.needs_home_node(found) else STILL_THERE
+            sentence = STILL_THERE_WITH_HOME if launch_pod.needs_home_node(found) else STILL_THERE
             raise Refused(sentence, reason="node-silent", status=409)
         return None
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from dlspawner.core import phrases
+from dlspawner.core import text
 
 PodDict = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def _on_node(spec: PodDict, status: PodDict, node: str, now: datetime, pull: Pul
         return _at(Stage.ANSWERING, f"The job runs on {node}. Waiting for its first answer.")
     if started := [seconds for _, seconds in _running(containers, now)]:
         unready = [str(one.get("name")) for one in containers if not one.get("ready")]
-        waits = f"{phrases.listed(unready)} {'is' if len(unready) == 1 else 'are'}"
+        waits = f"{text.listed(unready)} {'is' if len(unready) == 1 else 'are'}"
         return _at(Stage.STARTING, f"The job has started on {node}. Waiting until {waits} ready.", min(started))
     if pull is not None:
         return _at(Stage.PULLING, f"Pulling the image {pull.image} on {node}.", _since(pull.since, now))
@@ -129,8 +129,8 @@ def _passed(seconds: float) -> str:
     """How long so far, in steps of five seconds, later in minutes."""
     minutes, rest = divmod(int(seconds) // 5 * 5, 60)
     if minutes and rest and minutes < _MINUTES_ALONE:
-        return f"{phrases.duration(60 * minutes)} and {phrases.duration(rest)}"
-    return phrases.duration(60 * minutes + rest)
+        return f"{text.duration(60 * minutes)} and {text.duration(rest)}"
+    return text.duration(60 * minutes + rest)
 
 
 def _at(stage: Stage, message: str, seconds: float | None = None) -> Step:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.essentials import strip_manifest
+from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import Template
 from dlspawner.spawner.refusal import Refused
 from dlspawner.spawner.special import asked_for

@@ -24,8 +24,9 @@ from typing import Any
 
 from traitlets import default
 
-from dlspawner.core import naming, rendering
-from dlspawner.core.accounts import UnixIds
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.interrupted import STOPPED
@@ -252,7 +253,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return super()._final(manifest)
         self._check_permissions(manifest, self._launch.wish.template, self.settings.cluster)
         kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
-        return rendering.disable_gpus_by_default(
+        return launch_pod.disable_gpus_by_default(
             manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set())
         )
 

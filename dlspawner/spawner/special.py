@@ -23,8 +23,8 @@ from typing import Any
 
 from traitlets import Unicode
 
-from dlspawner.core.model import ClusterConfig
-from dlspawner.core.permissions import PermissionUse, disallowed, format_permissions, permission_uses
+from dlspawner.core.config import ClusterConfig, format_permissions
+from dlspawner.core.launch.security import PermissionUse, disallowed, permission_uses
 from dlspawner.core.template import Template
 from dlspawner.spawner.base import BaseSpawner
 from dlspawner.spawner.refusal import Refused

@@ -29,8 +29,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlspawner.core import phrases, scheduling
-from dlspawner.core.phrases import ASK
+from dlspawner.core import pod_events, text
+from dlspawner.core.text import ASK
 from dlspawner.spawner.progress import Pull, moment_of
 from dlspawner.spawner.verdict import PodDict, stands_on, start_failure
 
@@ -59,7 +59,7 @@ class Trouble:
 
     def given_up(self, seconds: float) -> str:
         """The sentence when the start is given up after so long."""
-        return f"{self.cause}, and the job was given up after {phrases.duration(seconds)}: {self.step}."
+        return f"{self.cause}, and the job was given up after {text.duration(seconds)}: {self.step}."
 
     def is_same(self, other: Trouble | None) -> bool:
         return other is not None and other.cause == self.cause
@@ -177,7 +177,7 @@ def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> Trouble | 
         return missing
     if "persistentvolumeclaim" in message.lower():
         return Trouble("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
-    shortage = scheduling.explain_unschedulable(message, gpus)
+    shortage = pod_events.explain_unschedulable(message, gpus)
     if shortage is not None:
         return Trouble(shortage.cause, shortage.step, None, message)
     return Trouble("The cluster finds no place for the job", ASK, None, message) if message else None
@@ -185,7 +185,7 @@ def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> Trouble | 
 
 def _image(reason: str, detail: str, image: str) -> Trouble | None:
     if reason == "InvalidImageName":
-        return Trouble(f"“{phrases.quoted(image)}” is not the name of an image", "correct it", AT_ONCE, detail)
+        return Trouble(f"“{text.quoted(image)}” is not the name of an image", "correct it", AT_ONCE, detail)
     if reason == "ErrImageNeverPull":
         step = f"choose another image, or {ASK}"
         return Trouble(f"The image {image} is not on the node and may not be pulled", step, AT_ONCE, detail)

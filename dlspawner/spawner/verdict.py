@@ -28,7 +28,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.core import naming, phrases, placement
+from dlspawner.core import naming, text
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 
 PodDict = Mapping[str, Any]
@@ -220,7 +221,7 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
         return f"{FINISHED} {whose} ended by itself."
     if code > 128:
         return f"{whose} was ended by signal {code - 128}: start it again."
-    words = phrases.last_words(said)
+    words = text.last_words(said)
     if words:
         return f"{whose} failed with exit code {code} (“{words}”): correct that and start the job again."
     # Without a Manager its log is deleted with the pod.
@@ -266,7 +267,7 @@ def _deletion(pod: PodDict, container: str) -> str:
     if is_silent(pod):
         step = (
             "ask an administrator to remove the node, which your home directory is on."
-            if placement.needs_home_node(pod)
+            if launch_pod.needs_home_node(pod)
             else "start it under another name, or ask an administrator."
         )
         return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"

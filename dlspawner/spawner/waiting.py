@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any
 
-from dlspawner.core import naming, phrases
+from dlspawner.core import naming, text
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import trouble, verdict
 from dlspawner.spawner.pods import PodDict, Pods, uid
@@ -114,7 +114,7 @@ class Waiting:
             self._troubled_since = _now()
             if found is not None:
                 self.pods.log.info(
-                    "pod=%s is held up: %s (%s)", self.pods.key, found.cause, phrases.quoted(found.detail, 500)
+                    "pod=%s is held up: %s (%s)", self.pods.key, found.cause, text.quoted(found.detail, 500)
                 )
         self._trouble = found
         note, pull = found.sentence if found else None, closer if isinstance(closer, Pull) else None

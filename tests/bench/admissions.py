@@ -26,9 +26,9 @@ from typing import Any
 import requests
 import sqlalchemy
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core import naming
-from dlspawner.manager.database import open_engine
+from dlspawner.manager.db.engine import open_engine
 from dlspawner.spawner.manager import Manager
 from dlspawner.spawner.refusal import Refused
 from tests.bench import added

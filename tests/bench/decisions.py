@@ -15,9 +15,9 @@ from statistics import quantiles
 from time import process_time
 
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.quota import admit, schedule
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.bench.figures import Figure, publish
 from tests.core.worlds import MINUTE, NOW, node, team, wants, world
 

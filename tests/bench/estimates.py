@@ -28,11 +28,20 @@ from statistics import median
 from time import process_time
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.durations import SPREAD, RunTime, RunTimes, similar
-from dlspawner.core.estimates import Estimate, KnownEnds, estimate_starts, first_in_queue, simulate
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.quota import schedule
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.admission import schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.estimates import (
+    SPREAD,
+    Estimate,
+    KnownEnds,
+    RunTime,
+    RunTimes,
+    estimate_starts,
+    first_in_queue,
+    similar,
+    simulate,
+)
 from tests.core.worlds import NOW, ask, node, team, wants, world
 
 EVERY, PLAYS = timedelta(hours=4), 12

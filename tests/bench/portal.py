@@ -19,12 +19,12 @@ from statistics import median, quantiles
 
 import aiohttp
 
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.manager import changes
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.records import JobEvent, JobRecord
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.records import JobEvent, JobRecord
+from dlspawner.manager.state import event_bus
+from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.test_history_page import fill as fill_history
@@ -149,7 +149,7 @@ def resident() -> float:
 
 async def fan_out(portal: Portal) -> list[Figure]:
     """Memory of the listeners, and how long a change takes to all of them."""
-    changes.PER_SHARE = LISTENERS + 1
+    event_bus.PER_SHARE = LISTENERS + 1
     token = await asyncio.to_thread(portal.world.token, "root-admin")
     before = resident()
     child = await asyncio.create_subprocess_exec(
@@ -193,11 +193,11 @@ def handed_on() -> list[Figure]:
     }
     found = []
     for kind, viewers in kinds.items():
-        listeners = [changes.Listener(viewer, changes.ListenerShare("pages", viewer.name)) for viewer in viewers]
+        listeners = [event_bus.Listener(viewer, event_bus.ListenerShare("pages", viewer.name)) for viewer in viewers]
         begun = time.process_time()
-        heard = changes._PendingEvents.together(entries)
+        heard = event_bus._PendingEvents.together(entries)
         for listener in listeners:
-            changes._tell(listener, heard, set(), moved=True)
+            event_bus._tell(listener, heard, set(), moved=True)
         taken = 1000 * (time.process_time() - begun)
         found.append(Figure(f"{JOBS} changes handed to {LISTENERS} {kind}", taken, "ms"))
     return found

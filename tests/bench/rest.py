@@ -29,15 +29,15 @@ import aiohttp
 from tornado.httpserver import HTTPServer
 from tornado.web import Application, RequestHandler
 
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.json_values import amount, time
-from dlspawner.hubapi import HubRejected
-from dlspawner.manager import jobrows
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.identity import identify
-from dlspawner.manager.records import JobRecord
-from dlspawner.manager.waiting_page import page_path
+from dlspawner.clients.hub import HubRejected
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.text import amount, time
+from dlspawner.manager.db import jobs
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.auth import identify
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
 from tests.edges.test_manager import databases
 from tests.edges.test_manager.noticing import Served, offices, serving
@@ -102,18 +102,18 @@ class Bare(RequestHandler):
 
     async def get(self) -> None:
         limit = int(self.get_query_argument("limit"))
-        found = await self.rows(jobrows._page(frozenset()), limit=limit + 1)
+        found = await self.rows(jobs._page(frozenset()), limit=limit + 1)
         self.answer({"items": found[:limit], "next": "x" * 80})
 
     async def post(self) -> None:
         question = wants(WHO, 1, server=json.loads(self.request.body)["server"])
         await ask(self.served.acting, question)
-        self.answer((await self.rows(jobrows._ONE, id=question.job))[0])
+        self.answer((await self.rows(jobs._ONE, id=question.job))[0])
 
 
 class BareJob(Bare):
     async def get(self, *ids: str) -> None:
-        self.answer((await self.rows(jobrows._ONE, id=ids[0]))[0])
+        self.answer((await self.rows(jobs._ONE, id=ids[0]))[0])
 
 
 def job(served: Served, number: int) -> Job:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, Toleration
-from dlspawner.core.options import BUILT_IN, SelectedOptions, select_options
-from dlspawner.core.rendering import RenderContext
+from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, Toleration
+from dlspawner.core.launch.options import BUILT_IN, SelectedOptions, select_options
+from dlspawner.core.launch.rendering import RenderContext
 from dlspawner.core.template import (
     Endpoint,
     EndpointProtocol,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.placing import Nodes
-from dlspawner.core.preemption import stale_reservations, stop_time, unneeded_victims
-from dlspawner.core.quota import schedule
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.admission import schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.node_info import Nodes
+from dlspawner.core.scheduling.preemption import stale_reservations, stop_time, unneeded_victims
 from tests.core.worlds import NOW
 
 

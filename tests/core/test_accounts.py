@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core import accounts
-from dlspawner.core.accounts import AuthStateKeys, InvalidIds, UidRange, UnixAccount, UnixGroup, UnixIds
+from dlspawner.core import unix_account
 from dlspawner.core.link import derive_hub_token
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixAccount, UnixGroup, UnixIds
 
 LDAP = AuthStateKeys("uidNumber", "gidNumber", "memberOf")
 
@@ -35,7 +35,7 @@ READ: dict[str, tuple[dict[str, object], AuthStateKeys, object]] = {
 
 @pytest.mark.parametrize(("state", "keys", "expected"), READ.values(), ids=READ)
 def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -> None:
-    assert accounts.read_unix_ids(state, keys, 1000) == expected
+    assert unix_account.read_unix_ids(state, keys, 1000) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -
     ids=repr,
 )
 def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
-    found = accounts.read_unix_ids({"uid": uid}, AuthStateKeys(), 1000)
+    found = unix_account.read_unix_ids({"uid": uid}, AuthStateKeys(), 1000)
 
     assert isinstance(found, InvalidIds)
     assert "not a uid of 1000 or more" in found.why
@@ -80,7 +80,7 @@ def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
     ],
 )
 def test_half_an_account_is_none(state: dict[str, object], why: str) -> None:
-    found = accounts.read_unix_ids(state, AuthStateKeys(), 1000)
+    found = unix_account.read_unix_ids(state, AuthStateKeys(), 1000)
 
     assert isinstance(found, InvalidIds)
     assert why in found.why
@@ -104,7 +104,7 @@ def test_group_names_are_safe_and_different() -> None:
         UnixGroup("a:x:0:root\n", 7005),
         UnixGroup("vision", 7006),
     )
-    names = [group.name for group in accounts.account("alice", UnixIds(5012, 5012, groups), "/home/alice").groups]
+    names = [group.name for group in unix_account.account("alice", UnixIds(5012, 5012, groups), "/home/alice").groups]
 
     assert names[:4] == ["vision", "alice-7002", "tty-7003", "g7004"]
     assert names[4].startswith("a-x-0-root--")
@@ -114,43 +114,45 @@ def test_group_names_are_safe_and_different() -> None:
 def test_passwd_and_group_name_the_person_and_their_groups() -> None:
     alice = UnixAccount("alice", 5012, 5012, (UnixGroup("vision", 7001),), "/home/alice")
 
-    assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in accounts.passwd(alice)
-    assert "\nalice:x:5012:\nvision:x:7001:alice\n" in accounts.group(alice)
+    assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in unix_account.passwd(alice)
+    assert "\nalice:x:5012:\nvision:x:7001:alice\n" in unix_account.group(alice)
 
 
 def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None:
     alice = UnixAccount("alice", 0, 0, (), "/home/alice")
 
-    assert accounts.passwd(alice).splitlines() == [
+    assert unix_account.passwd(alice).splitlines() == [
         "root:x:0:0:root:/root:/bin/sh",
         "alice:x:0:0:alice:/home/alice:/bin/bash",
         "sshd:x:65533:65534:sshd:/run/sshd:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
-    assert "sshd:" not in accounts.passwd(UnixAccount("alice", 5012, 5012, (), "/home/alice"))
+    assert "sshd:" not in unix_account.passwd(UnixAccount("alice", 5012, 5012, (), "/home/alice"))
 
 
 def test_an_own_group_that_has_a_name_keeps_it() -> None:
-    staff = accounts.account("alice", UnixIds(5012, 100, (UnixGroup("users", 100),)), "/home/alice")
+    staff = unix_account.account("alice", UnixIds(5012, 100, (UnixGroup("users", 100),)), "/home/alice")
 
-    assert accounts.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
+    assert unix_account.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
 
 
 def test_names_that_become_the_same_are_different_people() -> None:
-    names = {accounts.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")}
+    names = {
+        unix_account.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")
+    }
 
     assert len(names) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "b"}', '{"a": 0}', "null"])
 def test_an_annotation_that_we_did_not_write_names_no_groups(text: str) -> None:
-    assert accounts.read_groups(text) == ()
+    assert unix_account.read_groups(text) == ()
 
 
 def test_what_is_written_is_read() -> None:
     groups = (UnixGroup("vision", 7001), UnixGroup("Ann’s “lab”", 7002))
 
-    assert accounts.read_groups(accounts.write_groups((*groups, UnixGroup("", 7003)))) == groups
+    assert unix_account.read_groups(unix_account.write_groups((*groups, UnixGroup("", 7003)))) == groups
 
 
 def test_a_range_has_both_ends() -> None:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlspawner.core import limits
-from dlspawner.core.advice import find_alternatives
-from dlspawner.core.amounts import GPU
-from dlspawner.core.approval import ApprovalKind, approvers, list_names, required_approvals
 from dlspawner.core.decisions import Admit, Reason, Refuse
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.quota import evaluate
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import limits
+from dlspawner.core.scheduling.admission import evaluate, find_alternatives
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.limits import ApprovalKind, approvers, list_names, required_approvals
+from dlspawner.core.units import GPU
 from tests.core.worlds import NOW, node, queues, runs, team, wants, world
 
 N1 = node("n1")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import ResourceRequest, foreign_usage, request_of
+from dlspawner.core.config import CpuMemory, GpuType, PriorityLevel
 from dlspawner.core.decisions import Reason, Refuse
-from dlspawner.core.model import CpuMemory, GpuType, PriorityLevel
 from dlspawner.core.nodes import ForeignUsage, read_node
+from dlspawner.core.resources import ResourceRequest, foreign_usage, request_of
+from dlspawner.core.units import GPU
 from tests.core.worlds import CLUSTER, GIB, team
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"

@@ -11,10 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.durations import LEAST_RUNS, SPREAD, RunTime, RunTimes, similar
-from dlspawner.core.estimates import Estimate, KnownEnds, estimate_starts, first_in_queue, simulate
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.estimates import (
+    LEAST_RUNS,
+    SPREAD,
+    Estimate,
+    KnownEnds,
+    RunTime,
+    RunTimes,
+    estimate_starts,
+    first_in_queue,
+    similar,
+    simulate,
+)
 from tests.core.worlds import HOUR, HURRIED, MINUTE, NOW, node, queues, runs, team, wants, world
 
 VISION = team("vision", 8)

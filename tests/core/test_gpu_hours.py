@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from dlspawner.core.gpu_hours import (
+from dlspawner.core.accounting import (
     NONE,
     PER_HOUR,
     GpuTime,
@@ -20,7 +20,7 @@ from dlspawner.core.gpu_hours import (
     gpu_time_by_day,
     measured,
 )
-from dlspawner.core.jobs import JobState
+from dlspawner.core.job import JobState
 
 DAY, NEXT = date(2030, 1, 1), date(2030, 1, 2)
 TWO = 2000
@@ -138,7 +138,7 @@ def life_of(drawn: list[tuple[int, JobState]], gpus: int = 1000) -> JobTimeline:
 
 @given(_LIVES, some.integers(0, 3_000))
 def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, JobState]], now: int) -> None:
-    counted: dict[str, Counter[date]] = {"asked": Counter(), "held": Counter()}
+    counted: dict[str, Counter[date]] = {"requested": Counter(), "allocated": Counter()}
     times, latest = [], None
     for second, state in drawn:
         latest = second if latest is None else max(latest, second)
@@ -146,8 +146,8 @@ def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, JobState]
     for second in range(-200, now):
         state = next((known for at_, known in reversed(times) if at_ <= second), JobState.SUBMITTED)
         day = (MIDNIGHT + timedelta(seconds=second - 1000)).date()
-        counted["asked"][day] += state not in {JobState.SUBMITTED, JobState.ENDED}
-        counted["held"][day] += state.holds
+        counted["requested"][day] += state not in {JobState.SUBMITTED, JobState.ENDED}
+        counted["allocated"][day] += state.holds
     found = gpu_time_by_day(life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000))
     for name, seconds in counted.items():
         assert {day: getattr(one, name) // 1000 for day, one in found.items() if getattr(one, name)} == {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dlspawner.core.config import UserCaps
 from dlspawner.core.decisions import Admit, MustWait
-from dlspawner.core.jobs import Job
-from dlspawner.core.model import UserCaps
-from dlspawner.core.quota import admit, evaluate
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job
+from dlspawner.core.scheduling.admission import admit, evaluate
+from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.core.worlds import HOUR, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 
 N1, N2, CLOSED = node("n1"), node("n2"), node("n2", cordoned=True)

@@ -9,14 +9,13 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
+from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import JobState
-from dlspawner.core.lowered import over_quota_jobs, restorable
-from dlspawner.core.model import Team, TeamsConfig
-from dlspawner.core.preemption import stale_reservations, unneeded_victims
-from dlspawner.core.quota import admit, schedule
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable, stale_reservations, unneeded_victims
+from dlspawner.core.units import GPU
 from tests.core.worlds import CLUSTER, NOW, node, team, wants, world
 
 NVIDIA = "nvidia.com/gpu"
@@ -24,7 +23,7 @@ NODES = {"n1": node("n1"), "n2": node("n2"), "n3": node("n3", 4)}
 
 
 def teams(quotas: tuple[int, int]) -> tuple[Team, ...]:
-    return (team("a", quotas[0], borrow_limit=6), team("b", quotas[1], preempts_own=True))
+    return (team("a", quotas[0], borrow_limit=6), team("b", quotas[1], preempt_within_team=True))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core import holes
+from dlspawner.core.launch import rendering
 
 VALUES = {
     "name": "alice",
@@ -48,20 +48,20 @@ FILLED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize(("tree", "expected"), FILLED.values(), ids=FILLED)
 def test_fill(tree: Any, expected: Any) -> None:
     before = json.dumps(tree)
-    assert holes.substitute(tree, VALUES) == expected
+    assert rendering.substitute(tree, VALUES) == expected
     assert json.dumps(tree) == before
 
 
 @pytest.mark.parametrize("tree", ["${nobody}", "a ${nobody}", {"a": [{"b": "${nobody}"}]}])
 def test_a_hole_without_a_value_is_told(tree: Any) -> None:
-    with pytest.raises(holes.MissingValueError) as missing:
-        holes.substitute(tree, {**VALUES, "nobody": None})
+    with pytest.raises(rendering.MissingValueError) as missing:
+        rendering.substitute(tree, {**VALUES, "nobody": None})
     assert missing.value.name == "nobody"
 
 
 def test_holes_are_found_with_their_places() -> None:
     tree = {"a": ["x", "${one}-${Two}"], "${three}": "$${four} ${five", "b": "${}"}
-    found = {(hole.path, hole.name) for hole in holes.find_placeholders(tree)}
+    found = {(hole.path, hole.name) for hole in rendering.find_placeholders(tree)}
     assert found == {(("a", 1), "one"), (("a", 1), None), ((), None), (("${three}",), None), (("b",), None)}
 
 
@@ -84,18 +84,18 @@ def _shape(tree: Any) -> Any:
 @settings(max_examples=80)
 @given(_TREES, st.text(alphabet="${}()v: \n-[]'\"&*!|>%@`", max_size=20))
 def test_no_value_changes_the_structure(tree: Any, value: str) -> None:
-    names = {hole.name: value for hole in holes.find_placeholders(tree)}
-    assert _shape(holes.substitute(tree, {**names, "": value, **_every_token(tree, value)})) == _shape(tree)
+    names = {hole.name: value for hole in rendering.find_placeholders(tree)}
+    assert _shape(rendering.substitute(tree, {**names, "": value, **_every_token(tree, value)})) == _shape(tree)
 
 
 @settings(max_examples=80)
 @given(st.text(alphabet="$()AB", max_size=12))
 def test_kubernetes_gives_a_typed_value_back_as_it_was(value: str) -> None:
-    assert _kubernetes_expands(holes.escape_expansion(value)) == value
+    assert _kubernetes_expands(rendering.escape_expansion(value)) == value
 
 
 def _every_token(tree: Any, value: str) -> dict[str, str]:
-    return {hole.text[2:-1]: value for hole in holes.find_placeholders(tree) if hole.text.endswith("}")}
+    return {hole.text[2:-1]: value for hole in rendering.find_placeholders(tree) if hole.text.endswith("}")}
 
 
 def _kubernetes_expands(text: str) -> str:

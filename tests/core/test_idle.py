@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlspawner.core.config import Culling, IdleWindows
 from dlspawner.core.idle import (
     Cause,
     GpuUse,
@@ -25,7 +26,6 @@ from dlspawner.core.idle import (
     is_idle,
     merge_samples,
 )
-from dlspawner.core.model import Culling, IdleWindows
 from dlspawner.core.template import ActivitySource, IdlePolicy
 from tests.core.worlds import GIB, HOUR, MINUTE, NOW
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.json_values import amount, time
+from dlspawner.core.text import amount, time
 
 
 @pytest.mark.parametrize(

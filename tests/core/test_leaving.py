@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.leaving import victims_of, victims_stopping_sentence, victims_will_stop_sentence
-from dlspawner.core.quota import admit
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.preemption import victims_of, victims_stopping_sentence, victims_will_stop_sentence
 from tests.core.worlds import MINUTE, NOW, node, queues, runs, team, wants, world
 
 N1, N2 = node("n1"), node("n2")
-PAIR = (team("a", 8, preempts_own=True), team("b", 8), N1, N2)
+PAIR = (team("a", 8, preempt_within_team=True), team("b", 8), N1, N2)
 LATER = NOW + 5 * MINUTE
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.lowered import over_quota_jobs, restorable
-from dlspawner.core.model import Team
+from dlspawner.core.config import Team
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
+from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable
+from dlspawner.core.units import GPU
 from tests.core.worlds import HOUR, MINUTE, NOW, node, queues, runs, team, world
 
 N1, N2 = node("n1"), node("n2")
@@ -38,7 +38,7 @@ def test_a_removed_team_keeps_nothing_guaranteed() -> None:
 
 
 def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
-    jobs = [runs("old", "a", 8, "n1", before_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
+    jobs = [runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
 
     assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
     assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]

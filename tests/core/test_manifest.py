@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.manifest import disable_gpus_by_default, merge_pod
+from dlspawner.core.launch.pod import disable_gpus_by_default, merge_pod
 
 GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.model import Toleration
+from dlspawner.core.config import Toleration
 from dlspawner.core.nodes import NodePlacement, Taint, read_placement
 from tests.core.worlds import node
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlspawner.core.decisions import Admit, MustWait, Preempt, Reason
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
-from dlspawner.core.quota import admit
-from dlspawner.core.world import ClusterState
+from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.core.worlds import GIB, HURRIED, NOW, ask, node, one_pass, queues, runs, team, wants, world
 
 PROD, TEST = 100, 10
@@ -20,7 +20,7 @@ def machine(name: str) -> Node:
 
 
 def lab(*jobs: Job, opted_in: bool = False) -> ClusterState:
-    teams = (team("vc1", 1, preempts_own=opted_in), team("vc2", 1, preempts_own=opted_in))
+    teams = (team("vc1", 1, preempt_within_team=opted_in), team("vc2", 1, preempt_within_team=opted_in))
     return world(
         *teams, machine("one"), machine("two"), *(replace(job, request=CHARGE) for job in jobs), cluster=HURRIED
     )

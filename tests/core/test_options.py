@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.model import CpuMemory, Team
-from dlspawner.core.options import (
+from dlspawner.core.config import CpuMemory, Team
+from dlspawner.core.launch.options import (
     BUILT_IN,
     InvalidOptions,
     SelectedOptions,

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core import security
-from dlspawner.core.accounts import UnixIds
-from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import SpecialPermission
-from dlspawner.core.permissions import disallowed, format_permissions, permission_uses
+from dlspawner.core.config import SpecialPermission, format_permissions
+from dlspawner.core.launch import security
+from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.launch.security import disallowed, permission_uses
+from dlspawner.core.units import Manifest
+from dlspawner.core.unix_account import UnixIds
 
 ROOT, PRIVILEGED, NETWORK = SpecialPermission.ROOT, SpecialPermission.PRIVILEGED, SpecialPermission.HOST_NETWORK
 PATHS, DEVICES = SpecialPermission.HOST_PATHS, SpecialPermission.DEVICES

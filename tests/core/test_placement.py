@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlspawner.core import naming, placement
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
 
 POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "x"}},
@@ -22,7 +23,7 @@ def required(pod: dict[str, Any]) -> Any:
 
 
 def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
-    pod = placement.with_home_affinity(POD, "home-alice", ["ReadWriteOnce"])
+    pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce"])
 
     assert pod["metadata"]["labels"] == {"app": "x", naming.HOME_LABEL: "home-alice"}
     assert required(pod) == [TERM]
@@ -30,20 +31,20 @@ def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
 
 
 def test_a_volume_of_many_nodes_does_not() -> None:
-    pod = placement.with_home_affinity(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
+    pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
 
     assert required(pod) is None
     assert naming.HOME_LABEL in pod["metadata"]["labels"]
 
 
 def test_a_pod_without_the_home_directory_is_neither_bound_nor_binding() -> None:
-    assert placement.with_home_affinity(POD, "home-bob", ["ReadWriteOnce"]) is POD
+    assert launch_pod.with_home_affinity(POD, "home-bob", ["ReadWriteOnce"]) is POD
 
 
 def test_what_an_administrator_wants_as_well_stays() -> None:
     zone = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "zone"}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [zone]}, "nodeAffinity": {"x": 1}}
-    pod = placement.with_home_affinity(
+    pod = launch_pod.with_home_affinity(
         {**POD, "spec": {**POD["spec"], "affinity": affinity}}, "home-alice", ["ReadWriteOnce"]
     )
 

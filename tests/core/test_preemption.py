@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
+from dlspawner.core.config import Team
 from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.model import Team
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import ForeignUsage, Node
-from dlspawner.core.preemption import (
+from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.node_info import Resources
+from dlspawner.core.scheduling.preemption import (
     choose_victims,
     deferred_stop_time,
     order_candidates,
@@ -24,8 +25,7 @@ from dlspawner.core.preemption import (
     stop_time,
     unneeded_victims,
 )
-from dlspawner.core.quota import admit
-from dlspawner.core.rooms import Resources
+from dlspawner.core.units import GPU
 from tests.core.worlds import (
     HOUR,
     HURRIED,
@@ -147,7 +147,7 @@ def test_when_the_notice_is_over(name: str) -> None:
 def test_a_clock_that_jumps_lets_nobody_leave_without_notice_or_stay_for_longer(hours: int) -> None:
     """Within a team that opted in a guaranteed job can be a victim: the one case in which the time decides about it."""
     job = runs("j", "a", 8, "n1", priority=10, age=MINUTE)
-    here = world(team("a", 8, preempts_own=True), node("n1"), job)
+    here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
     now = NOW + hours * HOUR
     decision = admit(wants("x", "a", 8, priority=100), here, now)
 
@@ -193,7 +193,7 @@ def lows(*numbers: int) -> list[Job]:
     return [runs(f"low{number}", "a", 1, "n1", priority=10) for number in numbers]
 
 
-OPTED_IN = (team("a", 4, preempts_own=True), node("n1"))
+OPTED_IN = (team("a", 4, preempt_within_team=True), node("n1"))
 
 
 def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> None:
@@ -245,7 +245,7 @@ def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken()
 
 def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_of_others() -> None:
     here = world(
-        *(team("a", 12, preempts_own=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
+        *(team("a", 12, preempt_within_team=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
         *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
         queues("p", "a", 4, priority=100),
     )
@@ -343,7 +343,7 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
 @given(JOBS, st.integers(1, 8))
 @settings(max_examples=150)
 def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus: int) -> None:
-    teams = (team("a", 8, preempts_own=True), *TEAMS[1:])
+    teams = (team("a", 8, preempt_within_team=True), *TEAMS[1:])
     here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
     decision = admit(here.jobs["x"], here, NOW)
     if not isinstance(decision, Preempt):

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from dlspawner.core import quantity
+from dlspawner.core import units
 
 READ = {
     "a whole number": ("4", Fraction(4)),
@@ -27,18 +27,18 @@ READ = {
 
 @pytest.mark.parametrize(("text", "value"), READ.values(), ids=READ)
 def test_parse(text: str, value: Fraction | None) -> None:
-    assert quantity.parse_quantity(text) == value
+    assert units.parse_quantity(text) == value
 
 
 def test_base_units_are_rounded_up() -> None:
-    assert quantity.cpu_milli(Fraction(1, 3)) == 334
-    assert quantity.memory_bytes(Fraction(3, 2)) == 2
+    assert units.cpu_milli(Fraction(1, 3)) == 334
+    assert units.memory_bytes(Fraction(3, 2)) == 2
 
 
 @pytest.mark.parametrize("text", ["4", "500m", "16Gi", "64Mi", "1001"])
 def test_what_is_written_reads_back(text: str) -> None:
-    parsed = quantity.parse_quantity(text)
+    parsed = units.parse_quantity(text)
     assert parsed is not None
-    cpu, memory = quantity.cpu_milli(parsed), quantity.memory_bytes(parsed)
-    assert quantity.parse_quantity(quantity.cpu(cpu)) == Fraction(cpu, 1000)
-    assert quantity.parse_quantity(quantity.memory(memory)) == memory
+    cpu, memory = units.cpu_milli(parsed), units.memory_bytes(parsed)
+    assert units.parse_quantity(units.cpu(cpu)) == Fraction(cpu, 1000)
+    assert units.parse_quantity(units.memory(memory)) == memory

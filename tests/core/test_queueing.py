@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core import queueing, quota
-from dlspawner.core.advice import find_alternatives
+from dlspawner.core.config import UserCaps
 from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason
-from dlspawner.core.fairshare import DecayedUsage
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.model import UserCaps
-from dlspawner.core.quota import admit
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission, queue
+from dlspawner.core.scheduling.admission import admit, find_alternatives
+from dlspawner.core.scheduling.cluster_state import DecayedUsage
 from tests.core.simulator import Comes, play
 from tests.core.worlds import GPU_HOUR, HOUR, HURRIED, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 
@@ -66,14 +65,14 @@ def test_first_is(name: str) -> None:
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
 
-    assert " ".join(job.id for job in queueing.order(here, NOW)) == expected
+    assert " ".join(job.id for job in queue.order(here, NOW)) == expected
 
 
 def test_usage_is_seen_in_relation_to_the_quota() -> None:
     here = world(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
     here.usage = {"small": DecayedUsage(2 * GPU_HOUR, NOW), "large": DecayedUsage(8 * GPU_HOUR, NOW)}
 
-    assert [job.id for job in queueing.order(here, NOW)] == ["l", "s"]
+    assert [job.id for job in queue.order(here, NOW)] == ["l", "s"]
 
 
 def test_a_position_counts_those_who_wait_for_the_same() -> None:
@@ -87,26 +86,26 @@ def test_a_position_counts_those_who_wait_for_the_same() -> None:
         queues("v1", "a", kind="v100"),
     )
 
-    assert queueing.position(here.jobs["a1"], here, NOW) == 2
-    assert queueing.position(wants("new", "a"), here, NOW) == 3
-    assert queueing.position(here.jobs["p1"], here, NOW) == 1
+    assert queue.position(here.jobs["a1"], here, NOW) == 2
+    assert queue.position(wants("new", "a"), here, NOW) == 3
+    assert queue.position(here.jobs["p1"], here, NOW) == 1
 
 
 def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> None:
     jobs = [queues(f"{of}{number}", of, preemptible=True, waited=number * MINUTE) for of in "ab" for number in range(3)]
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
-    ordered = queueing.order(here, NOW)
+    ordered = queue.order(here, NOW)
 
-    assert [queueing.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
+    assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
 
 
 def test_positions_without_gpus_are_those_of_who_came_first() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
     here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
-    ordered = queueing.order(here, NOW)
+    ordered = queue.order(here, NOW)
 
-    assert [(job.id, queueing.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
+    assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 
 
 def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:
@@ -120,7 +119,7 @@ def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:
 def test_a_small_job_for_which_its_team_s_own_leave_passes_a_big_one_for_which_too_few_would() -> None:
     full = runs("low", "a", 1, "n", priority=10), runs("high", "a", 7, "n", priority=100)
     waiting = queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)
-    here = world(team("a", 8, preempts_own=True), node("n"), *full, *waiting, cluster=HURRIED)
+    here = world(team("a", 8, preempt_within_team=True), node("n"), *full, *waiting, cluster=HURRIED)
 
     assert one_pass(here, NOW) == ["small"]
 
@@ -197,13 +196,13 @@ def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_o
 
 def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    real = quota.evaluate
+    real = admission.evaluate
 
     def decide(job: Job, *more: Any) -> Any:
         asked.append(job.id)
         return real(job, *more)
 
-    monkeypatch.setattr(quota, "decide", decide)
+    monkeypatch.setattr(admission, "evaluate", decide)
     full = runs("r", "b", 8, "n1")
     here = world(*TEAMS, node("n1"), full, *(queues(f"j{cpu}", "a", 8, cpu=cpu) for cpu in range(1000, 2000)))
 
@@ -269,7 +268,7 @@ def test_turns_are_taken_until_nothing_fits() -> None:
     started = one_pass(here, NOW)
 
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
-    assert not any(isinstance(admit(job, here, NOW), Admit) for job in queueing.order(here, NOW))
+    assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))
 
 
 def test_a_promise_is_kept_behind_one_of_higher_priority_that_cannot_start_because_of_it() -> None:

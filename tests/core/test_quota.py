@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.config import ClusterConfig, CpuJobs, Team, TeamsConfig
 from dlspawner.core.decisions import Admit, Decision, MustWait, Preempt, Refuse
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.model import ClusterConfig, CpuJobs, Team, TeamsConfig
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import ForeignUsage, NodePlacement, Taint
-from dlspawner.core.quota import admit, as_admitted
-from dlspawner.core.world import ClusterState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling.admission import admit, as_admitted
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.units import GPU
 from tests.core.worlds import (
     CLUSTER,
     GIB,
@@ -294,18 +294,18 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         "wait team-quota",
     ),
     "a team that opted in stops its own lower priority": (
-        world(team("a", 8, preempts_own=True), N1, runs("r", "a", 8, "n1", priority=10)),
+        world(team("a", 8, preempt_within_team=True), N1, runs("r", "a", 8, "n1", priority=10)),
         wants("j", "a", 4, priority=100),
         "preempt r on n1",
     ),
     "the same priority is no lower one": (
-        world(team("a", 8, preempts_own=True), N1, runs("r", "a", 8, "n1", priority=100)),
+        world(team("a", 8, preempt_within_team=True), N1, runs("r", "a", 8, "n1", priority=100)),
         wants("j", "a", 4, priority=100),
         "wait team-quota",
     ),
     "borrowed GPUs are taken before the team's own": (
         world(
-            team("a", 8, preempts_own=True),
+            team("a", 8, preempt_within_team=True),
             N1,
             runs("r", "a", 4, "n1", priority=10),
             runs("s", "b", 4, "n1", preemptible=True, priority=50),
@@ -603,7 +603,7 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
     ),
     "what is promised of the quota apart from what is used": (
         world(
-            team("a", 8, preempts_own=True),
+            team("a", 8, preempt_within_team=True),
             N1,
             runs("r", "a", 8, "n1", notice=NOW + MINUTE),
             queues("k", "a", 4, nodes=("n1",), priority=100),

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.model import TeamMount
-from dlspawner.core.options import BUILT_IN, InvalidOptions
-from dlspawner.core.rendering import LOGIN_PROXY, RenderContext, home_directory, log_dir, placeholder_names, render
+from dlspawner.core.config import TeamMount
+from dlspawner.core.launch.options import BUILT_IN, InvalidOptions
+from dlspawner.core.launch.rendering import (
+    LOGIN_PROXY,
+    RenderContext,
+    home_directory,
+    log_dir,
+    placeholder_names,
+    render,
+)
 from dlspawner.core.template import Endpoint, EndpointProtocol, Mounts, Option, OptionKind, TeamDataAccess, Template
 from tests.core.builders import FACTS, NOTEBOOK, chosen
 

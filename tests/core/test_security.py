@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlspawner.core import security
-from dlspawner.core.accounts import UnixGroup, UnixIds
-from dlspawner.core.manifest import merge_pod
+from dlspawner.core.launch import security
+from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.unix_account import UnixGroup, UnixIds
 
 ALICE = UnixIds(5012, 5012, (UnixGroup("lab", 7001),))
 POD: dict[str, Any] = {

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Admit
-from dlspawner.core.quota import admit
-from dlspawner.core.shares import assign
-from dlspawner.core.world import ClusterState
+from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.quota_layout import assign
+from dlspawner.core.units import GPU
 from tests.core.simulator import Comes, play
 from tests.core.worlds import HURRIED, NOW, node, runs, team, wants, world
 
@@ -120,7 +120,7 @@ def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_
     load: tuple[tuple[int, ...], list[Comes]],
 ) -> None:
     quotas, coming = load
-    teams = [team(name, quota, preempts_own=True) for name, quota in zip("abc", quotas, strict=True)]
+    teams = [team(name, quota, preempt_within_team=True) for name, quota in zip("abc", quotas, strict=True)]
     here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=NOTICED)
     put = here.put
 

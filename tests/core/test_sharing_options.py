@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.model import SchedulingConfig, Team
-from dlspawner.core.options import BUILT_IN, InvalidOptions, SelectedOptions, offered_options, select_options
+from dlspawner.core.config import SchedulingConfig, Team
+from dlspawner.core.launch.options import BUILT_IN, InvalidOptions, SelectedOptions, offered_options, select_options
 from dlspawner.core.template import OptionChoice
 from tests.core.builders import CLUSTER, NOTEBOOK
 from tests.core.worlds import MINUTE

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
-from dlspawner.core.standing import TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
+from dlspawner.core.scheduling.usage_report import TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
+from dlspawner.core.units import GPU
 from tests.core.worlds import node, queues, runs, team, wants, world
 
 

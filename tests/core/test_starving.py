@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.fairshare import DecayedUsage
-from dlspawner.core.jobs import Job
-from dlspawner.core.model import ClusterConfig
-from dlspawner.core.world import ClusterState
+from dlspawner.core.config import ClusterConfig
+from dlspawner.core.job import Job
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
+from dlspawner.core.units import GPU
 from tests.core.simulator import Comes, play
 from tests.core.worlds import CLUSTER, GPU_HOUR, HURRIED, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
 

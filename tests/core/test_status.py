@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from dlspawner.core import status
-from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import JobState
-from dlspawner.core.world import ClusterState
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling import usage_report
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.units import GPU
 from tests.core.worlds import node, queues, runs, team, world
 
 VISION = team("vision", 8)
@@ -17,7 +17,7 @@ VISION = team("vision", 8)
 
 def a100(here: ClusterState) -> tuple[float, ...]:
     """Total, free, most on one node, on closed nodes, in whole GPUs."""
-    [found, *_] = status.type_statuses(here, status.node_statuses(here))
+    [found, *_] = usage_report.type_statuses(here, usage_report.node_statuses(here))
     return tuple(milli / GPU for milli in (found.total, found.free, found.most, found.unschedulable))
 
 
@@ -41,13 +41,13 @@ def test_free_gpus(here: ClusterState, expected: tuple[float, ...]) -> None:
 
 def test_a_node_says_whether_it_takes_jobs() -> None:
     lost = replace(node("lost"), ready=False, cordoned=True)
-    found = status.node_statuses(world(replace(node("b"), cordoned=True), lost, node("a")))
+    found = usage_report.node_statuses(world(replace(node("b"), cordoned=True), lost, node("a")))
     assert [(one.name, one.state) for one in found] == [("a", "ready"), ("b", "cordoned"), ("lost", "unhealthy")]
 
 
 def test_who_waits_is_counted_by_type() -> None:
     here = world(VISION, N1, queues("a", "vision", 8), queues("b", "vision", (2, 2), preemptible=True))
-    [found, other, _] = status.type_statuses(here, ())
+    [found, other, _] = usage_report.type_statuses(here, ())
     assert (found.waiting_jobs, found.waiting_gpus) == (2, 12 * GPU)
     assert (other.waiting_jobs, other.waiting_gpus) == (0, 0)
 
@@ -55,12 +55,12 @@ def test_who_waits_is_counted_by_type() -> None:
 def test_a_teams_quota_is_what_is_charged_to_it_and_what_it_borrows_is_told_apart() -> None:
     stopping = runs("c", "vision", 1, "n1", state=JobState.STOPPING)
     here = world(VISION, N1, N2, runs("a", "vision", 5, "n1"), runs("b", "vision", 2, "n2", preemptible=True), stopping)
-    [found, *_] = status.quota_statuses(here, [VISION])
+    [found, *_] = usage_report.quota_statuses(here, [VISION])
     told = (found.quota, found.used, found.borrowed, found.free)
     assert told == (8 * GPU, 6 * GPU, 2 * GPU, 2 * GPU)
 
 
 def test_a_quota_that_was_lowered_below_its_use_has_nothing_left() -> None:
     small = team("vision", 2)
-    [found, *_] = status.quota_statuses(world(small, N1, runs("a", "vision", 5, "n1")), [small])
+    [found, *_] = usage_report.quota_statuses(world(small, N1, runs("a", "vision", 5, "n1")), [small])
     assert (found.used, found.free) == (5 * GPU, 0)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.telling import minutes, moment, with_time
+from dlspawner.core.text import minutes, moment, with_time
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 WHEN = {

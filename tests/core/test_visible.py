@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.visible import escape_hidden
+from dlspawner.core.text import escape_hidden
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.backfill import first_past_max_wait
 from dlspawner.core.decisions import Decision
-from dlspawner.core.fairshare import DecayedUsage
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, Taint
-from dlspawner.core.quota import admit, schedule
-from dlspawner.core.world import ClusterState
+from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
+from dlspawner.core.scheduling.queue import first_past_max_wait
+from dlspawner.core.units import GPU
 from tests.core.worlds import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
 
 TEAMS = (
     team("a", {"a100": 4, "v100": 2}, borrow_limit=6),
-    team("b", 4, preempts_own=True),
+    team("b", 4, preempt_within_team=True),
     team("c", 1, soft=1, hard=3),
 )
 NODES = ["n1", "n2", "n3"]

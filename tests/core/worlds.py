@@ -7,11 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.decisions import Admit, Preempt
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.model import (
+from dlspawner.core.config import (
     ClusterConfig,
     CpuMemory,
     GpuType,
@@ -21,10 +17,14 @@ from dlspawner.core.model import (
     TeamsConfig,
     UserCaps,
 )
+from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, NodePlacement
-from dlspawner.core.preemption import stop_time
-from dlspawner.core.quota import schedule
-from dlspawner.core.world import ClusterState, Snapshot
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling.admission import schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState, Snapshot
+from dlspawner.core.scheduling.preemption import stop_time
+from dlspawner.core.units import GPU
 
 GIB = 1024**3
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)

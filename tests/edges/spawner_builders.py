@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, TeamsConfig
+from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamMount, TeamsConfig
 from dlspawner.core.template import (
     Endpoint,
     EndpointProtocol,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner import bootstrap, cluster
+from dlspawner import bootstrap
+from dlspawner.clients import kubernetes
 
 
 class Namespace:
@@ -21,10 +22,10 @@ class Namespace:
     def __init__(self) -> None:
         self.secrets: dict[str, Mapping[str, Any]] = {}
 
-    async def create(self, kind: cluster.ResourceKind, manifest: Mapping[str, Any], namespace: str) -> None:
-        assert (kind, namespace) == (cluster.SECRETS, "dlspawner")
+    async def create(self, kind: kubernetes.ResourceKind, manifest: Mapping[str, Any], namespace: str) -> None:
+        assert (kind, namespace) == (kubernetes.SECRETS, "dlspawner")
         if manifest["metadata"]["name"] in self.secrets:
-            raise cluster.Conflict("already exists", status=409)
+            raise kubernetes.Conflict("already exists", status=409)
         self.secrets[manifest["metadata"]["name"]] = manifest
 
     def value(self, name: str, key: str) -> str:

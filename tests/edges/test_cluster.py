@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from dlspawner import cluster as client
-from dlspawner.cluster import (
+from dlspawner.clients import kubernetes
+from dlspawner.clients.kubernetes import (
     PODS,
     SECRETS,
     Conflict,
@@ -135,7 +135,7 @@ async def test_a_missing_configuration_is_a_sentence(tmp_path: Path, monkeypatch
     [
         (404, ObjectNotFound),
         (409, Conflict),
-        (410, client.ResourceVersionExpired),
+        (410, kubernetes.ResourceVersionExpired),
         (403, KubernetesRejected),
         (422, KubernetesRejected),
         (429, KubernetesUnavailable),
@@ -144,7 +144,7 @@ async def test_a_missing_configuration_is_a_sentence(tmp_path: Path, monkeypatch
     ],
 )
 async def test_every_status_is_one_of_our_errors(
-    cluster: KubernetesClient, server: Server, status: int, kind: type[client.KubernetesError]
+    cluster: KubernetesClient, server: Server, status: int, kind: type[kubernetes.KubernetesError]
 ) -> None:
     server.answers.append(_json({"kind": "Status", "message": "because", "reason": "Why"}, status))
     with pytest.raises(kind, match="because") as caught:
@@ -154,7 +154,7 @@ async def test_every_status_is_one_of_our_errors(
 
 
 async def test_silence_is_unavailable(cluster: KubernetesClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(kubernetes, "DEADLINE_SECONDS", 0.05)
     with pytest.raises(KubernetesUnavailable):
         await cluster.get(PODS, "a", "here")
 
@@ -215,7 +215,7 @@ async def test_a_watch_that_expired_tells_what_was_missed(
 async def test_a_watch_outlives_a_server_that_is_down(
     cluster: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
+    monkeypatch.setattr(kubernetes, "delays", lambda: iter([0.001] * 100))
     down = _json({"message": "down"}, 503)
     garbage = _stream({"no": "event"})
     added = _stream({"type": "ADDED", "object": _pod("b", 10)})
@@ -227,7 +227,7 @@ async def test_a_watch_outlives_a_server_that_is_down(
 async def test_what_goes_while_a_list_fails_half_way_is_gone(
     cluster: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "delays", lambda: iter([0.001] * 100))
+    monkeypatch.setattr(kubernetes, "delays", lambda: iter([0.001] * 100))
     down = _json({"message": "down"}, 503)
     server.answers += [_list(_pod("a"), more="next"), down, _list(_pod("b"))]
     assert await _changes(cluster, 4) == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a"), ("SYNCED", "")]

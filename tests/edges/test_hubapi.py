@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from dlspawner.hubapi import (
+from dlspawner.clients.hub import (
     HubClient,
     HubError,
     HubFailed,

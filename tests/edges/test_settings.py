@@ -15,10 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dlspawner import settings
-from dlspawner.core import options, rendering
-from dlspawner.core.amounts import GPU
-from dlspawner.core.charge import ResourceRequest, request_of
-from dlspawner.core.model import (
+from dlspawner.core.config import (
     CpuJobs,
     CpuMemory,
     PriorityClasses,
@@ -27,6 +24,8 @@ from dlspawner.core.model import (
     SpecialPermission,
     Team,
 )
+from dlspawner.core.launch import options, rendering
+from dlspawner.core.resources import ResourceRequest, request_of
 from dlspawner.core.template import (
     ActivitySource,
     EndpointProtocol,
@@ -35,6 +34,7 @@ from dlspawner.core.template import (
     PodRole,
     TeamDataAccess,
 )
+from dlspawner.core.units import GPU
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import template_file
 
@@ -410,8 +410,8 @@ WRONG_TEAMS = {
         "The cluster has: prod, test.",
     ),
     "preemption that is neither on nor off": (
-        "  b: {preempts_own: maybe}",
-        "teams.yaml:4: teams.b.preempts_own: must be true or false, not “maybe”.",
+        "  b: {preempt_within_team: maybe}",
+        "teams.yaml:4: teams.b.preempt_within_team: must be true or false, not “maybe”.",
     ),
     "terminals that are neither recorded nor not": (
         "  b: {record_terminals: [alice]}",
@@ -719,10 +719,10 @@ def test_how_gpus_are_shared_is_what_is_read(files: Files) -> None:
         + """\
 cpu_only: {jobs_per_user: 3, jobs_per_team: 30}
 priorities: {low: 1, high: 5}
-scheduling: {notice_seconds: 60, min_run_seconds: 0, patience_seconds: 10, usage_half_life_seconds: 3600}
+scheduling: {notice_seconds: 60, min_run_seconds: 0, max_backfill_wait_seconds: 10, usage_half_life_seconds: 3600}
 idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: false}
 """,
-        teams="teams: {vision: {priorities: [low], preempts_own: true, record_terminals: true}}",
+        teams="teams: {vision: {priorities: [low], preempt_within_team: true, record_terminals: true}}",
     )
     loaded = files.load()
     cluster, team = loaded.cluster, loaded.teams.teams[0]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from traitlets import TraitError
 
-from dlspawner.core.accounts import UidRange, UnixIds
-from dlspawner.core.model import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused, account, children
 from tests.edges.spawner_builders import CLUSTER, SETTINGS, make_spawner

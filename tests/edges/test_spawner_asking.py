@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from dlspawner.core.accounts import UidRange, UnixIds
+from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner import connections, manager
 from dlspawner.spawner.manager import Manager
 

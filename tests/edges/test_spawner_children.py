@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError
 
-from dlspawner.core import naming, own_image
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import children, exposure, pages
 from dlspawner.spawner.pods import Pods
@@ -57,7 +58,7 @@ def test_the_secret_has_what_sshd_reads() -> None:
 
 
 def test_who_logs_in_to_an_image_of_their_own_gets_the_shell_that_was_brought() -> None:
-    pod = {**POD, "spec": {**POD["spec"], "volumes": [*POD["spec"]["volumes"], *own_image.volumes(bundled=True)]}}
+    pod = {**POD, "spec": {**POD["spec"], "volumes": [*POD["spec"]["volumes"], *launch_pod.volumes(bundled=True)]}}
 
     assert "alice:x:1234:1234:alice:/home/al:/dl/bin/shell\n" in text(the_secret(pod=pod), "passwd")
 

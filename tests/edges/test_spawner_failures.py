@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core import naming, phrases, placement
+from dlspawner.core import naming, text
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.spawner import admission, requests, trouble, verdict
 from dlspawner.spawner.verdict import ALIVE, Ended
 
@@ -113,8 +114,8 @@ def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() 
     found = recorded("node-silent-deleted")["pod"]
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     found["spec"]["volumes"] = [home]
-    one_node = verdict.judge(placement.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
-    any_node = verdict.judge(placement.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
+    one_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
 
     assert isinstance(one_node, Ended)
     assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")
@@ -203,15 +204,15 @@ def test_a_start_that_is_given_up_keeps_its_cause() -> None:
     ],
 )
 def test_how_long_a_start_was_waited_for(seconds: float, said: str) -> None:
-    assert phrases.duration(seconds) == said
+    assert text.duration(seconds) == said
 
 
 @pytest.mark.parametrize(
     ("words", "said"), [((), ""), (("a",), "a"), (("a", "b", "a"), "a and b"), (("a", "b", "c"), "a, b and c")]
 )
 def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
-    assert phrases.listed(words) == said
+    assert text.listed(words) == said
 
 
 def test_the_last_words_of_a_program_move_no_cursor() -> None:
-    assert phrases.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"
+    assert text.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from kubernetes_asyncio import client
 
-from dlspawner.core.model import TeamQuota, TeamsConfig
+from dlspawner.core.config import TeamQuota, TeamsConfig
 from dlspawner.spawner import base, manager
 from dlspawner.spawner.refusal import Refused
 from tests.edges.scripted_api import ScriptedApi, listed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.model import Team, TeamsConfig
+from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.spawner import Refused, forms, pages
 from tests.edges.spawner_builders import BATCH, NOTEBOOK, SETTINGS, VISION, make_spawner
 

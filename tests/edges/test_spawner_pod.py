@@ -10,8 +10,8 @@ import pytest
 from kubespawner import KubeSpawner
 
 from dlspawner.core import naming
-from dlspawner.core.manifest import disable_gpus_by_default
-from dlspawner.core.options import BUILT_IN
+from dlspawner.core.launch.options import BUILT_IN
+from dlspawner.core.launch.pod import disable_gpus_by_default
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused
 from tests.edges.spawner_builders import BATCH, CLUSTER, TEAMS, make_spawner

@@ -13,7 +13,8 @@ from aiohttp import ClientConnectionError, ClientConnectorError
 from aiohttp.client_reqrep import ConnectionKey
 from kubernetes_asyncio.client import ApiClient
 
-from dlspawner.core import naming, placement
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
 from dlspawner.spawner.refusal import Refused
@@ -144,7 +145,7 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     lost["status"] = {"phase": "Unknown"}
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     lost.setdefault("spec", {})["volumes"] = [home]
-    api.show(placement.with_home_affinity(lost, "home-alice", modes))
+    api.show(launch_pod.with_home_affinity(lost, "home-alice", modes))
     with pytest.raises(Refused) as refused:
         await pods(api).create(manifest(job("a")), own("a"))
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.core.allowance import quota_hint
-from dlspawner.core.model import PriorityClasses, SchedulingConfig, Team, TeamQuota, TeamsConfig
-from dlspawner.core.options import BUILT_IN
+from dlspawner.core.config import PriorityClasses, SchedulingConfig, Team, TeamQuota, TeamsConfig
+from dlspawner.core.launch.options import BUILT_IN, quota_hint
 from dlspawner.spawner import forms, quota
 from dlspawner.spawner.refusal import Refused
 from tests.core.worlds import A100, V100, team

@@ -14,7 +14,7 @@ from aiohttp import web
 from traitlets.config import Config
 
 from dlspawner import settings
-from dlspawner.core.model import SpecialPermission
+from dlspawner.core.config import SpecialPermission
 from dlspawner.core.template import Mounts, TeamDataAccess
 from dlspawner.settings import Settings
 from dlspawner.spawner import Refused, forms, quota

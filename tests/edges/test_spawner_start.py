@@ -19,13 +19,13 @@ from threading import Thread
 
 import pytest
 
-from dlspawner.core import accounts
+from dlspawner.core import unix_account
 from dlspawner.spawner import children
 from tests.ports import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
-ACCOUNT = accounts.UnixAccount("alice", 1000, 1000, (), "")
+ACCOUNT = unix_account.UnixAccount("alice", 1000, 1000, (), "")
 
 
 @dataclass
@@ -96,12 +96,12 @@ def job(tmp_path: Path) -> Job:
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
     keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
-    account = accounts.UnixAccount("alice", 1000, 1000, (), str(home))
+    account = unix_account.UnixAccount("alice", 1000, 1000, (), str(home))
     texts = {
         children.HOST_KEY: key.private,
         "principals": "j-job\n",
-        "passwd": accounts.passwd(account),
-        "group": accounts.group(account),
+        "passwd": unix_account.passwd(account),
+        "group": unix_account.group(account),
         "start": children.packaged("start.sh"),
         "suggest_keys.py": children.packaged("suggest_keys.py"),
         "tell_kernels.py": children.packaged("tell_kernels.py"),

@@ -21,7 +21,7 @@ from tornado import web, websocket
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 
 from dlspawner import settings
-from dlspawner.core import options, rendering
+from dlspawner.core.launch import options, rendering
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]

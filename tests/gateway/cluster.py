@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import PODS, SERVICES, KubernetesClient
+from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 
 NAMESPACE = "jobs"

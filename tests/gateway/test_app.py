@@ -21,7 +21,7 @@ import pytest
 import requests
 from traitlets.config import Config
 
-from dlspawner.cluster import PODS, SERVICES, KubernetesClient
+from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 from dlspawner.known_settings import ALL
 from ssh_gateway.app import Gateway

@@ -19,8 +19,8 @@ import requests
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from dlspawner.cluster import NAMESPACES, PODS, Conflict, KubernetesClient
-from dlspawner.hubapi import HubClient
+from dlspawner.clients.hub import HubClient
+from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.directory import HubAndManager, People, Places, Standing, Start, Target, Unavailable, read_key
 from ssh_gateway.places import ClusterPlaces, condition, read_target

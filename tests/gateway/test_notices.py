@@ -15,8 +15,9 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlspawner.hubapi import HubClient
-from dlspawner.manager.notices import NoticeKind, post
+from dlspawner.clients.hub import HubClient
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.notify import post
 from ssh_gateway.directory import HubAndManager, Notice, NoticeList, Unavailable, read_notice
 from ssh_gateway.keys import Keys
 from ssh_gateway.notices import LONGEST_LINE, Notices, line

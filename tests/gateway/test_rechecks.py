@@ -12,7 +12,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.hubapi import HubClient
+from dlspawner.clients.hub import HubClient
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.activity import Activity
 from ssh_gateway.directory import HubAndManager, Standing, Unavailable

@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.kubernetes import KubernetesClient
 from ssh_gateway.keys import Keys, load_or_make
 from ssh_gateway.recorder import RECORDED
 from tests.edges.test_manager.quota import CLUSTER, GPU, TEMPLATE

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dlspawner import settings
-from dlspawner.core.manifest import merge_pod
+from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.naming import PodIdentity, read_job
 from dlspawner.spawner import children
 from tests.contract.client import Client

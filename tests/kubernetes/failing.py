@@ -64,7 +64,7 @@ defaults: {{template: job}}
 EXTRA = """
 import json
 from pathlib import Path
-from dlspawner.core.manifest import merge_pod
+from dlspawner.core.launch.pod import merge_pod
 
 def fail(spawner, pod):
     patch = Path({folder!r}) / (spawner.name + ".json")

@@ -18,7 +18,7 @@ import pytest
 
 from dlspawner import settings
 from dlspawner.core import naming
-from dlspawner.core.model import Team, TeamMount, TeamsConfig
+from dlspawner.core.config import Team, TeamMount, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import children

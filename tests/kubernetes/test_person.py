@@ -14,7 +14,7 @@ import pytest
 from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
-from dlspawner.core.manifest import merge_pod
+from dlspawner.core.launch.pod import merge_pod
 from dlspawner.spawner import Refused, trouble, verdict
 from dlspawner.spawner.verdict import Ended
 from tests.contract.client import Client

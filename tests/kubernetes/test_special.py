@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.manifest import Manifest, merge_pod
-from dlspawner.core.model import SpecialPermission
-from dlspawner.core.permissions import permission_uses
+from dlspawner.core.config import SpecialPermission
+from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.launch.security import permission_uses
 from dlspawner.core.template import TeamDataAccess, Template
+from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
 from tests.contract.client import Client
 from tests.core.test_permissions import USES, ordinary

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import EVENTS, PODS, KubernetesClient
+from dlspawner.clients.kubernetes import EVENTS, PODS, KubernetesClient
 from dlspawner.devcluster import api
 from dlspawner.devcluster.node import Agent, Backoff, NodeDescription
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from dlspawner.cluster import PODS
+from dlspawner.clients.kubernetes import PODS
 from dlspawner.devcluster.node import Agent
 from tests.node.conftest import NODES, SECONDS, World, is_ready, main_status
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 
-from dlspawner.cluster import CLAIMS, CONFIG_MAPS, PODS, SECRETS
+from dlspawner.clients.kubernetes import CLAIMS, CONFIG_MAPS, PODS, SECRETS
 from tests.node.conftest import World, main_status
 
 ENV = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import SECRETS, SERVICES
+from dlspawner.clients.kubernetes import SECRETS, SERVICES
 from tests.node.conftest import SECONDS, World, is_ready
 
 ECHO = """

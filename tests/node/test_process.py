@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from dlspawner.cluster import PODS, KubernetesClient, Object
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, Object
 from tests.node.conftest import SECONDS, is_ready
 
 NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import KubernetesClient, KubernetesError
+from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.devcluster.node import DEFAULT, Agent, Backoff, CannotStart, NodeDescription, description
 from dlspawner.devcluster.node.addresses import BlockTaken
 from dlspawner.devcluster.node.kubelet import NameTaken

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.devcluster.node import devices
 from dlspawner.devcluster.node.addresses import Block
 from dlspawner.devcluster.node.container import Backoff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dlspawner.cluster import CONFIG_MAPS, SECRETS, KubernetesClient, KubernetesError, ObjectNotFound
+from dlspawner.clients.kubernetes import CONFIG_MAPS, SECRETS, KubernetesClient, KubernetesError, ObjectNotFound
 from dlspawner.devcluster.node import env
 
 _KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.cluster import SERVICES, KubernetesClient
+from dlspawner.clients.kubernetes import SERVICES, KubernetesClient
 from dlspawner.devcluster.node.pod import Pod
 
 log = logging.getLogger(__name__)

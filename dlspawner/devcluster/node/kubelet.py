@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import LEASES, NODES, PODS, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
+from dlspawner.clients.kubernetes import (
+    LEASES,
+    NODES,
+    PODS,
+    Conflict,
+    KubernetesClient,
+    KubernetesError,
+    ObjectNotFound,
+)
 from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
 from dlspawner.devcluster.node.description import NodeDescription

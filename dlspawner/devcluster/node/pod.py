@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dlspawner.backoff import delays
-from dlspawner.cluster import (
+from dlspawner.clients.kubernetes import (
     PODS,
     KubernetesClient,
     KubernetesError,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import CLAIMS, VOLUMES, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
+from dlspawner.clients.kubernetes import CLAIMS, VOLUMES, Conflict, KubernetesClient, KubernetesError, ObjectNotFound
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from dlspawner.cluster import EVENTS, KubernetesClient, KubernetesError
+from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, KubernetesError
 from dlspawner.devcluster.node.status import timestamp
 
 log = logging.getLogger(__name__)

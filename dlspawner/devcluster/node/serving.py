@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dlspawner.cluster import CONFIG_MAPS, KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.clients.kubernetes import CONFIG_MAPS, KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import (
+from dlspawner.clients.kubernetes import (
     CLAIMS,
     CONFIG_MAPS,
     SECRETS,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.core.manifest import Manifest
+from dlspawner.core.units import Manifest
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|PRIVATE|(API|ACCESS|AUTH|CRYPT|_)_?KEY", re.IGNORECASE)
 _NO_SECRETS = re.compile(r"true|false|[a-z]{1,10}://[^:@?]*|/[^:]*|[\d.]*", re.IGNORECASE)  # addresses, paths, numbers

@@ -11,8 +11,8 @@ import pytest
 
 from dlspawner import cli
 from dlspawner.client import arguments
-from dlspawner.core.jobs import JobState
-from dlspawner.manager import query
+from dlspawner.core.job import JobState
+from dlspawner.manager.http.api import base
 from tests.edges.test_client.test_client_said import JOB
 from tests.edges.test_client.test_client_service import Scripted, server
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_is_2(server: Scripted, words: list[str]) -> None:
 
 
 def test_states_are_called_as_the_service_calls_them() -> None:
-    assert set(arguments.STATES) == {query.LIVE, *(state.value for state in JobState)}
+    assert set(arguments.STATES) == {base.LIVE, *(state.value for state in JobState)}
 
 
 @pytest.mark.parametrize("since", ["tomorrow", "", "2031-13-01", "0001-01-01T00:00:00+10:00"])

@@ -9,7 +9,7 @@ import pytest
 
 from dlspawner.client import text
 from dlspawner.client.submission import Malformed, changed, read
-from dlspawner.core import quantity
+from dlspawner.core import units
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -67,7 +67,7 @@ def test_memory_is_in_binary_units(count: int | None, shown: str) -> None:
 
 @pytest.mark.parametrize("mib", [1, 512, 1000, 1264, 2048, 30336, 1024 * 1024, 1600 * 1024])
 def test_memory_reads_as_on_the_jobs_page(mib: int) -> None:
-    assert text.size(mib * MIB) == quantity.size(mib * MIB)
+    assert text.size(mib * MIB) == units.size(mib * MIB)
 
 
 def test_a_job_of_somebody_else_is_named_with_its_owner() -> None:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from tornado.web import RequestHandler
 
-from dlspawner.manager.identity import HubServiceInfo
+from dlspawner.manager.http.auth import HubServiceInfo
+from dlspawner.manager.http.handlers import ManagerContext
 from dlspawner.manager.server import make_web
-from dlspawner.manager.web import ManagerContext
 
 PREFIX = "/services/jobs/"
 SAMPLES = {

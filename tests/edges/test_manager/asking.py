@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.approval import deciding
-from dlspawner.manager.approvalrows import ApprovalQuery
-from dlspawner.manager.approvals import ApprovalRequest, Decision
-from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.admission import approvals
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.approvals import ApprovalQuery
+from dlspawner.manager.model.approval_request import ApprovalRequest, Decision
 from tests.edges.test_manager.office import Office, settled
 from tests.edges.test_manager.queued import desk
 
@@ -32,7 +32,7 @@ async def decides(
 ) -> bool:
     """Whether it was this word that counted."""
     assert request is not None
-    return await desk(acting).store.transact(lambda turn: deciding.decide(turn, request, Decision(yes, by, why)))
+    return await desk(acting).store.transact(lambda turn: approvals.decide(turn, request, Decision(yes, by, why)))
 
 
 async def written(acting: LeaderElector, question: AdmissionRequest) -> list[ApprovalRequest]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.devcluster.api import start
 from tests.edges.test_manager import databases
 from tests.edges.test_manager.office import Office, make_namespace, prepare

@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.records import write_request
-from dlspawner.manager.schema import job_events, jobs
-from dlspawner.manager.store import Database
+from dlspawner.core.job import JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.db.tables import job_events, jobs
+from dlspawner.manager.model.records import write_request
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = NOON.date()

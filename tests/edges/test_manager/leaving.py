@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dlspawner.cluster import PODS, KubernetesClient, ObjectNotFound
+from dlspawner.clients.hub import HubError
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, ObjectNotFound
 from dlspawner.core import naming
-from dlspawner.hubapi import HubError
 from tests.edges.test_manager.office import NAMESPACE, FakeHub
 
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from traitlets.config import Application
 
-from dlspawner.cluster import KubernetesClient
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.link import derive_hub_token
 from dlspawner.devcluster.api import start
-from dlspawner.manager import pages, web
 from dlspawner.manager import server as http
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import JobStore
-from dlspawner.manager.identity import make_auth, read_service
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.http import handlers
+from dlspawner.manager.http.auth import make_auth, read_service
+from dlspawner.manager.http.portal import ssh_keys
+from dlspawner.manager.state.job_store import JobStore
 from tests.edges.test_manager.office import Office, make_namespace, prepare
 from tests.edges.test_manager.world import ROOT, World, free_port, manager_environment
 
@@ -52,7 +53,7 @@ class Served:
 
     url: str
     acting: LeaderElector
-    manager: web.ManagerContext
+    manager: handlers.ManagerContext
 
     @property
     def book(self) -> JobStore:
@@ -69,11 +70,11 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
     port = free_port()
     service = read_service(manager_environment(f"http://127.0.0.1:{port}", world.hub_api, world.tokens["manager"]))
     async with office.manager() as acting:
-        manager = web.ManagerContext(
+        manager = handlers.ManagerContext(
             service=service,
             auth=make_auth(service, Application()),
             store=acting.ledger._store,
-            pages=pages.make_environment([str(ROOT / "templates" / "hub")]),
+            pages=ssh_keys.make_environment([str(ROOT / "templates" / "hub")]),
             keys_per_user=50,
             now=office.clock,
             leader=acting,

@@ -13,18 +13,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
+from dlspawner.clients.hub import HubRejected, HubServer, HubUnavailable, HubUser
+from dlspawner.clients.kubernetes import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
+from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core import naming
-from dlspawner.core.essentials import strip_manifest
-from dlspawner.hubapi import HubRejected, HubServer, HubUnavailable, HubUser
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.desk import AdmissionRequest, AdmissionResponse
-from dlspawner.manager.files import ConfigReloader, initial
-from dlspawner.manager.ledger import JobRepository, NotLeader
-from dlspawner.manager.logs.keeper import LogRetention
-from dlspawner.manager.owners import NEEDED
-from dlspawner.manager.prometheus import PrometheusClient
-from dlspawner.manager.store import Database, DatabaseUnavailable
+from dlspawner.core.resources import strip_manifest
+from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.cluster.orphans import NEEDED
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import JobRepository, NotLeader
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
+from dlspawner.manager.logs.collector import LogRetention
+from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from tests.edges.test_manager import quota
 
 NAMESPACE = "jobs"
@@ -143,8 +143,8 @@ class Office:
     orphan_seconds: float = 900
     reservation_seconds: float = 60
     lease_seconds: float = 60
-    other_namespaces: bool = False
-    starts_at_once: int = 20
+    watch_all_namespaces: bool = False
+    max_concurrent_starts: int = 20
     namespace: str = NAMESPACE  # where Managers look for pods
     special_namespace: str = ""
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
@@ -166,10 +166,10 @@ class Office:
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
             look_seconds=self.look_seconds,
-            watch_all_namespaces=self.other_namespaces,
+            watch_all_namespaces=self.watch_all_namespaces,
             now=self.clock,
             ticks=self.clock.ticks,
-            max_concurrent_starts=self.starts_at_once,
+            max_concurrent_starts=self.max_concurrent_starts,
             prometheus=self.prometheus,
             cull_every=3600,
             orphan_seconds=self.orphan_seconds,

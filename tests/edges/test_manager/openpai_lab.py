@@ -31,8 +31,8 @@ CLUSTER = {
 }
 TEAMS = {
     "default": {"title": "Everybody"},
-    "vc1": {"title": "VC1", "quota": {"gpu": 1}, "preempts_own": True},
-    "vc2": {"title": "VC2", "quota": {"gpu": 1}, "preempts_own": True},
+    "vc1": {"title": "VC1", "quota": {"gpu": 1}, "preempt_within_team": True},
+    "vc2": {"title": "VC2", "quota": {"gpu": 1}, "preempt_within_team": True},
 }
 MEMBERS = {"vc1": ["ann", "bob", "eve"], "vc2": ["cho", "dee"]}
 FULL = "Team {} uses 1 of its 1 GPU of type gpu; this job needs 1."

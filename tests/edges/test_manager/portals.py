@@ -15,7 +15,7 @@ import aiohttp
 from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
-from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.admission.service import AdmissionRequest
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import FakeHub, Office, ask, until

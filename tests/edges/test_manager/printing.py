@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dlspawner.cluster import PODS, KubernetesClient
-from dlspawner.core.essentials import strip_manifest
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.ledger import JobRepository
-from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.keeper import LogRetention
-from dlspawner.manager.logs.rows import StoredLog
+from dlspawner.clients.kubernetes import PODS, KubernetesClient
+from dlspawner.core.resources import strip_manifest
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import logs
+from dlspawner.manager.db.logs import StoredLog
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.logs.collector import LogRetention
 from tests.edges.spawner_hub import ROOT
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
@@ -81,7 +81,7 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
 
 
 async def kept(ledger: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
-    return await ledger.read(lambda connection: rows.of_job(connection, question.job))
+    return await ledger.read(lambda connection: logs.of_job(connection, question.job))
 
 
 async def text(ledger: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
@@ -89,7 +89,7 @@ async def text(ledger: JobRepository, question: AdmissionRequest, number: int = 
     found = await kept(ledger, question)
     if not found:
         return ""
-    return (await ledger.read(lambda connection: rows.text(connection, found[number].id))).decode(errors="replace")
+    return (await ledger.read(lambda connection: logs.text(connection, found[number].id))).decode(errors="replace")
 
 
 async def printed(ledger: JobRepository, question: AdmissionRequest, words: str) -> None:

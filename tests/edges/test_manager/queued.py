@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.cancelling import cancel_request
-from dlspawner.manager.desk import AdmissionRequest, AdmissionService
-from dlspawner.manager.records import JobRecord
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state.lifecycle import cancel_request
 from tests.edges.test_manager.office import Office, ask, settled, wants
 
 

@@ -117,7 +117,7 @@ class RestHub(QuotaHub):
         """Nothing runs, and nothing waits."""
 
         def empty() -> bool:
-            for job in self.items("admin", "jobs?state=queued&state=waiting-approval"):
+            for job in self.items("admin", "jobs?state=queued&state=pending-approval"):
                 self.ask("admin", "DELETE", f"wait/{job['user']}/{job['server']}")
             for name in self.ready():
                 user, _, server = name.partition("/")

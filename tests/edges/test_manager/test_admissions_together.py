@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.records import as_ended
-from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.records import as_ended
 from tests.edges.test_manager.office import Office, ask, wants
 
 

@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.notices import NoticeKind, Recipient
-from dlspawner.manager.preempting import shift
-from dlspawner.manager.stopping import PREEMPTED, stop
+from dlspawner.clients.hub import HubUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.preemption import shift
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind, Recipient
+from dlspawner.manager.state.job_store import Transaction
+from dlspawner.manager.state.lifecycle import PREEMPTED, stop
 from tests.edges.test_manager.asking import TEAMS, asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, says, state, told
@@ -56,7 +56,7 @@ async def test_more_than_the_soft_cap_waits_for_an_approval_and_says_who_can_giv
         )
         assert request.why == "Team Everybody gives one person at most 2 GPUs without approval."
         look = desk(acting).explainer.explain(record(acting, question))  # type: ignore[arg-type]
-        assert (look.state, [one.gpus for one in look.advice]) == ("waiting-approval", [2000])
+        assert (look.state, [one.gpus for one in look.advice]) == ("pending-approval", [2000])
 
 
 async def test_it_holds_nothing_and_competes_with_nobody(office: Office) -> None:

@@ -37,7 +37,7 @@ def states(hub: QuotaHub) -> dict[str, str]:
 def waits(hub: QuotaHub, person: Person, gpus: int = 3, server: str = "") -> str:
     """A start that has to wait for an approval; the job's id."""
     assert person.start(server, gpus=gpus).status_code in {202, 429}
-    wait_for(lambda: states(hub).get(person.name) == "waiting-approval", "it is written down", 60)
+    wait_for(lambda: states(hub).get(person.name) == "pending-approval", "it is written down", 60)
     live = dict(crowds.rows(hub, "SELECT user_name, job FROM jobs WHERE state <> 'ended'"))
     return live[person.name]
 
@@ -108,7 +108,7 @@ def test_from_the_form_to_the_running_job(hub: QuotaHub, chromium: Browser) -> N
         expect(alice.locator("main")).to_contain_text("vera or victor can approve it for team Everybody.")
         expect(alice.locator("main")).to_contain_text("What would start at once, without an approval")
         expect(alice.locator("main")).to_contain_text("2 GPUs of type gpu")
-        assert states(hub) == {"alice": "waiting-approval"}
+        assert states(hub) == {"alice": "pending-approval"}
 
         vera.reload()
         expect(vera.get_by_text("1 request waits for your approval.")).to_be_visible()
@@ -151,7 +151,7 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
     assert hub.refusal("carla", person.start("", gpus=3)).endswith(
         "What would start at once: 2 GPUs of type gpu. Where its approval stands: /services/jobs/wait/carla/"
     )
-    wait_for(lambda: states(hub) == {"carla": "waiting-approval"}, "it waits", 60)
+    wait_for(lambda: states(hub) == {"carla": "pending-approval"}, "it waits", 60)
     assert [one["user"] for one in to_decide(vera)] == ["carla"]
     with at(chromium, hub, "carla") as page:
         expect(page.locator("body")).to_contain_text(
@@ -171,7 +171,7 @@ def test_a_team_admin_is_asked_and_decides_and_nobody_else(hub: QuotaHub) -> Non
     for other, status in ((gina, 403), (walter, 404)):
         assert to_decide(other) == []
         assert ask(other, "POST", f"jobs/{job}/approve").status_code == status
-    assert states(hub) == {"gina": "waiting-approval"}
+    assert states(hub) == {"gina": "pending-approval"}
     assert ask(vera, "POST", f"jobs/{job}/approve", reason="Go").status_code == 200
     assert to_decide(vera) == []
     wait_for(lambda: hub.ready() == ["gina/"], "it runs", 60)
@@ -188,7 +188,7 @@ def test_whatever_is_killed_a_request_is_decided_once_and_carried_out(db_url: st
         power_cut(hub)
         listed = ask(vera, "GET", "approvals?mine=decide").json()["items"]
         assert [one["job"] for one in listed] == [no, yes]
-        assert states(hub) == {"alice": "waiting-approval", "bob": "waiting-approval"}
+        assert states(hub) == {"alice": "pending-approval", "bob": "pending-approval"}
 
         assert ask(vera, "POST", f"jobs/{yes}/approve", reason="Go").status_code == 200
         hub.kill("manager")  # before, or while, the Hub is told

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from dlspawner import cli
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
 from tests.edges.test_manager.asking import asked, decides, set_caps
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import ask as ask_desk
@@ -379,7 +379,7 @@ async def test_what_waits_for_an_approval_has_a_request_and_no_place(world: Worl
 async def test_a_job_s_detail_says_that_it_waits_for_an_approval(world: World, served: Served) -> None:
     question = await waits(served)
     status, job = await ask(served, world.token("alice"), f"jobs/{question.job}")
-    assert (status, job["state"], job["position"]) == (200, "waiting-approval", None)
+    assert (status, job["state"], job["position"]) == (200, "pending-approval", None)
     assert job["why"].startswith("Team Everybody gives one person at most 2 GPUs without approval")
     assert job["alternatives"] == [{"gpus": 2, "gpu_type": "gpu", "preemptible": False}]
     assert (job["approval"]["state"], job["approval"]["by"]) == ("waiting", None)

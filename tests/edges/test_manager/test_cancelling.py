@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.cancelling import on_start_interrupted
-from dlspawner.manager.stopping import PREEMPTED, stop
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.state.lifecycle import PREEMPTED, on_start_interrupted, stop
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, is_due, reasons, record, state
 

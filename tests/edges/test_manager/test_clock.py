@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.culling import Culler
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.notices import NoticeKind
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.culling.culler import Culler
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, record, state
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.ends import JobEnder
-from dlspawner.manager.records import JobRecord
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.cluster.termination import JobEnder
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.records import JobRecord
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, record, state
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.core.durations import LEAST_RUNS, RunTime
-from dlspawner.core.model import Culling, TeamsConfig
+from dlspawner.core.config import Culling, TeamsConfig
+from dlspawner.core.scheduling.cluster_state import Snapshot
+from dlspawner.core.scheduling.estimates import LEAST_RUNS, RunTime
 from dlspawner.core.template import IdlePolicy, Template
-from dlspawner.core.world import Snapshot
-from dlspawner.manager import durationrows, estimating
-from dlspawner.manager.estimating import StartTimeEstimator, lifetimes
-from dlspawner.manager.store import Database
+from dlspawner.manager.admission import explain
+from dlspawner.manager.admission.explain import StartTimeEstimator, lifetimes
+from dlspawner.manager.db import jobs as db_jobs
+from dlspawner.manager.db.store import Database
 from dlspawner.settings import Settings
 from tests.core.worlds import CLUSTER, HOUR, NOW, queues, runs
 from tests.edges.test_manager.history import NOON, Past, write_past
@@ -33,7 +34,7 @@ from tests.edges.test_manager.world import World
 @pytest.fixture
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Manager's rounds follow each other; to be asked for before the Manager."""
-    monkeypatch.setattr(estimating, "_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(explain, "_EVERY_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -47,11 +48,10 @@ async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(
     store = await asyncio.to_thread(Database.open, db_url)
     told = ("Q0 R1 E4", "Q0 R1 E3", "Q0 R1 E2", "Q0 E5", "Q0 R1", "Q0 R-48 E-47")
     await write_past(store, *(Past(one) for one in told))
-    found = await store.read(lambda connection: durationrows.read_run_times(connection, NOON - timedelta(days=1), 2))
+    found = await store.read(lambda connection: db_jobs.read_run_times(connection, NOON - timedelta(days=1), 2))
     assert found == [RunTime("vision", "tiny", 3 * 3600.0), RunTime("vision", "tiny", 2 * 3600.0)]
     assert (
-        len(await store.read(lambda connection: durationrows.read_run_times(connection, NOON - timedelta(days=1), 9)))
-        == 3
+        len(await store.read(lambda connection: db_jobs.read_run_times(connection, NOON - timedelta(days=1), 9))) == 3
     )
     await store.close()
 

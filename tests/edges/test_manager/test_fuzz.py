@@ -31,13 +31,14 @@ import pytest
 import requests
 from hypothesis import HealthCheck, Phase, given, note, seed, settings
 
-from dlspawner.cluster import PODS
+from dlspawner.clients.hub import HubRejected
+from dlspawner.clients.kubernetes import PODS
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.link import derive_hub_token
-from dlspawner.hubapi import HubRejected
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.notices import NoticeKind, post
-from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.notify import post
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.fuzzing import (
     HIS,

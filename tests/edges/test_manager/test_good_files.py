@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.notices import NoticeKind, Recipient
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.edges.test_manager import quota
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, func, select, text
 
-from dlspawner.core.gpu_hours import PER_HOUR
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.history import hoursrows
-from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
-from dlspawner.manager.schema import jobs
-from dlspawner.manager.store import Database
+from dlspawner.core.accounting import PER_HOUR
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.db.tables import jobs
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.edges.test_manager.history import NOON, Past, day, write_past
 
 pytestmark = pytest.mark.slow
@@ -60,18 +60,18 @@ async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_m
         question = GpuHoursQuery(GroupBy.USER, day(0), day(DAYS + 2))
 
         async def report(viewer: Viewer = ALL) -> Any:
-            return await store.read(lambda connection: hoursrows.read_gpu_hours(connection, question, viewer, NOW))
+            return await store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, NOW))
 
         def unfolded(connection: Connection) -> Any:
             """As right after an upgrade. It thinks for longer than PostgreSQL waits for it here, but not at once."""
             if connection.dialect.name == "postgresql":
                 connection.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{PATIENCE_SECONDS}s'"))
-            return hoursrows.read_gpu_hours(connection, question, ALL, NOW)
+            return gpu_hours.read_gpu_hours(connection, question, ALL, NOW)
 
         slow, before = await _timed(lambda: store.read(unfolded))
         longest, total = 0.0, 0.0
         while True:
-            took, done = await _timed(lambda: store.write(lambda connection: hoursrows.aggregate(connection, NOW, 200)))
+            took, done = await _timed(lambda: store.write(lambda connection: gpu_hours.aggregate(connection, NOW, 200)))
             if not done:
                 break
             longest, total = max(longest, took), total + took

@@ -10,15 +10,15 @@ from datetime import date, datetime, timedelta
 import pytest
 from sqlalchemy import event, func, select
 
-from dlspawner.core.gpu_hours import PER_HOUR, GpuTime, JobTimeline, gpu_time_by_day
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.history import hoursrows
-from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
-from dlspawner.manager.ledger import JobRepository
-from dlspawner.manager.records import JobEvent
-from dlspawner.manager.schema import gpu_days, gpu_use, job_events, jobs
-from dlspawner.manager.store import Database
+from dlspawner.core.accounting import PER_HOUR, GpuTime, JobTimeline, gpu_time_by_day
+from dlspawner.core.job import JobState
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.db.tables import gpu_days, gpu_use, job_events, jobs
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
+from dlspawner.manager.model.records import JobEvent
 from tests.edges.test_manager.history import NOON, Past, day, write_past
 
 ALL = Viewer("", all=True)
@@ -42,12 +42,12 @@ async def hours(
 ) -> dict[tuple[int, str], GpuTime]:
     """By days after the first one."""
     question = GpuHoursQuery(by, day(days[0]), day(days[1]))
-    found = await store.read(lambda connection: hoursrows.read_gpu_hours(connection, question, viewer, now))
+    found = await store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
     return {((at - day()).days, name): one for (at, name), one in found.items() if one != GpuTime()}
 
 
 async def fold(store: Database, now: datetime = LATER, size: int = 100) -> int:
-    return await store.write(lambda connection: hoursrows.aggregate(connection, now, size))
+    return await store.write(lambda connection: gpu_hours.aggregate(connection, now, size))
 
 
 def amount(asked: float = 0, held: float = 0, reclaimed: float = 0, measured: float = 0, used: float = 0) -> GpuTime:
@@ -127,7 +127,7 @@ async def test_what_a_job_computed_goes_with_it_and_counts_once(store: Database)
     runs, over = await write_past(store, Past("T0 R0", user="bob"), Past("T0 R0 E2"))
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in (runs, over, "j-nobody")}
     for _ in range(2):
-        await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
+        await store.write(lambda connection: gpu_hours.add_gpu_use(connection, sampled))
     expected = {
         (0, "alice"): amount(asked=2, held=2, measured=2, used=1),
         (0, "bob"): amount(asked=3, held=3, measured=2, used=1),
@@ -162,8 +162,8 @@ async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Database, monke
         thoughts[-1] += 1
         return gpu_time_by_day(life, until)
 
-    monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
-    monkeypatch.setattr(hoursrows, "amounts", think)
+    monkeypatch.setattr(gpu_hours, "_TOGETHER", 2)
+    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", think)
     event.listen(store._engine, "before_cursor_execute", lambda *_: thoughts.append(0))
     assert await hours(store) == EXPECTED
     assert sum(thoughts) == 5, "those with GPUs"
@@ -175,17 +175,17 @@ async def test_a_report_is_of_one_moment_though_jobs_are_folded_meanwhile(
 ) -> None:
     written = await write_past(store, *JOBS)
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in written[:5]}
-    await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
+    await store.write(lambda connection: gpu_hours.add_gpu_use(connection, sampled))
     before, folded = await hours(store), []
 
     def think(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
         if not folded:
             with store._engine.begin() as other:
-                folded.append(hoursrows.aggregate(other, LATER, 100))
+                folded.append(gpu_hours.aggregate(other, LATER, 100))
         return gpu_time_by_day(life, until)
 
-    monkeypatch.setattr(hoursrows, "_TOGETHER", 2)
-    monkeypatch.setattr(hoursrows, "amounts", think)
+    monkeypatch.setattr(gpu_hours, "_TOGETHER", 2)
+    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", think)
     assert await hours(store) == before
     assert folded == [6]
     assert await hours(store) == before
@@ -204,12 +204,12 @@ async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_
     )
     await fold(store, NOON + timedelta(hours=2))
     sampled = {(old, day()): amount(measured=1)}
-    await store.write(lambda connection: hoursrows.add_gpu_use(connection, sampled))
+    await store.write(lambda connection: gpu_hours.add_gpu_use(connection, sampled))
     before, now = NOON + timedelta(hours=20), NOON + timedelta(hours=2)
     known = await hours(store, now=now)
 
     async def prune() -> int:
-        return await store.write(lambda connection: hoursrows.prune_jobs(connection, before, 100))
+        return await store.write(lambda connection: gpu_hours.prune_jobs(connection, before, 100))
 
     assert await prune() == 1
     assert await prune() == 0
@@ -229,10 +229,10 @@ async def test_days_are_forgotten_when_they_are_old(store: Database) -> None:
         (day(offset), "gpu"): {"total": 8, "free": 3, "closed": 2, "fragmented": 1} for offset in (0, 1)
     }
     for _ in range(2):
-        await store.write(lambda connection: hoursrows.add_free_gpus(connection, free))
+        await store.write(lambda connection: gpu_hours.add_free_gpus(connection, free))
     question = GpuHoursQuery(GroupBy.TEAM, day(), day(9))
-    found = await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))
+    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
     assert found[day(1), "gpu"] == {"total": 16, "free": 6, "closed": 4, "fragmented": 2}
-    await store.write(lambda connection: hoursrows.prune_days(connection, day(1)))
+    await store.write(lambda connection: gpu_hours.prune_days(connection, day(1)))
     assert set(await hours(store)) == {(1, "vision")}
-    assert set(await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))) == {(day(1), "gpu")}
+    assert set(await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))) == {(day(1), "gpu")}

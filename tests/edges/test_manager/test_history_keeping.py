@@ -10,19 +10,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select
 
-from dlspawner.cluster import NODES
-from dlspawner.core.gpu_hours import PER_HOUR, GpuTime
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.history import hoursrows, keeping
-from dlspawner.manager.history.keeping import HistoryKeeper, HistoryRetention
-from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
-from dlspawner.manager.ledger import NotLeader
-from dlspawner.manager.namespaces import JobNamespaces
-from dlspawner.manager.prometheus import PrometheusClient
-from dlspawner.manager.schema import jobs
-from dlspawner.manager.store import Database
+from dlspawner.clients.kubernetes import NODES
+from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core.accounting import PER_HOUR, GpuTime
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.db.tables import jobs
+from dlspawner.manager.history import gpu_hours as history_gpu_hours
+from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
+from dlspawner.manager.model.namespaces import JobNamespaces
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.history import Past, write_past
 from tests.edges.test_manager.metrics import Gpu
@@ -67,7 +68,7 @@ async def read_free(store: Database) -> dict[str, int]:
     """Minutes of GPUs, all days together."""
     today = datetime.now(UTC).date()
     question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
-    found = await store.read(lambda connection: hoursrows.read_free_gpus(connection, question))
+    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
     names = ("total", "free", "closed", "fragmented")
     return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
 
@@ -76,7 +77,7 @@ async def total(store: Database, now: datetime) -> GpuTime:
     today = datetime.now(UTC).date()
     question = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
     found = await store.read(
-        lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
     )
     return sum(found.values(), start=GpuTime())
 
@@ -105,7 +106,7 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
 
 
 async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "EVERY", timedelta(seconds=0.1))
+    monkeypatch.setattr(history_gpu_hours, "EVERY", timedelta(seconds=0.1))
     async with office.manager() as acting:
         alices = wants("alice", gpus=5)
         await ask(acting, alices)
@@ -115,7 +116,7 @@ async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch:
         async def sampled() -> Counter[str]:
             today = datetime.now(UTC).date()
             question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
-            found = await acting.ledger.read(lambda connection: hoursrows.read_free_gpus(connection, question))
+            found = await acting.ledger.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
             assert {kind for _, kind in found} <= {"gpu"}
             return sum((Counter(one) for one in found.values()), Counter())
 
@@ -184,7 +185,7 @@ async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office,
         today = now.date()
         question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
         found = await store.read(
-            lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
         )
         by_user = {
             user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime())
@@ -193,7 +194,7 @@ async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office,
         assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
         await keeper(acting, jobs=2, hours=2).run_once()
         found = await store.read(
-            lambda connection: hoursrows.read_gpu_hours(connection, question, Viewer("", all=True), now)
+            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
         )
         assert {name for _, name in found} == {"u1"}
 

@@ -17,19 +17,21 @@ import pytest
 from playwright.async_api import expect
 from sqlalchemy import Connection
 
-from dlspawner.core.gpu_hours import GpuTime
-from dlspawner.manager.history import api, hoursrows
-from dlspawner.manager.history import page as page_of_hours
-from dlspawner.manager.history.api import GpuHoursReport
-from dlspawner.manager.history.page import MOST_ROWS, _plots
-from dlspawner.manager.history.plots import HEIGHT, OTHERS, ChartSeries, axis_end, sparkline, stacked
-from dlspawner.manager.history.questions import GpuHoursQuery, GroupBy
+from dlspawner.core import accounting
+from dlspawner.core.accounting import GpuTime
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.http.api import history
+from dlspawner.manager.http.api.history import GpuHoursReport
+from dlspawner.manager.http.portal import history as portal_history
+from dlspawner.manager.http.portal.charts import HEIGHT, OTHERS, ChartSeries, axis_end, sparkline, stacked
+from dlspawner.manager.http.portal.history import MOST_ROWS, _plots
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.edges.test_manager.history import Past, put_past
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.world import World
 
 PATIENCE_SECONDS = 20
-AMOUNTS = ("asked", "held", "used", "reclaimed")
+AMOUNTS = ("requested", "allocated", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
 
 # Plots
@@ -57,7 +59,7 @@ def test_bars_are_as_high_as_their_numbers_and_stand_on_each_other() -> None:
 
 
 def test_a_plot_says_what_it_is_and_a_name_in_it_is_text() -> None:
-    root = ET.fromstring(stacked([ChartSeries("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "held"))  # noqa: S314 - ours
+    root = ET.fromstring(stacked([ChartSeries("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "allocated"))  # noqa: S314 - ours
     assert root.attrib["role"] == "img"
     assert (root.attrib["aria-labelledby"], root.attrib["aria-describedby"]) == ("held-title", "held-desc")
     assert root.find("title").text == HOSTILE  # type: ignore[union-attr]
@@ -73,11 +75,11 @@ def report_of(people: int) -> GpuHoursReport:
     """Two days of people who had as many hours as their number says, and one."""
     days = (date(2026, 1, 1), date(2026, 1, 2))
     rows = [
-        {"day": day.isoformat(), "user": f"s{number}", "asked": hours, "held": hours, "used": None, "reclaimed": 0.0}
+        {"day": day.isoformat(), "user": f"s{number}", "requested": hours, "allocated": hours, "used": None, "reclaimed": 0.0}
         for number in range(people)
         for day, hours in zip(days, (float(number), 1.0), strict=True)
     ]
-    totals = [{**row, "asked": 1 + row["asked"], "held": 1 + row["held"]} for row in rows if row["day"] == "2026-01-01"]  # type: ignore[operator]
+    totals = [{**row, "requested": 1 + row["requested"], "allocated": 1 + row["allocated"]} for row in rows if row["day"] == "2026-01-01"]  # type: ignore[operator]
     return GpuHoursReport(GpuHoursQuery(GroupBy.USER, *days), tuple(rows), tuple(totals), ())
 
 
@@ -140,10 +142,10 @@ async def fill(portal: Portal, days: int = 20, used: int = 2) -> None:
 
     def write(connection: Connection) -> None:
         jobs = put_past(connection, *past)
-        use = {(jobs[0], (noon - timedelta(days=1)).date()): hoursrows.GpuTime(measured=8 * hour, used=used * hour)}
-        hoursrows.add_free_gpus(connection, free)
-        hoursrows.add_gpu_use(connection, use)
-        hoursrows.aggregate(connection, datetime.now(UTC), 1000)
+        use = {(jobs[0], (noon - timedelta(days=1)).date()): accounting.GpuTime(measured=8 * hour, used=used * hour)}
+        gpu_hours.add_free_gpus(connection, free)
+        gpu_hours.add_gpu_use(connection, use)
+        gpu_hours.aggregate(connection, datetime.now(UTC), 1000)
 
     await store.write(write)
 
@@ -227,7 +229,7 @@ async def test_whoever_it_is_has_one_colour_in_every_plot(portal: Portal) -> Non
         amount: set(re.findall(r'class="(s\d)" x', re.search(f'"{amount}-title".*?</svg>', page.body, re.DOTALL)[0]))  # type: ignore[index]
         for amount in AMOUNTS
     }
-    assert colours == {"asked": {"s0", "s1", "s2"}, "held": {"s0", "s1", "s2"}, "used": {"s1"}, "reclaimed": {"s0"}}
+    assert colours == {"requested": {"s0", "s1", "s2"}, "allocated": {"s0", "s1", "s2"}, "used": {"s1"}, "reclaimed": {"s0"}}
 
 
 async def test_what_is_not_known_or_did_not_happen_is_a_sentence(portal: Portal) -> None:
@@ -294,9 +296,9 @@ async def test_one_more_than_the_table_has_is_told_by_name(portal: Portal) -> No
     ("path", "where", "name"),
     [
         ("api/history/gpu-hours?by=user", GpuTime, "hours"),
-        ("api/history/gpu-hours?by=user", api, "as_json"),
-        ("api/history/gpu-hours.csv?by=user", api, "as_csv"),
-        ("history?by=user", page_of_hours, "_plots"),
+        ("api/history/gpu-hours?by=user", history, "as_json"),
+        ("api/history/gpu-hours.csv?by=user", history, "as_csv"),
+        ("history?by=user", portal_history, "_plots"),
     ],
     ids=["sums", "JSON", "CSV", "plots"],
 )
@@ -326,7 +328,7 @@ async def test_while_the_database_is_away_it_says_so(portal: Portal, monkeypatch
     def away(*_: object) -> None:
         raise hoursrows_away()
 
-    monkeypatch.setattr(hoursrows, "read", away)
+    monkeypatch.setattr(gpu_hours, "read_gpu_hours", away)
     page = await portal.read("alice", "history")
     assert page.status == 503
     assert "The Manager's database does not answer." in page.body.replace("&#39;", "'")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.manager.history.questions import GpuHoursQuery, cell, read_gpu_hours_query, write_csv
-from dlspawner.manager.store import Database
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, cell, read_gpu_hours_query, write_csv
 from tests.edges.test_manager.history import Past, write_past
 from tests.edges.test_manager.quota import running
 from tests.edges.test_manager.test_idle_hub import EXTRA, IdleHub
@@ -64,13 +64,13 @@ def test_no_name_is_a_formula_in_a_spreadsheet(begin: str) -> None:
 
 
 def test_whatever_a_name_is_it_stays_one_cell() -> None:
-    rows: list[dict[str, object]] = [{"user": 'a,"b"\n=c', "held": 1.5, "used": None}, {"user": FORMULA, "held": 0.0}]
-    read = list(csv.reader(io.StringIO(write_csv(["user", "held", "used"], rows), newline="")))
-    assert read == [["user", "held", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
+    rows: list[dict[str, object]] = [{"user": 'a,"b"\n=c', "allocated": 1.5, "used": None}, {"user": FORMULA, "allocated": 0.0}]
+    read = list(csv.reader(io.StringIO(write_csv(["user", "allocated", "used"], rows), newline="")))
+    assert read == [["user", "allocated", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
 
 
 def test_a_spreadsheet_that_splits_at_semicolons_finds_no_formula_either() -> None:
-    table = write_csv(["user", "held"], [{"user": "x;=1+1", "held": 1.0}, {"user": "x\t=1+1", "held": 1.0}])
+    table = write_csv(["user", "allocated"], [{"user": "x;=1+1", "allocated": 1.0}, {"user": "x\t=1+1", "allocated": 1.0}])
     for delimiter in ";\t":
         cells = [one for line in csv.reader(io.StringIO(table, newline=""), delimiter=delimiter) for one in line]
         assert not [one for one in cells if one.startswith("=")]
@@ -120,7 +120,7 @@ def hours(hub: HistoryHub, user: str, query: str) -> Any:
 
 
 def sums(told: Any) -> dict[str, tuple[float, float]]:
-    return {one[told["by"]]: (round(one["asked"], 6), round(one["held"], 6)) for one in told["totals"]}
+    return {one[told["by"]]: (round(one["requested"], 6), round(one["allocated"], 6)) for one in told["totals"]}
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_people_read_their_own_team_admins_their_team_s_and_administrators_all(
 def test_days_come_in_their_order_and_with_every_amount(hub: HistoryHub) -> None:
     told = hours(hub, "bob", f"by=team&until={hub.yesterday}")
     day = next(one for one in told["items"] if one["day"] == hub.yesterday)
-    assert set(day) == {"day", "team", "asked", "held", "measured", "used", "reclaimed"}
+    assert set(day) == {"day", "team", "requested", "allocated", "measured", "used", "reclaimed"}
     assert day["used"] is None
     assert told["items"] == sorted(told["items"], key=lambda one: one["day"])
     assert [round(one["reclaimed"], 6) for one in told["items"]] == [10, 14], "from two in the afternoon, for a day"
@@ -158,7 +158,7 @@ def test_as_csv_it_is_the_same_and_no_name_is_a_formula(hub: HistoryHub) -> None
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     rows = {row["user"]: row for row in csv.DictReader(io.StringIO(answer.text, newline=""))}
     assert set(rows) >= {"alice", "bob", "carol", f"'{FORMULA}"}
-    assert (rows["alice"]["asked"], rows["alice"]["held"], rows["alice"]["used"]) == ("6.0000", "4.0000", "")
+    assert (rows["alice"]["requested"], rows["alice"]["allocated"], rows["alice"]["used"]) == ("6.0000", "4.0000", "")
     by_type = hub.manager(hub.token("admin"), "GET", "history/gpu-hours.csv?by=gpu_type").text
     assert by_type.splitlines()[0].endswith("total,free,closed,fragmented")
 

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.gathering import NO_PROMETHEUS
-from dlspawner.manager.history.usage import TimeRange, expressions, read_time_range, read_usage
-from dlspawner.manager.history.usage_api import moments
-from dlspawner.manager.prometheus import MetricNames, MetricsUnavailable, PrometheusClient
+from dlspawner.clients.prometheus import MetricNames, MetricsUnavailable, PrometheusClient
+from dlspawner.core.job import JobState
+from dlspawner.manager.culling.evidence import NO_PROMETHEUS
+from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
+from dlspawner.manager.http.portal.history import moments
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.metrics import NAMESPACE, Gpu
 from tests.edges.test_manager.office import until, wants

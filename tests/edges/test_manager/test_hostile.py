@@ -21,11 +21,11 @@ import requests
 import yarl
 from jupyterhub.services.auth import HubOAuthenticated
 
-from dlspawner.core.jobs import JobState
-from dlspawner.core.visible import escape_hidden
-from dlspawner.manager.approval import page as approvals
-from dlspawner.manager.records import JobRecord, StopReason
-from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.core.text import escape_hidden
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.http.portal import approvals
+from dlspawner.manager.model.records import JobRecord, StopReason
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.noticing import job_of
 from tests.edges.test_manager.office import wants
@@ -149,7 +149,7 @@ async def away(*_: object) -> None:
 
 async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, person)
-    monkeypatch.setattr(portal.served.acting, "desk", None)
+    monkeypatch.setattr(portal.served.acting, "admission", None)
     monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
     monkeypatch.setattr(approvals.ApprovalsPage, "get", broken)
     monkeypatch.setattr(portal.served.manager.store, "keys", away)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from dlspawner.client import text as terminal
-from dlspawner.core import phrases
-from dlspawner.core.visible import escape_hidden
-from dlspawner.manager.history.questions import write_csv
-from dlspawner.manager.logs.text import readable
-from dlspawner.manager.notices import clean
-from dlspawner.manager.ssh_keys import clean_name
+from dlspawner.core import text as core_text
+from dlspawner.core.text import escape_hidden
+from dlspawner.manager.logs.redaction import readable
+from dlspawner.manager.model.gpu_hours import write_csv
+from dlspawner.manager.model.notice import clean
+from dlspawner.manager.model.ssh_keys import clean_name
 
 HOSTILE = {
     "writing from right to left": "train\u202eexe.gpj\u2066\u2069\u061c",
@@ -34,8 +34,8 @@ SHOWN: dict[str, Callable[[str], str]] = {
     "in a log": lambda text: readable(text.encode(errors="surrogatepass")),
     "in a notice or a reason": lambda text: clean(text, 200),
     "as a key's name": clean_name,
-    "as a cluster's word": phrases.quoted,
-    "as a program's last word": phrases.last_words,
+    "as a cluster's word": core_text.quoted,
+    "as a program's last word": core_text.last_words,
     "in a terminal": terminal.printable,
     "in a terminal's table": lambda text: terminal.table(("JOB", "WHY"), [(text, text)]),
     "among a terminal's facts": lambda text: terminal.facts([("Why", text)]),

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.hub import HubUnavailable
+from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.idle import Cause, KeepJob
-from dlspawner.core.jobs import JobState
+from dlspawner.core.job import JobState
 from dlspawner.devcluster.api import start
-from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.activity import SshSessionReport
-from dlspawner.manager.culling import Culler
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.gathering import NO_PROMETHEUS
-from dlspawner.manager.notices import NoticeKind
-from dlspawner.manager.prometheus import PrometheusClient
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.culling.culler import Culler
+from dlspawner.manager.culling.evidence import NO_PROMETHEUS
+from dlspawner.manager.model.activity import SshSessionReport
+from dlspawner.manager.model.notice import NoticeKind
 from tests.edges.test_manager import metrics, quota
 from tests.edges.test_manager.metrics import Gpu
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, settled, until, wants

@@ -61,7 +61,7 @@ class IdleHub(QuotaHub):
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdleHub]:
     state = tmp_path_factory.mktemp("idle")
     made = IdleHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}")
-    made.settings = ("--Manager.idle_look_seconds=1",)
+    made.settings = ("--Manager.cull_every=1",)
     with running(made) as started:
         started.add_users(["alice", "bob"])
         answer = started.api("POST", "/users/admin", {"admin": True})

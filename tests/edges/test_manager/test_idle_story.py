@@ -220,7 +220,7 @@ class StoryHub(IdleHub):
 def story(state: Path, idle: str, **more: Any) -> Iterator[StoryHub]:
     hub = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}", idle=idle, **more)
     url = f"http://127.0.0.1:{hub.metrics_port}"
-    hub.settings = ("--Manager.idle_look_seconds=1", f"--GpuMetrics.prometheus_url={url}")
+    hub.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url={url}")
     with running(hub) as started:
         started.api("POST", "/users/admin", {"admin": True})
         yield started

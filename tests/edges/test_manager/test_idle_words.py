@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.charge import PodRequest, ResourceRequest
 from dlspawner.core.idle import Cause
-from dlspawner.core.jobs import Job
-from dlspawner.manager.culling_words import held_text, span_text, stopped_text, warning_text
+from dlspawner.core.job import Job
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.manager.culling.culler import held_text, span_text, stopped_text, warning_text
 from tests.core.worlds import NOW
 
 JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))

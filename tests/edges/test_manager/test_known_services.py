@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.hubapi import HubIdentity, IdentityKind
-from dlspawner.manager import identity
-from dlspawner.manager.identity import KnownServices
+from dlspawner.clients.hub import HubIdentity, IdentityKind
+from dlspawner.manager.http import auth as http_auth
+from dlspawner.manager.http.auth import KnownServices
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.wires import Wire, wired
 from tests.edges.test_manager.world import World
@@ -45,8 +45,8 @@ async def status(portal: Portal, token: str, path: str = KEYS) -> int:
 async def test_the_gateway_is_recognised_while_the_hub_does_not_answer_and_nobody_else_is(
     portal: Portal, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(identity, "DEADLINE_SECONDS", 3.0)
-    monkeypatch.setattr(identity, "DEADLINE_FOR_SERVICES_SECONDS", 0.3)
+    monkeypatch.setattr(http_auth, "DEADLINE_SECONDS", 3.0)
+    monkeypatch.setattr(http_auth, "DEADLINE_FOR_SERVICES_SECONDS", 0.3)
     gateway, other = portal.world.tokens["gateway"], portal.world.tokens["other"]
     alice = await asyncio.to_thread(portal.world.token, "alice")
     async with by_wire(portal) as wire:
@@ -57,7 +57,7 @@ async def test_the_gateway_is_recognised_while_the_hub_does_not_answer_and_nobod
         else:
             await wire.cut()
         with monkeypatch.context() as patch:
-            patch.setattr(identity, "DEADLINE_SECONDS", 60.0)
+            patch.setattr(http_auth, "DEADLINE_SECONDS", 60.0)
             since = time.monotonic()
             assert await status(portal, gateway) == 200
             assert time.monotonic() - since < 30, "a login waits for it"
@@ -104,7 +104,7 @@ async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(
     async with by_wire(portal) as wire:
         assert await status(portal, gateway) == 200
         with monkeypatch.context() as patch:
-            patch.setattr(identity, "_ask_hub", knows_nobody)
+            patch.setattr(http_auth, "_ask_hub", knows_nobody)
             assert await status(portal, gateway) == 401
         await wire.cut()
         assert await status(portal, gateway) == 503
@@ -112,7 +112,7 @@ async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(
 
 def test_what_was_said_holds_for_ten_minutes_and_of_services_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(identity.time, "monotonic", lambda: now)
+    monkeypatch.setattr(http_auth.time, "monotonic", lambda: now)
     known = KnownServices()
     service, person = (HubIdentity(kind.value, kind, frozenset()) for kind in (IdentityKind.SERVICE, IdentityKind.USER))
     known.learn("a", service)

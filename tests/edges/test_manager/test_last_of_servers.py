@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from dlspawner.manager import lastrows
-from dlspawner.manager.store import Database
+from dlspawner.manager.db import jobs
+from dlspawner.manager.db.store import Database
 from tests.edges.test_manager.history import NOON, Past, write_past
 
 PAST = 300
@@ -35,7 +35,7 @@ async def test_each_server_s_newest_job_that_ended_counts(store: Database) -> No
     await write_past(store, *past)
 
     async def read(user: str) -> dict[str, str]:
-        found = await store.read(lambda connection: lastrows.read_last_ends(connection, user))
+        found = await store.read(lambda connection: jobs.read_last_ends(connection, user))
         return {server: one.job for server, one in found.items()}
 
     assert await read("alice") == {"": "j-2", "a": "j-5", "c": "j-7"}
@@ -63,7 +63,7 @@ async def test_a_long_history_is_not_read_for_it(tmp_path: Any) -> None:
         async def cost() -> int:
             nonlocal steps
             steps = 0
-            assert len(await store.read(lambda connection: lastrows.read_last_ends(connection, "alice"))) == 3
+            assert len(await store.read(lambda connection: jobs.read_last_ends(connection, "alice"))) == 3
             return steps
 
         short = await cost()

@@ -11,9 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.manager import lasting
-from dlspawner.manager.logs import log_api
-from dlspawner.manager.portal import events
+from dlspawner.manager.http.api import base, events, logs
 from tests.edges.test_manager.noticing import serving
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
@@ -26,9 +24,9 @@ SECONDS = 60
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A right is looked at again soon, and no stream ends by itself within the test."""
-    monkeypatch.setattr(lasting, "RECHECK_SECONDS", 0.2)
+    monkeypatch.setattr(base, "RECHECK_SECONDS", 0.2)
     monkeypatch.setattr(events, "LONGEST_SECONDS", 3600.0)
-    monkeypatch.setattr(log_api, "FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 3600.0)
 
 
 @pytest.fixture

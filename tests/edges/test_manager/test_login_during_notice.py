@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubError, HubFailed, HubRejected
-from dlspawner.manager import preempting
-from dlspawner.manager.notices import NoticeKind
+from dlspawner.clients.hub import HubError, HubFailed, HubRejected
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission import preemption
+from dlspawner.manager.model.notice import NoticeKind
 from tests.edges.test_manager.leaving import StoppingHub
 from tests.edges.test_manager.office import Office, until
 from tests.edges.test_manager.test_preempt_notices import configure, lend, reasons, state, told, wait_for_owner
@@ -15,8 +15,8 @@ from tests.edges.test_manager.test_preempt_notices import configure, lend, reaso
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preempting, "_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(preempting, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(preemption, "_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(preemption, "_LOOK_SECONDS", 0.02)
 
 
 def answer(office: Office, error: HubError | None) -> None:
@@ -69,7 +69,7 @@ async def test_a_login_that_expires_while_the_notice_lasts_is_noticed_before_its
         await until(lambda: office.hub.started, "it is asked for")
         assert told(office, acting) == [NoticeKind.PREEMPTED]
         answer(office, HubRejected(403, "auth has expired for alice, login again"))
-        office.clock.moved += preempting._SURE
+        office.clock.moved += preemption._SURE
         await until(lambda: told(office, acting) == [NoticeKind.PREEMPTION_CANCELLED], "the all-clear")
 
         assert state(acting, victim) is JobState.RUNNING

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import EVENTS
-from dlspawner.manager import podeventrows
-from dlspawner.manager.kept import PodEventMessage
-from dlspawner.manager.logs.happenings import read_event
+from dlspawner.clients.kubernetes import EVENTS
+from dlspawner.manager.db import pod_events as pod_event_rows
+from dlspawner.manager.logs.pod_events import read_event
+from dlspawner.manager.model.job_history import PodEventMessage
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import PrintingOffice, job, printing
 
@@ -58,7 +58,7 @@ async def test_what_happens_to_a_jobs_pod_is_kept_with_the_job(lively: PrintingO
     async with lively.manager() as acting:
 
         async def kept() -> list[PodEventMessage]:
-            return await acting.ledger.read(lambda connection: podeventrows.read_pod_events(connection, question.job))
+            return await acting.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, question.job))
 
         async def has(words: str) -> bool:
             return any(words in one.sentence for one in await kept())

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 SLOW = """
 import asyncio
 from dlspawner.manager.app import main
-from dlspawner.manager.logs.keeper import LogKeeper
+from dlspawner.manager.logs.collector import LogKeeper
 
 read = LogKeeper._read
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS, KubernetesClient, KubernetesRejected, LogRequest
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.logs import keeper, rows
-from dlspawner.manager.logs.keeper import LogRetention
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import logs as db_logs
+from dlspawner.manager.logs import collector
+from dlspawner.manager.logs.collector import LogRetention
 from tests.edges.test_manager.office import NAMESPACE, until
 from tests.edges.test_manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, text
 
@@ -144,7 +145,7 @@ async def test_of_much_the_end_is_kept(lively: PrintingOffice, script: str, ends
         await lively.start(acting, question, script)
         await printed(acting.ledger, question, ends)
         (log,) = await kept(acting.ledger, question)
-        assert most / 2 < log.size <= most + rows.PART
+        assert most / 2 < log.size <= most + db_logs.PART
         assert log.lost
 
 
@@ -205,15 +206,15 @@ async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_
     """Whatever goes wrong in a way that nobody has thought of, at one log."""
     poisoned, tried = [True], list[float]()
 
-    class Poisoned(keeper.StampedLog):
+    class Poisoned(collector.StampedLog):
         def feed(self, data: bytes) -> None:
             if poisoned and b"poison" in data:
                 tried.append(asyncio.get_running_loop().time())
                 raise ZeroDivisionError
             super().feed(data)
 
-    monkeypatch.setattr(keeper, "Stamped", Poisoned)
-    monkeypatch.setattr(keeper, "_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(collector, "StampedLog", Poisoned)
+    monkeypatch.setattr(collector, "_AGAIN_SECONDS", 0.2)
     bad, good = job(), job("bob")
     async with lively.manager() as acting:
         await lively.start(acting, bad, f"echo poison; {WAITS}")
@@ -242,7 +243,7 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
         assert acting.log_reader is not None
         assert not await acting.ledger.write_as_leader(
             acting.log_reader.keeper.epoch,
-            lambda connection: rows.sweep(connection, lively.clock() - timedelta(days=7)),
+            lambda connection: db_logs.sweep(connection, lively.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)
     lively.clock.jumped = timedelta(days=8)

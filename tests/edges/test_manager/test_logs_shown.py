@@ -15,10 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.cluster import KubernetesClient, LogRequest
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.logs import log_api, turns
+from dlspawner.clients.kubernetes import KubernetesClient, LogRequest
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.http.api import logs
+from dlspawner.manager.logs import reader
 from tests.edges.test_manager.noticing import serving
 from tests.edges.test_manager.office import ask, until
 from tests.edges.test_manager.portals import TEAMS, Portal, Read
@@ -235,7 +236,7 @@ def seen_by_jobs() -> Iterator[Path]:
 async def test_the_command_line_follows_a_log_over_the_end_of_its_time_and_loses_no_line(
     reading: Reading, seen_by_jobs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_api, "FOLLOW_SECONDS", 3.0)
+    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 3.0)
     go, count = seen_by_jobs / "go", 1500
     numbers = (
         f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
@@ -283,7 +284,7 @@ async def command(reading: Reading, user: str, *words: str) -> AsyncIterator[asy
 async def test_where_a_log_goes_on_is_its_readers_own_and_ends_with_it(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_api, "FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
     question, place = await reading.prints("echo hello"), "a" * 32
     assert (await reading.log("alice", question, f"?follow=true&place={place}")).body == "hello\ndone\n"
     assert (await reading.log("alice", question, f"?follow=true&after={place}")).body == ""
@@ -328,7 +329,7 @@ async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
     monkeypatch.setattr(KubernetesClient, "log", log)
     token = await asyncio.to_thread(reading.world.token, "alice")
     url = f"{reading.served.url}/api/jobs/{hers.job}/log"
-    share, found = turns.AT_ONCE + turns.WAITING, list[tuple[int, str | None, str]]()
+    share, found = reader.AT_ONCE + reader.WAITING, list[tuple[int, str | None, str]]()
 
     async def asks(session: aiohttp.ClientSession) -> None:
         async with session.get(url) as answer:

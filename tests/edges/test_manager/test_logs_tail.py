@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from dlspawner.manager.logs.tail import LogMark, StampedLog, TailBuffer, in_utc
+from dlspawner.manager.logs.collector import StampedLog, TailBuffer
+from dlspawner.manager.model.log_mark import LogMark, in_utc
 
 SECOND = "2024-05-01T10:00:00"
 NOTHING = LogMark()

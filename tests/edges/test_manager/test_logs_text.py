@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dlspawner.manager.logs.text import Redactor, last_lines, matching, readable
+from dlspawner.manager.logs.redaction import Redactor, last_lines, matching, readable
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\nAAAAB3NzaC\n-----END OPENSSH PRIVATE KEY-----"

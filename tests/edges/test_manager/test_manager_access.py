@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dlspawner.core.model import Team
-from dlspawner.hubapi import HubIdentity, IdentityKind
-from dlspawner.manager.access import AccessRight, actor_name, may_read_metrics, viewer_of
+from dlspawner.clients.hub import HubIdentity, IdentityKind
+from dlspawner.core.config import Team
+from dlspawner.manager.model.access import AccessRight, actor_name, may_read_metrics, viewer_of
 
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})

@@ -11,11 +11,11 @@ import pytest
 import requests
 from sqlalchemy import delete, insert
 
-from dlspawner.core.accounts import UidRange
 from dlspawner.core.link import derive_hub_token
-from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.schema import accounts
-from dlspawner.manager.store import AllocatedUid, Database
+from dlspawner.core.unix_account import UidRange
+from dlspawner.manager.db.engine import open_engine, upgrade
+from dlspawner.manager.db.store import AllocatedUid, Database
+from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
 from dlspawner.spawner.refusal import Refused
 from tests.edges.test_manager.world import World

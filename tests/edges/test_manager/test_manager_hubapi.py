@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlspawner.hubapi import HubClient, HubRejected, HubUser, IdentityKind, may_access_server, own_server
+from dlspawner.clients.hub import HubClient, HubRejected, HubUser, IdentityKind, may_access_server, own_server
 from tests.edges.test_manager.world import World
 
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dlspawner.hubapi import HubIdentity, IdentityKind
-from dlspawner.manager.identity import ServiceEnvironmentMissing, read_service, recipient_of
-from dlspawner.manager.web import PageUser, page_namespace, policy
+from dlspawner.clients.hub import HubIdentity, IdentityKind
+from dlspawner.manager.http.auth import ServiceEnvironmentMissing, read_service, recipient_of
+from dlspawner.manager.http.handlers import PageUser, page_namespace, policy
 
 MINIMAL = {
     "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:8082",

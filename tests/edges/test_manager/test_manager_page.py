@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 from tornado.web import HTTPError
 
-from dlspawner.manager.web import ManagerHandler
+from dlspawner.manager.http.handlers import ManagerHandler
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.world import World
 

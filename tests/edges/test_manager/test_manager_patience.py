@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
-from dlspawner.manager import database
-from dlspawner.manager.ledger import NotLeader
-from dlspawner.manager.store import Database, DatabaseUnavailable
+from dlspawner.manager.db import engine as db_engine
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from tests.edges.test_manager.databases import create
 from tests.edges.test_manager.office import Office, ask, until, wants
 
@@ -48,7 +48,7 @@ async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_ove
 async def test_a_statement_that_postgresql_does_not_finish_fails(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "STATEMENT_SECONDS", 1, raising=False)
+    monkeypatch.setattr(db_engine, "STATEMENT_SECONDS", 1, raising=False)
     store = await asyncio.to_thread(Database.open, create(postgres))
     with pytest.raises(DatabaseUnavailable):
         await store.read(lambda connection: connection.execute(text("SELECT pg_sleep(30)")))
@@ -64,7 +64,7 @@ async def test_libpq_is_told_to_give_up_on_a_silent_postgresql_after_15_seconds(
 
 
 def test_what_the_address_says_of_patience_counts(postgres: str) -> None:
-    engine = database.open_engine(f"{create(postgres)}&tcp_user_timeout=60000", 1)
+    engine = db_engine.open_engine(f"{create(postgres)}&tcp_user_timeout=60000", 1)
     with engine.connect() as connection:
         found = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
     assert found["tcp_user_timeout"] == "60000"

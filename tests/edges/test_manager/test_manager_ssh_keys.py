@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlspawner.manager import ssh_keys
-from dlspawner.manager.ssh_keys import KeyRejected, PublicKey, parse_keys
+from dlspawner.manager.model import ssh_keys
+from dlspawner.manager.model.ssh_keys import KeyRejected, PublicKey, parse_keys
 
 
 def generated(algorithm: str, comment: str = "laptop", **more: int) -> str:

@@ -15,12 +15,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
-from dlspawner.manager import database
-from dlspawner.manager.database import DatabaseUnusable
-from dlspawner.manager.ledger import JobRepository
-from dlspawner.manager.schema import metadata
-from dlspawner.manager.ssh_keys import PublicKey, parse_keys
-from dlspawner.manager.store import AddedKeys, Database, DatabaseUnavailable, FoundKey, TooManyKeys
+from dlspawner.manager.db import engine as db_engine
+from dlspawner.manager.db.engine import DatabaseUnusable
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import AddedKeys, Database, DatabaseUnavailable, FoundKey, TooManyKeys
+from dlspawner.manager.db.tables import metadata
+from dlspawner.manager.model.ssh_keys import PublicKey, parse_keys
 from tests.edges.test_manager import databases
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -155,7 +155,7 @@ async def test_a_failing_database_is_one_exception_of_our_own(store: Database, d
 async def test_a_manager_that_vanishes_in_a_transaction_keeps_the_lease_from_nobody(postgres: str) -> None:
     """Its connection is open, and says nothing more: a machine without power, or a process that is stopped."""
     url = databases.create(postgres)
-    stand_by, vanished = await asyncio.to_thread(Database.open, url), database.open_engine(url, 1)
+    stand_by, vanished = await asyncio.to_thread(Database.open, url), db_engine.open_engine(url, 1)
     assert await JobRepository(stand_by).acquire("vanished", 0) == 1
     with vanished.connect() as connection:
         connection.execute(text("SELECT * FROM leases FOR UPDATE"))
@@ -186,7 +186,8 @@ def test_a_database_of_a_newer_version_is_refused_with_a_sentence(db_url: str) -
 
 def test_many_managers_may_start_at_once_on_an_empty_database(db_url: str) -> None:
     script = (
-        "import asyncio, sys; from dlspawner.manager.store import Store; asyncio.run(Store.open(sys.argv[1]).close())"
+        "import asyncio, sys; from dlspawner.manager.db.store import Database; "
+        "asyncio.run(Database.open(sys.argv[1]).close())"
     )
     children = [subprocess.Popen([sys.executable, "-c", script, db_url], stderr=subprocess.PIPE) for _ in range(5)]
     errors = [child.communicate(timeout=60)[1].decode() for child in children]

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import requests
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager import stopping
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.job_words import ENDS
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import store
+from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.state import lifecycle
 from tests.e2e.people import wait_for
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import Office, ask, until, wants
@@ -46,9 +47,9 @@ async def test_what_is_held_and_waited_for_is_read_when_asked(office: Office) ->
         assert value(acting, "dlspawner_gpus_free", gpu_type="gpu") == 2
         assert value(acting, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
         assert value(acting, "dlspawner_jobs", state="queued") == 1
-        assert value(acting, "dlspawner_acting") == 1
+        assert value(acting, "dlspawner_leader") == 1
         async with office.manager(waits=False) as stands_by:
-            assert value(stands_by, "dlspawner_acting") == 0
+            assert value(stands_by, "dlspawner_leader") == 0
             assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
 
 
@@ -86,7 +87,7 @@ async def test_a_stop_is_counted_by_its_reason(office: Office, reason: str, name
         await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
         assert value(acting, name, **labels) == 0, "what may come is there before it has come"
-        await desk(acting).store.transact(lambda turn: stopping.stop(turn, question.job, reason, "Why."))
+        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
         assert value(acting, name, **labels) == 1
 
 
@@ -108,11 +109,11 @@ async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypa
         await ask(acting, wants("bob", gpus=8))
 
         async def fails(*_: Any) -> None:
-            raise stopping.DatabaseUnavailable("away")
+            raise store.DatabaseUnavailable("away")
 
         with monkeypatch.context() as patch:
             patch.setattr(acting.ledger, "write", fails)
-            with pytest.raises(stopping.DatabaseUnavailable):
+            with pytest.raises(store.DatabaseUnavailable):
                 await cancelled(acting, "bob")
         assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
         assert await cancelled(acting, "bob")
@@ -129,7 +130,7 @@ def test_who_may_scrape_the_manager(world: World) -> None:
     admin = scrape(world.token("root-admin", ("read:metrics",)))
     assert admin.status_code == 200, admin.text
     assert admin.headers["Content-Type"].startswith("text/plain")
-    assert "dlspawner_acting 0.0" in admin.text, "it has no files, and decides nothing"
+    assert "dlspawner_leader 0.0" in admin.text, "it has no files, and decides nothing"
     assert "dlspawner_loop_lag_seconds_count" in admin.text
     narrow = scrape(world.token("root-admin", ("self",)))
     assert narrow.status_code == 403
@@ -218,7 +219,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
         with metrics.prometheus(folder, more=[manager]) as url:
             # Of what happened before the first look nothing has increased.
-            wait_for(lambda: ask_prometheus(url, "count_over_time(dlspawner_acting[1m]) > 1"), "it has looked", 60)
+            wait_for(lambda: ask_prometheus(url, "count_over_time(dlspawner_leader[1m]) > 1"), "it has looked", 60)
             hub.api("DELETE", "/users/alice/server")
             wait_for(lambda: "bob/" in hub.ready(), "its turn came", 120)
             yield url

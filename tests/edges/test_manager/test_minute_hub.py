@@ -55,7 +55,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinuteHub]:
         extra=test_faults_hub.MORE + test_idle_hub.EXTRA,
     )
     url = f"http://127.0.0.1:{made.metrics_port}"
-    idle = ("--Manager.idle_look_seconds=1", f"--GpuMetrics.prometheus_url={url}")
+    idle = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url={url}")
     made.settings = (*test_faults_hub.SETTINGS, *idle)
     with faulty(made) as started:
         assert started.api("POST", "/users/admin", {"admin": True}).status_code in {201, 409}

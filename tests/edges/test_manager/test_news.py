@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.cluster import PODS, WatchEvent
-from dlspawner.core.jobs import JobState
-from dlspawner.manager import news
-from dlspawner.manager.news import PodEventQueue
+from dlspawner.clients.kubernetes import PODS, WatchEvent
+from dlspawner.core.job import JobState
+from dlspawner.manager.cluster import reconciler
+from dlspawner.manager.cluster.reconciler import PodEventQueue
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, until, wants
 from tests.edges.test_manager.queued import reasons, state
 
@@ -71,7 +71,7 @@ async def test_what_may_not_wait_takes_along_what_came_before(kind: str) -> None
 
 
 async def test_whoever_asks_finds_all_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(reconciler, "_PATIENCE_SECONDS", 60)
     noted = Noted(free="a")
     async with noted.running():
         await noted.news.put(change("ADDED", "a"))
@@ -82,7 +82,7 @@ async def test_whoever_asks_finds_all_that_was_seen(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_database_that_is_away_keeps_nobody_waiting_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_PATIENCE_SECONDS", 0.05)
     noted = Noted(free="a")  # and nobody writes it down
     await noted.news.put(change("ADDED", "a"))
     await noted.news.flush()

@@ -17,8 +17,10 @@ import aiohttp
 import pytest
 from playwright.async_api import Page, async_playwright, expect
 
-from dlspawner.core.jobs import Job
-from dlspawner.manager.notices import CannotKeep, Notice, NoticeKind, post, withdraw
+from dlspawner.core.job import Job
+from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
+from dlspawner.manager.state.job_store import withdraw
+from dlspawner.manager.state.notify import post
 from tests.chromium import LAUNCH, PATIENCE
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from dlspawner.manager.notices import CannotKeep, NoticeKind
+from dlspawner.manager.model.notice import CannotKeep, NoticeKind
 from tests.edges.test_manager.noticing import Served, offices, serving
 from tests.edges.test_manager.office import until
 from tests.edges.test_manager.test_notices_rest import told

@@ -12,8 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dlspawner.core.json_values import time
-from dlspawner.manager.notices import CannotKeep, Notice, NoticeKind, post, post_to_admins
+from dlspawner.core.text import time
+from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
+from dlspawner.manager.state.notify import post, post_to_admins
 from tests.edges.test_manager.noticing import Served, job_of, offices, serving
 from tests.edges.test_manager.office import until
 from tests.edges.test_manager.world import World

@@ -10,24 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.manager.book import JobStore, Transaction
-from dlspawner.manager.desk import as_ended
-from dlspawner.manager.notices import (
-    Notice,
-    NoticeChange,
-    NoticeKind,
-    NoticeStore,
-    NoticeStoreClosed,
-    Recipient,
-    mark_read,
-    post,
-    post_to_admins,
-    version,
-    withdraw,
-)
-from dlspawner.manager.records import JobRecord, PodRef
-from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.core.job import Job, JobState
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKind, Recipient, version
+from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
+from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, Transaction, withdraw
+from dlspawner.manager.state.notify import mark_read, post, post_to_admins
 from tests.edges.test_manager.noticing import NOW, book_of, job_of, offices
 from tests.edges.test_manager.office import Office, until
 
@@ -61,7 +49,7 @@ async def test_what_is_posted_with_a_decision_is_there_after_a_restart(office: O
     job = replace(job_of(), state=JobState.LOGIN_REQUIRED)
 
     def decide(turn: Transaction) -> Notice:
-        turn.write(JobRecord(job), "waiting-login")
+        turn.write(JobRecord(job), "login-required")
         return post(turn, job, NoticeKind.LOGIN_REQUIRED, "Log in again.", cause="refused", until=LATER, keep=True)
 
     async with office.manager() as acting:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.on_servers import ServerIndex
-from dlspawner.manager.records import EXTERNAL_POD_PREFIX
+from dlspawner.core.job import JobState
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX
+from dlspawner.manager.state.job_store import ServerIndex
 from tests.edges.test_manager.noticing import NOW, job_of
 
 OLD, NEW = job_of(number=2), replace(job_of(number=3), submitted=NOW + timedelta(minutes=1))

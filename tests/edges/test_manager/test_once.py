@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.locks import NamedLocks
-from dlspawner.manager.rest.once import Answer, Once, OtherRequest
-from dlspawner.manager.store import Database, DatabaseUnavailable
-from dlspawner.manager.web import HttpProblem
+from dlspawner.clients.hub import HubUnavailable
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
+from dlspawner.manager.http.api.submit import Answer, Once, OtherRequest
+from dlspawner.manager.http.handlers import HttpProblem, NamedLocks
 
 NOON = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 DAY, MOMENT = timedelta(hours=24), timedelta(seconds=1)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import KubernetesClient
-from dlspawner.core.jobs import JobState
+from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.core.job import JobState
 from dlspawner.devcluster.api import start
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.activity import ActivityRecord
-from dlspawner.manager.book import JobStore
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.notices import NoticeKind
-from dlspawner.manager.owners import NEEDED, OrphanReaper, still_alone
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.cluster.orphans import NEEDED, OrphanReaper, still_alone
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.activity import ActivityRecord
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.job_store import JobStore
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ from tests.e2e.people import wait_for
 from tests.edges.test_manager.quota import QuotaHub, running
 
 pytestmark = pytest.mark.slow
-SETTINGS = ("--Manager.owner_look_seconds=1", "--Manager.orphan_seconds=5")
+SETTINGS = ("--Manager.orphan_check_seconds=1", "--Manager.orphan_seconds=5")
 ASKED = "GET /hub/api/user (jobs@"
 LESS = """
 for role in c.JupyterHub.load_roles:

@@ -18,15 +18,17 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, TimeoutError
 
+from dlspawner.clients.hub import HubRejected
+from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.endpoints import read_target
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubRejected
-from dlspawner.manager import portal_page, server
-from dlspawner.manager.book import JobStore
-from dlspawner.manager.logs import rows
-from dlspawner.manager.logs.tail import LogMark
-from dlspawner.manager.notices import NoticeKind, post
-from dlspawner.manager.prometheus import PrometheusClient
+from dlspawner.core.job import JobState
+from dlspawner.manager import server
+from dlspawner.manager.db import logs
+from dlspawner.manager.http.portal import base
+from dlspawner.manager.model.log_mark import LogMark
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.job_store import JobStore
+from dlspawner.manager.state.notify import post
 from tests.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, SEEN_ONCE, TOO_WIDE, VIEWS, violations
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.office import ask, until, wants
@@ -53,9 +55,9 @@ MANY_TEAMS = TEAMS + "".join(
 # The page of somebody who waits in each state, with what only this one says.
 WAITS = {
     "wait/alice/big": "main[data-state=queued]",
-    "wait/somebody-1/much": "main[data-state=waiting-approval]",
+    "wait/somebody-1/much": "main[data-state=pending-approval]",
     "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as things are.')",
-    "wait/root-admin/weary": "main[data-state=waiting-login] a:has-text('Log in again')",
+    "wait/root-admin/weary": "main[data-state=login-required] a:has-text('Log in again')",
     "wait/somebody-3/no": "main[data-state=ended]:has-text('The request was denied by vera')",
     "wait/root-admin/old": "main[data-state=ended]:has-text('The request was cancelled')",
 }
@@ -193,10 +195,10 @@ async def waits_in_every_state(portal: Portal) -> None:
 async def prints(portal: Portal, job: str) -> None:
     """A thousand lines, some of them long, are kept of this job."""
     lines = [f"{number} of the log {'and so on ' * (number % 40)}{'x' * (number % 200)}" for number in range(1000)]
-    parts = rows.compressed("\n".join([*lines, "<script>alert(1)</script>", ""]).encode())
+    parts = logs.compressed("\n".join([*lines, "<script>alert(1)</script>", ""]).encode())
     key = ("a-uid", "notebook", 1)
-    reading = rows.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
-    await portal.served.manager.store.write(lambda connection: rows.write(connection, [reading], 2**20))
+    reading = logs.LogReading(job, "a-pod", key, LogMark(), datetime.now(UTC), lost=True, whole=True, parts=parts)
+    await portal.served.manager.store.write(lambda connection: logs.write(connection, [reading], 2**20))
 
 
 async def began_earlier(book: JobStore, job: str) -> None:
@@ -287,7 +289,7 @@ async def test_pages_without_anything_and_in_trouble_are_accessible(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     PICTURES.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(portal_page, "_AGAIN_SECONDS", "600")  # not while it is being looked at
+    monkeypatch.setattr(base, "_AGAIN_SECONDS", "600")  # not while it is being looked at
     problems, job = list[str](), f"j-{'a' * 12}"
     async with (
         portals(world, tmp_path) as portal,

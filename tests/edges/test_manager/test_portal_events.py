@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 from playwright.async_api import expect
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager import changes
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.changes import EventBus, Listener, ListenerLimit, ListenerShare
-from dlspawner.manager.records import JobEvent, JobRecord
+from dlspawner.core.job import JobState
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.records import JobEvent, JobRecord
+from dlspawner.manager.state import event_bus
+from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerLimit, ListenerShare
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.test_portal_views import NOW, job
@@ -111,7 +111,7 @@ async def test_when_this_manager_stops_acting_streams_end_and_new_ones_are_refus
 
 async def test_a_person_has_so_many_streams_and_gets_another_when_one_is_closed(portal: Portal) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(changes.PER_SHARE - 1):
+        for _ in range(event_bus.PER_SHARE - 1):
             await stack.enter_async_context(streaming(portal, "alice"))
         async with streaming(portal, "alice"):
             answer = await portal.read("alice", "api/events")
@@ -191,7 +191,7 @@ async def test_who_is_behind_learns_the_last_of_a_job_and_that_there_is_more() -
 
 async def test_a_change_costs_a_look_at_those_whom_it_concerns(monkeypatch: pytest.MonkeyPatch) -> None:
     named, fan_out = [0], EventBus()
-    monkeypatch.setattr(changes, "_named", lambda _: named.__setitem__(0, named[0] + 1) or {})
+    monkeypatch.setattr(event_bus, "_named", lambda _: named.__setitem__(0, named[0] + 1) or {})
     monkeypatch.setattr(Viewer, "reaches", lambda *_: pytest.fail("everybody is asked about every job"))
     listeners = joined(fan_out, *(Viewer(f"u{number}") for number in range(200)))
     fan_out.on_events([entry(f"u{number % 400}", number=number) for number in range(4000)])
@@ -208,14 +208,14 @@ async def test_nobody_s_programs_take_the_places_of_pages_and_each_has_an_end() 
         ListenerShare("service", "other"),
     )
     for share in shares:
-        found = [fan_out.subscribe(Viewer("alice"), share) for _ in range(changes.PER_SHARE + 1)]
-        assert found.index(ListenerLimit.SHARE) == changes.PER_SHARE, share
+        found = [fan_out.subscribe(Viewer("alice"), share) for _ in range(event_bus.PER_SHARE + 1)]
+        assert found.index(ListenerLimit.SHARE) == event_bus.PER_SHARE, share
 
 
 async def test_when_everything_is_full_nobody_is_told_to_close_a_page(
     portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "MOST", 1)
+    monkeypatch.setattr(event_bus, "MOST", 1)
     async with streaming(portal, "bob"):
         answer = await portal.read("alice", "api/events")
         assert (answer.status, answer.headers["Retry-After"]) == (503, "60")
@@ -237,7 +237,7 @@ async def test_what_nobody_listens_to_is_not_kept() -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 async def test_an_open_page_follows_and_says_it(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # it does not poll
+    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not poll
     await portal.runs(wants("holder", gpus=8, server="all"))
     async with browsing(portal, "alice") as page:
         async with page.expect_response("**/api/events", timeout=90_000):

@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 import pytest
 
-from dlspawner.cluster import EVENTS
+from dlspawner.clients.hub import HubRejected, HubUnavailable
+from dlspawner.clients.kubernetes import EVENTS
 from dlspawner.core.endpoints import read_target
-from dlspawner.core.jobs import JobState
+from dlspawner.core.job import JobState
 from dlspawner.core.template import Endpoint, EndpointProtocol
-from dlspawner.hubapi import HubRejected, HubUnavailable
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import NAMESPACE, ask, until, wants
 from tests.edges.test_manager.portals import TEAMS, Portal, portals
 from tests.edges.test_manager.world import World

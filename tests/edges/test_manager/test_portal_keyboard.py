@@ -48,7 +48,7 @@ async def portal(
 ) -> AsyncIterator[Portal]:
     """The parameter, if there is one, is teams.yaml."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # pages follow by events
+    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # pages follow by events
     teams = getattr(request, "param", TEAMS)
     async with portals(world, tmp_path, teams, dry_run=teams != STRICT) as made:
         object.__setattr__(made.served.manager, "ssh_target", read_target("gate.example:2222"))
@@ -148,7 +148,7 @@ async def test_a_request_is_decided_with_its_reason_by_keys_alone(portal: Portal
 async def test_jobs_are_filtered_and_leafed_through_by_keys_alone(
     portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlspawner.manager.portal.lists.PER_PAGE", 1)
+    monkeypatch.setattr("dlspawner.manager.http.portal.lists.PER_PAGE", 1)
     await runs(portal, "alice", "first")
     await runs(portal, "alice", "second")
     async with browsing(portal, "root-admin") as page:

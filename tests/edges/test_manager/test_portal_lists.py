@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from dlspawner.clients.hub import HubRejected, HubUnavailable
 from dlspawner.core.decisions import Reason
-from dlspawner.hubapi import HubRejected, HubUnavailable
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.job_words import ENDS
-from dlspawner.manager.portal import lists
-from dlspawner.manager.portal.waiting import OTHERWISE, REASONS, QueuedReason, queued_rows
-from dlspawner.manager.portal_page import NO_JOB
-from dlspawner.manager.records import as_ended
-from dlspawner.manager.restarts import LATER, NO_OPTIONS, NOT_ENDED, OTHERS
-from dlspawner.manager.starting import BLOCKED, LOG_IN, NOT_FOR_OTHERS
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.http.api.start_jobs import BLOCKED, LATER, LOG_IN, NO_OPTIONS, NOT_ENDED, NOT_FOR_OTHERS, OTHERS
+from dlspawner.manager.http.portal import lists
+from dlspawner.manager.http.portal.base import NO_JOB
+from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, QueuedReason, queued_rows
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.model.records import as_ended
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.test_portal_views import NOW, JobState, job
@@ -236,7 +235,7 @@ async def test_an_administrator_sees_all_jobs_and_finds_some(portal: Portal) -> 
 
 
 async def test_a_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.portal.lists.PER_PAGE", 1)
+    monkeypatch.setattr("dlspawner.manager.http.portal.lists.PER_PAGE", 1)
     await portal.runs(wants("alice", server="older"))
     await portal.runs(wants("alice", server="newer"))
     first = await portal.read("root-admin", "all?user=alice")

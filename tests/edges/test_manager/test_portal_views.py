@@ -7,20 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from dlspawner.clients.hub import HubServer
 from dlspawner.core import naming
-from dlspawner.core.charge import PodRequest, ResourceRequest
+from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
 from dlspawner.core.endpoints import Forward
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.model import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.template import Endpoint, EndpointProtocol
-from dlspawner.core.world import ClusterState
-from dlspawner.hubapi import HubServer
-from dlspawner.manager.job_words import end_sentence
-from dlspawner.manager.lastrows import LastEnd
-from dlspawner.manager.looks import QueueStatus
-from dlspawner.manager.portal.mine import PortLink, RowContext, ServerRow, ServerState, latest, rows
-from dlspawner.manager.portal.shares import QuotaShare, quota_shares
-from dlspawner.manager.records import JobRecord, PodRef, StopReason
+from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.db.jobs import LastEnd
+from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
+from dlspawner.manager.http.portal.my_jobs import PortLink, RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.model.job_history import end_sentence
+from dlspawner.manager.model.records import JobRecord, PodRef, StopReason
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 READY = HubServer("train", True, None, False, "/user/alice/train/", {"template": "notebook"}, None)

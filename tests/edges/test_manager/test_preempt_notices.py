@@ -11,22 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import NODES, KubernetesClient
-from dlspawner.core import quota
+from dlspawner.clients.hub import HubError, HubFailed, HubRejected
+from dlspawner.clients.kubernetes import NODES, KubernetesClient
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission
 from dlspawner.devcluster.api import start
-from dlspawner.hubapi import HubError, HubFailed, HubRejected
-from dlspawner.manager import preempting, queue, stopping
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.notices import NoticeKind, Recipient
-from dlspawner.manager.records import JobRecord
+from dlspawner.manager.admission import preemption, scheduler
+from dlspawner.manager.cluster import termination
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind, Recipient
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.leaving import StoppingHub
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants
 
 TEAMS = """teams:
-  owners: {title: Owners, quota: {gpu: %d}, preempts_own: %s}
+  owners: {title: Owners, quota: {gpu: %d}, preempt_within_team: %s}
   others: {title: Others, quota: {gpu: 0}}
 """
 SCHEDULING = "scheduling: {notice_seconds: 60, min_run_seconds: %d}\n"
@@ -35,9 +36,9 @@ NOTICE = timedelta(seconds=61)
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(preempting, "_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(preemption, "_EVERY_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -54,10 +55,10 @@ async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     await api.stop()
 
 
-def configure(folder: Path, owned: int = 8, min_run: int = 0, preempts_own: bool = False) -> None:
+def configure(folder: Path, owned: int = 8, min_run: int = 0, preempt_within_team: bool = False) -> None:
     cluster = (folder / "cluster.yaml").read_text().partition("scheduling:")[0]
     (folder / "cluster.yaml").write_text(cluster + SCHEDULING % min_run)
-    (folder / "teams.yaml").write_text(TEAMS % (owned, str(preempts_own).lower()))
+    (folder / "teams.yaml").write_text(TEAMS % (owned, str(preempt_within_team).lower()))
 
 
 def hub_of(office: Office) -> StoppingHub:
@@ -113,17 +114,17 @@ async def wait_for_owner(acting: LeaderElector, priority: int = 10) -> str:
         turn.write(JobRecord(job), "queued")
         one_pass(turn)
 
-    await book.transact(queue)
+    await book.transact(scheduler)
     return question.job
 
 
 def one_pass(turn: Transaction) -> list[str]:
     """What the queue does in its turn."""
     given = []
-    for job, found in quota.schedule(turn.cluster_state, turn.now):
+    for job, found in admission.schedule(turn.cluster_state, turn.now):
         record = turn.store.records[job.id]
         if isinstance(found, Preempt):
-            preempting.issue_preemption(turn, record, found)
+            preemption.issue_preemption(turn, record, found)
         else:
             starting = replace(job, state=JobState.STARTING, nodes=tuple(found.nodes))
             turn.write(replace(record, job=starting, deadline=turn.now + timedelta(minutes=1)), "turn")
@@ -170,8 +171,8 @@ async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the
 async def test_a_pass_makes_only_so_many_promises_and_the_next_one_follows_at_once(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue, "_PROMISES", 1)
-    monkeypatch.setattr(queue, "_EVERY_SECONDS", 600)
+    monkeypatch.setattr(scheduler, "_PROMISES", 1)
+    monkeypatch.setattr(scheduler, "_EVERY_SECONDS", 600)
     async with office.manager() as acting:
         for number in range(4):
             await lend(office, acting, f"b{number}", gpus=2)
@@ -261,7 +262,7 @@ async def test_who_takes_long_to_start_runs_for_the_minimum_time_all_the_same(of
 
 async def test_a_guaranteed_job_never_leaves_for_another_team(office: Office) -> None:
     (office.folder / "teams.yaml").write_text(
-        "teams: {owners: {quota: {gpu: 8}, preempts_own: true}, others: {quota: {gpu: 8}}}"
+        "teams: {owners: {quota: {gpu: 8}, preempt_within_team: true}, others: {quota: {gpu: 8}}}"
     )
     async with office.manager() as acting:
         other = await lend(office, acting, preemptible=False)
@@ -275,7 +276,7 @@ async def test_a_guaranteed_job_never_leaves_for_another_team(office: Office) ->
 async def test_within_a_team_a_guaranteed_job_leaves_only_where_the_team_has_opted_in(
     office: Office, opted_in: bool
 ) -> None:
-    configure(office.folder, preempts_own=opted_in)
+    configure(office.folder, preempt_within_team=opted_in)
     async with office.manager() as acting:
         mine = await lend(office, acting, team="owners", preemptible=False)
         await wait_for_owner(acting, priority=100)
@@ -498,7 +499,7 @@ async def test_switching_quota_on_makes_nobody_preemptible_who_runs(office: Offi
         owner = await wait_for_owner(acting)
         for _ in range(3):
             assert acting.admission is not None
-            await acting.admission.store.transact(preempting.reconcile_preemptions)
+            await acting.admission.store.transact(preemption.reconcile_preemptions)
             await acting.admission.store.transact(one_pass)
             for job in (before.job, capped):
                 found = job_of(acting, job)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import PODS, KubernetesClient
-from dlspawner.core.jobs import Job, JobState
+from dlspawner.clients.hub import HubRejected, HubUnavailable
+from dlspawner.clients.kubernetes import PODS, KubernetesClient
+from dlspawner.core.job import Job, JobState
 from dlspawner.devcluster.api import start
-from dlspawner.hubapi import HubRejected, HubUnavailable
-from dlspawner.manager import stopping
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.notices import NoticeKind
-from dlspawner.manager.records import CANCELLED, JobRecord, as_queued
+from dlspawner.manager.cluster import termination
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import CANCELLED, JobRecord, as_queued
+from dlspawner.manager.state import lifecycle
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
 
@@ -25,8 +26,8 @@ SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ async def run(office: Office, acting: LeaderElector, user: str = "alice") -> str
 
 async def decide(acting: LeaderElector, job: str, reason: str = "idle") -> bool:
     assert acting.admission is not None
-    return await acting.admission.store.transact(lambda turn: stopping.stop(turn, job, reason, SENTENCE))
+    return await acting.admission.store.transact(lambda turn: lifecycle.stop(turn, job, reason, SENTENCE))
 
 
 async def test_a_stop_is_an_event_with_its_reason_and_its_sentence_stays(office: Office) -> None:
@@ -192,7 +193,7 @@ async def test_one_who_was_stopped_for_others_waits_again_if_that_was_asked_for(
         wish = replace(before, job=replace(before.job, requeue=True))
         assert acting.admission is not None
         await acting.admission.store.transact(lambda turn: turn.write(wish, "wish"))
-        await decide(acting, job, stopping.PREEMPTED)
+        await decide(acting, job, lifecycle.PREEMPTED)
 
         async def requeued() -> bool:
             return "requeued" in await reasons(acting, job)
@@ -223,7 +224,7 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
             return found.job.request.pods[0].cpu_milli if found and found.job.state is JobState.RUNNING else 0
 
         await until(lambda: held() == asked + 250, "it runs, and is charged for the overhead")
-        await decide(acting, question.job, stopping.PREEMPTED)
+        await decide(acting, question.job, lifecycle.PREEMPTED)
 
         async def requeued() -> bool:
             return "requeued" in await reasons(acting, question.job)

@@ -10,9 +10,9 @@ import pytest
 from playwright.async_api import expect
 
 from dlspawner.client.service import Service
-from dlspawner.hubapi import HubClient, HubUnavailable
-from dlspawner.manager import presence
-from dlspawner.manager.presence import HubHealth
+from dlspawner.clients.hub import HubClient, HubUnavailable
+from dlspawner.manager.controllers import leader
+from dlspawner.manager.controllers.leader import HubHealth
 from tests.edges.test_manager.office import until, wants
 from tests.edges.test_manager.portals import Portal, browsing, portals
 from tests.edges.test_manager.test_portal_away import MEANT
@@ -26,7 +26,7 @@ NO_HUB = "The Hub does not answer at the moment"
 @pytest.fixture
 async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(leader, "PROBE_SECONDS", 0.2)
     async with portals(world, tmp_path) as made:
         yield made
 
@@ -118,7 +118,7 @@ async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 async def test_an_open_page_says_so_by_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.portal_page.EVERY_SECONDS", 3600)  # it does not look again by itself
+    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not look again by itself
     await portal.runs(wants("alice", server="train"))
     async with browsing(portal, "alice", forgives=MEANT) as page:
         async with page.expect_response("**/api/events", timeout=90_000):

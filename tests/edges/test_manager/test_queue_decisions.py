@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubFailed, HubRejected, HubUnavailable
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.job_words import end_sentence
-from dlspawner.manager.notices import NoticeKind, Recipient
-from dlspawner.manager.records import MAX_START_ATTEMPTS
+from dlspawner.clients.hub import HubFailed, HubRejected, HubUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.job_history import end_sentence
+from dlspawner.manager.model.notice import NoticeKind, Recipient
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
 
@@ -493,7 +493,7 @@ async def test_nobody_new_gets_what_somebody_waits_for(office: Office) -> None:
 
 @pytest.mark.slow
 async def test_no_more_are_due_at_one_time_than_the_hub_takes(office: Office) -> None:
-    office.starts_at_once = 2
+    office.max_concurrent_starts = 2
     questions = [wants(f"u{number}") for number in range(6)]
     async with office.manager() as acting:
         give_back = await full(acting)

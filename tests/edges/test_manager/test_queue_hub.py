@@ -285,7 +285,7 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
     with Plain(hub, "weary") as person:
         (hub.state / "stale").write_text("weary")
         stop(hub, full)
-        wait_for(lambda: live(hub) == {"weary": "waiting-login"}, "the Hub has refused to start it", 60)
+        wait_for(lambda: live(hub) == {"weary": "login-required"}, "the Hub has refused to start it", 60)
         page = person.place("weary")
         assert "waits for you to log in" in page.text
         assert "/hub/login?next=/services/jobs/wait/weary/" in requests.utils.unquote(page.text)
@@ -305,7 +305,7 @@ def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> 
     with Plain(hub, "tired") as person:
         (hub.state / "stale").write_text("tired")
         stop(hub, full)
-        wait_for(lambda: live(hub) == {"tired": "waiting-login"}, "the Hub has refused to start it", 60)
+        wait_for(lambda: live(hub) == {"tired": "login-required"}, "the Hub has refused to start it", 60)
         assert "The request was cancelled." in person.press(person.place("tired"), r"/cancel$").text
     assert live(hub) == {}
     (hub.state / "stale").write_text("")

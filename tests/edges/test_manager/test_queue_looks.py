@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from dlspawner.core.amounts import GPU
 from dlspawner.core.decisions import Alternative
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.looks import QueueStatus
-from dlspawner.manager.notices import NoticeKind, Recipient
+from dlspawner.core.units import GPU
+from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.core.worlds import queues
 from tests.edges.test_manager.asking import set_caps
 from tests.edges.test_manager.office import Office, ask, until, wants

@@ -6,17 +6,19 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager import starts
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission import dispatcher
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import full, plays, reasons, record, state, told
 
-AFTER_ALL_REQUESTS = timedelta(seconds=starts._ADMITTED_SECONDS + 3 + 3)  # 3 is how long a request may be on its way
+AFTER_ALL_REQUESTS = timedelta(
+    seconds=dispatcher._ADMITTED_SECONDS + 3 + 3
+)  # 3 is how long a request may be on its way
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_LOST_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_LOST_LOOK_SECONDS", 0.1)
 
 
 async def test_who_waited_is_in_its_place_again_long_before_the_reservation_ends(office: Office, db_url: str) -> None:
@@ -28,7 +30,7 @@ async def test_who_waited_is_in_its_place_again_long_before_the_reservation_ends
         plays(office, acting, waits)
         await give_back()
         await until(lambda: told(acting, waits), "it may have a pod")
-        office.clock.moved += timedelta(seconds=starts._ADMITTED_SECONDS)
+        office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
 
         async def lost() -> bool:
             return "start-lost" in await reasons(acting, waits)
@@ -52,7 +54,7 @@ async def test_who_never_waited_gives_the_gpus_back(office: Office) -> None:
     async with office.manager() as acting:
         await ask(acting, question)
         office.hub.servers, office.hub.starts = {("alice", "")}, never
-        office.clock.moved += timedelta(seconds=starts._ADMITTED_SECONDS)
+        office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
 
         async def lost() -> bool:
             return "start-lost" in await reasons(acting, question)
@@ -71,7 +73,7 @@ async def test_what_the_hub_starts_keeps_its_reservation(office: Office) -> None
         office.hub.servers = office.hub.pending = {("alice", "")}
         office.hub.starts = never
         deadline = (record(acting, question) or pytest.fail("it is reserved")).deadline
-        office.clock.moved += timedelta(seconds=starts._ADMITTED_SECONDS)
+        office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
         lists = office.hub.lists
         await until(lambda: office.hub.lists > lists + 1, "the Hub was asked twice")
         await settled(acting)
@@ -82,7 +84,7 @@ async def test_a_hub_that_does_not_answer_proves_nothing(office: Office, caplog:
     question = wants()
     async with office.manager() as acting:
         await ask(acting, question)
-        office.clock.moved += timedelta(seconds=starts._ADMITTED_SECONDS)
+        office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
         await until(lambda: "cannot be told now" in caplog.text, "the Hub was asked")
         assert await reasons(acting, question) == ["admitted"]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.charge import ResourceRequest
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubRejected
-from dlspawner.manager import starts
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.records import MAX_START_ATTEMPTS, StopReason
+from dlspawner.clients.hub import HubRejected
+from dlspawner.core.job import JobState
+from dlspawner.core.resources import ResourceRequest
+from dlspawner.manager.admission import dispatcher
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS, StopReason
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, full, is_due, plays, reasons, record, says, state, told
 
@@ -228,7 +228,7 @@ async def test_a_job_that_was_stopped_for_others_ten_times_still_waits_after_a_s
 async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts, "_OWNER_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_OWNER_LOOK_SECONDS", 0.1)
     waits, stays = wants(), wants("bob")
     async with office.manager() as acting:
         give_back = await full(acting)
@@ -245,8 +245,8 @@ async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
 
 
 async def test_nobody_leaves_for_a_person_who_was_removed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starts, "_OWNER_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(starts, "_ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(dispatcher, "_OWNER_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(dispatcher, "_ASKED_AT_ONCE", 1)
     gone = [wants(f"gone{number}") for number in range(4)]
     stays = wants("bob")
     async with office.manager() as acting:

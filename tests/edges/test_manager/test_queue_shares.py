@@ -72,7 +72,7 @@ class SharesHub(QuotaHub):
         self.be_patient(24 * 3600)
 
     def be_patient(self, seconds: int) -> None:
-        cluster = {**CLUSTER, "scheduling": {"patience_seconds": seconds}}
+        cluster = {**CLUSTER, "scheduling": {"max_backfill_wait_seconds": seconds}}
         (self.config / "cluster.yaml").write_text(json.dumps(cluster))
 
     def set_quota(self, gpus: int) -> None:

@@ -7,14 +7,14 @@ from datetime import datetime
 
 import pytest
 
-from dlspawner.core import quota
 from dlspawner.core.decisions import Admit, Preempt, Refuse
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.core.limits import Blocked
-from dlspawner.core.world import ClusterState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.hopeless import UNDECIDED
-from dlspawner.manager.notices import Recipient
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import Recipient
+from dlspawner.manager.state.lifecycle import UNDECIDED
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, plays, record, state, told
 
@@ -27,7 +27,7 @@ async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
     office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty, other, later = wants("alice"), wants("bob"), wants("carol")
-    faults, real = [0], quota.evaluate
+    faults, real = [0], admission.evaluate
 
     def decide(job: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
         if job.id == faulty.job:
@@ -42,7 +42,7 @@ async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
             await ask(acting, question)
         plays(office, acting, faulty, other, later)
         with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "dlspawner.manager"):
-            patch.setattr(quota, "decide", decide)
+            patch.setattr(admission, "evaluate", decide)
             await give_back()
             await until(lambda: told(acting, other), "who is behind it has started")
             await ask(acting, later)

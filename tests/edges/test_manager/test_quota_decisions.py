@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.cluster import NODES, PODS, ObjectNotFound
+from dlspawner.clients.kubernetes import NODES, PODS, ObjectNotFound
 from dlspawner.core import naming
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.ledger import JobRepository, NotLeader
-from dlspawner.manager.store import Database, DatabaseUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import JobRepository, NotLeader
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, pod_of, settled, until, wants
 from tests.edges.test_manager.queued import desk, is_due, plays, told
 
@@ -551,7 +551,7 @@ async def test_of_a_job_whose_second_pod_never_came_only_the_first_is_held(offic
 
 
 async def test_what_pods_of_other_namespaces_hold_of_a_node_is_not_free(office: Office) -> None:
-    office.other_namespaces = True
+    office.watch_all_namespaces = True
     system = pod_of(wants("root", gpus=0), name="driver", labels={}, annotations={})
     system["spec"]["nodeName"] = "gpu-1"
     system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import PODS, KubernetesClient, ResourceKind, WatchEvent
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, ResourceKind, WatchEvent
 from dlspawner.core import naming
-from dlspawner.core.amounts import GPU
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.manager import reconcile, sight
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import JobStore, Transaction
-from dlspawner.manager.ledger import NotLeader
-from dlspawner.manager.namespaces import JobNamespaces
-from dlspawner.manager.records import JobRecord, PodRef, as_ended
-from dlspawner.manager.store import DatabaseRejected
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.units import GPU
+from dlspawner.manager.cluster import pod_view, reconciler
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.db.store import DatabaseRejected
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
+from dlspawner.manager.state.job_store import JobStore, Transaction
 from tests.core.worlds import CLUSTER
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, settled, until, wants
 from tests.edges.test_manager.test_quota_decisions import stopped
@@ -77,7 +77,7 @@ async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is
         return "found-again" in await reasons()
 
     monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
-    monkeypatch.setattr(reconcile, "_KNOWN_SECONDS", 1)
+    monkeypatch.setattr(reconciler, "_KNOWN_SECONDS", 1)
     async with office.manager() as acting:
         await ask(acting, question)
         await office.bind(await office.make_pod(question))
@@ -193,7 +193,7 @@ async def test_a_pod_whose_names_are_too_long_for_the_database_is_charged_and_st
 def test_what_no_job_may_have_is_counted_all_the_same_once_it_is_there() -> None:
     resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
     question = replace(wants(), pods=({"spec": {"containers": [{"name": "c", "resources": resources}]}},))
-    found = sight.pod_request(sight.read_pod(with_uid(pod_of(question)), JobNamespaces("jobs")), CLUSTER, None)
+    found = pod_view.pod_request(pod_view.read_pod(with_uid(pod_of(question)), JobNamespaces("jobs")), CLUSTER, None)
     assert (found.gpu_type, found.gpus, found.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
 
 
@@ -223,7 +223,7 @@ def test_a_program_that_failed_is_told_from_one_that_was_stopped(
     pod = with_uid(pod_of(wants()))
     pod = {**pod, "metadata": {**pod["metadata"], **deletion}}
     pod["status"] = {"phase": "Failed", "containerStatuses": statuses}
-    assert sight.read_pod(pod, JobNamespaces("jobs")).failure == failure
+    assert pod_view.read_pod(pod, JobNamespaces("jobs")).failure == failure
 
 
 def with_uid(pod: dict[str, Any]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ async def test_a_manager_that_stops_in_order_logs_no_fault_of_what_it_stops(
         finally:
             raise NotLeader("this Manager has stopped acting")
 
-    monkeypatch.setattr(LeaderElector, "_act", act)
+    monkeypatch.setattr(LeaderElector, "_lead", act)
     async with office.manager(waits=False):
         await asyncio.wait_for(begun.wait(), 60)
     gc.collect()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.cluster import NODES, PODS, KubernetesClient
-from dlspawner.core.jobs import JobState
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient
+from dlspawner.core.job import JobState
 from dlspawner.devcluster.api import start
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import JobStore
-from dlspawner.manager.desk import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.state.job_store import JobStore
 from tests import faults
 from tests.edges.test_manager import quota
 from tests.edges.test_manager.office import Office, ask, make_namespace, prepare, until, wants

@@ -17,10 +17,10 @@ import pytest
 import requests
 from sqlalchemy import Engine, create_engine, select
 
-from dlspawner.cluster import KubernetesClient
+from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core.link import derive_hub_token
 from dlspawner.manager.app import Manager
-from dlspawner.manager.schema import job_events, leases
+from dlspawner.manager.db.tables import job_events, leases
 from tests.contract.conftest import Server
 from tests.edges.test_manager.office import NAMESPACE, Office, make_namespace, prepare, wants
 from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for

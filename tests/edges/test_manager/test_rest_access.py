@@ -46,7 +46,7 @@ class Targets:
         found = self.hub.items("alice", "approvals?state=waiting")
         if not found:
             self.asks += 1
-            self.hub.waits("alice", 4, f"{ASKS}-{self.asks}", "waiting-approval")
+            self.hub.waits("alice", 4, f"{ASKS}-{self.asks}", "pending-approval")
             found = self.hub.items("alice", "approvals?state=waiting")
         return found[0]
 
@@ -91,7 +91,7 @@ def is_looked_at(hub: RestHub, job: str) -> None:
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
     for hub in rest.made(
-        tmp_path_factory.mktemp("access"), settings=("--Manager.idle_look_seconds=1",), teams=rest.CAPPED
+        tmp_path_factory.mktemp("access"), settings=("--Manager.cull_every=1",), teams=rest.CAPPED
     ):
         old = hub.runs("alice", 1, SERVER)["id"]
         hub.ask("alice", "DELETE", f"jobs/{old}")
@@ -100,7 +100,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
         runs = hub.runs("alice", 4, SERVER)["id"]
         is_looked_at(hub, runs)
         waits = hub.waits("alice", 2, WAITS)
-        denied = hub.waits("alice", 4, DENIED, "waiting-approval")
+        denied = hub.waits("alice", 4, DENIED, "pending-approval")
         assert hub.ask("vera", "POST", f"jobs/{denied}/deny", {"reason": "No."}).ok
         notice = next(one for one in hub.ask("alice", "GET", "notices").json()["notices"] if one["kind"] == "denied")
         people: dict[str, str | None] = {name: hub.token(name) for name in ("alice", "bob", "lars", "vera", "admin")}

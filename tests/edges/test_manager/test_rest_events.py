@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from dlspawner.manager.jobrows import MOST_EVENTS
-from dlspawner.manager.schema import job_events
+from dlspawner.manager.db.jobs import MOST_EVENTS
+from dlspawner.manager.db.tables import job_events
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World

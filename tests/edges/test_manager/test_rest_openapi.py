@@ -20,9 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 
-from dlspawner.manager.rest.openapi import document
-from dlspawner.manager.rest.operations import INTERNAL, OPERATIONS, Operation
-from dlspawner.manager.rest.schemas import SCHEMAS
+from dlspawner.manager.http.api.openapi import INTERNAL, OPERATIONS, SCHEMAS, Operation, document
 from tests.edges.test_manager import metrics, rest
 from tests.edges.test_manager.addresses import PREFIX, addresses
 from tests.edges.test_manager.quota import TEMPLATE
@@ -67,7 +65,7 @@ def test_names_of_operations_are_unique() -> None:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestHub]:
-    folder, settings = tmp_path_factory.mktemp("openapi"), ["--Manager.idle_look_seconds=1"]
+    folder, settings = tmp_path_factory.mktemp("openapi"), ["--Manager.cull_every=1"]
     with contextlib.ExitStack() as stack:
         if metrics.installed("prometheus"):
             url = stack.enter_context(metrics.prometheus(tmp_path_factory.mktemp("prometheus")))
@@ -188,7 +186,7 @@ class Story:
 
     def asks(self) -> str:
         """One that waits for an approval."""
-        return self.hub.waits("alice", 4, f"asks-{next(self.numbers)}", "waiting-approval")
+        return self.hub.waits("alice", 4, f"asks-{next(self.numbers)}", "pending-approval")
 
     def cancelled(self) -> str:
         """One that has ended, and can be started again."""

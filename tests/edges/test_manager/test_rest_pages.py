@@ -9,14 +9,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.jobs import Job, JobState
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.database import open_engine, upgrade
-from dlspawner.manager.kept import JobCursor, JobFilter, JobHistory
-from dlspawner.manager.ledger import JobRepository
-from dlspawner.manager.records import JobEvent, JobRecord, StopReason
-from dlspawner.manager.store import Database
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.manager.db.engine import open_engine, upgrade
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory
+from dlspawner.manager.model.records import JobEvent, JobRecord, StopReason
 from tests.edges.test_manager.office import wants
 from tests.edges.test_manager.test_upgrades import row, write_0004
 

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.job_words import NO_NAME
+from dlspawner.clients.hub import HubUnavailable
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.job_history import NO_NAME
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from dlspawner.core.estimates import Estimate
-from dlspawner.core.jobs import JobState
-from dlspawner.core.model import PRIORITIES
+from dlspawner.core.config import PRIORITIES
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import Endpoint, EndpointProtocol, Template
-from dlspawner.manager import job_words, query
-from dlspawner.manager.kept import JobCursor, JobHistory, JobTransition
-from dlspawner.manager.records import StopReason
-from dlspawner.manager.rest import view
+from dlspawner.manager.http.api import base, jobs
+from dlspawner.manager.model import job_history
+from dlspawner.manager.model.job_history import JobCursor, JobHistory, JobTransition
+from dlspawner.manager.model.records import StopReason
 
 AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
 KEPT = JobHistory(
@@ -24,12 +24,12 @@ KEPT = JobHistory(
 SSH = Template(
     "tiny", "Tiny", endpoints=(Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("api", 80, EndpointProtocol.TCP))
 )
-SETTING = view.ViewContext("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH})
+SETTING = jobs.ViewContext("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH})
 
 
 def test_amounts_are_numbers_and_times_are_utc() -> None:
     local = replace(KEPT, submitted=AT.astimezone(timezone(timedelta(hours=9))))
-    told = view.job_view(local, SETTING)
+    told = jobs.job_view(local, SETTING)
     assert (told["gpus"], told["cpu"], told["memory_bytes"]) == (1.5, 0.25, 2**30)
     assert (told["submitted"], told["ended"]) == ("2031-05-01T12:30:00Z", None)
     assert told["nodes"] == ["n1", None]
@@ -37,7 +37,7 @@ def test_amounts_are_numbers_and_times_are_utc() -> None:
 
 @pytest.mark.parametrize(("level", "name"), [(100, "prod"), (10, "test"), (7, "7")])
 def test_a_priority_is_a_name_and_of_a_level_that_is_gone_its_number(level: int, name: str) -> None:
-    assert view.job_view(replace(KEPT, priority=level), SETTING)["priority"] == name
+    assert jobs.job_view(replace(KEPT, priority=level), SETTING)["priority"] == name
 
 
 SSH_COMMANDS = {
@@ -50,26 +50,26 @@ SSH_COMMANDS = {
 
 @pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
 def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> None:
-    found = view.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
+    found = jobs.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
     assert found[1]["command"] == command
 
 
 def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
-    [page, ssh, tcp] = view.endpoint_views(replace(KEPT, user="a b", server="x/y"), SETTING)
+    [page, ssh, tcp] = jobs.endpoint_views(replace(KEPT, user="a b", server="x/y"), SETTING)
     assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
     api = {"name": "api", "protocol": "tcp", "port": 80}
     command = "ssh -p 2222 -L 8080:localhost:80 'a b+x/y@gate.example'"
     assert (ssh["login"], tcp) == ("a b+x/y", {**api, "forward": command, "address": "localhost:8080"})
-    assert view.endpoint_views(KEPT, replace(SETTING, gateway=None))[2] == api
+    assert jobs.endpoint_views(KEPT, replace(SETTING, gateway=None))[2] == api
     alone = Template("tiny", "Tiny", endpoints=SSH.endpoints[1:])
-    assert view.endpoint_views(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
-    assert view.endpoint_views(replace(KEPT, template="gone"), SETTING)[1:] == []
+    assert jobs.endpoint_views(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
+    assert jobs.endpoint_views(replace(KEPT, template="gone"), SETTING)[1:] == []
 
 
 WHYS = {
     "who waits hears what the queue says": (
         replace(KEPT, state=JobState.QUEUED),
-        view.LiveStatus("No GPU.", 3),
+        jobs.LiveStatus("No GPU.", 3),
         "No GPU.",
     ),
     "who is stopped hears why": (
@@ -84,25 +84,25 @@ WHYS = {
         "It was cancelled before it ran.",
     ),
     "an end for a new reason": (replace(KEPT, state=JobState.ENDED, reason="new"), None, "It has ended."),
-    "who is started hears so": (replace(KEPT, state=JobState.STARTING), None, job_words.GOING),
-    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=JobState.STOPPING), None, job_words.ENDING),
+    "who is started hears so": (replace(KEPT, state=JobState.STARTING), None, job_history.GOING),
+    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=JobState.STOPPING), None, job_history.ENDING),
     "who runs needs no words": (KEPT, None, ""),
 }
 
 
 @pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
-def test_why(kept: JobHistory, live: view.LiveStatus | None, why: str) -> None:
-    assert view.job_view(kept, SETTING, live)["why"] == why
+def test_why(kept: JobHistory, live: jobs.LiveStatus | None, why: str) -> None:
+    assert jobs.job_view(kept, SETTING, live)["why"] == why
 
 
 def test_an_estimate_says_what_it_comes_from() -> None:
-    known = view.LiveStatus("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
-    assert view.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)["estimate"] == {
+    known = jobs.LiveStatus("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
+    assert jobs.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)["estimate"] == {
         "from": "2031-05-01T12:30:00Z",
         "to": "2031-05-01T13:30:00Z",
         "basis": "an estimate from how long 12 such jobs ran",
     }
-    assert view.job_view(KEPT, SETTING)["estimate"] is None
+    assert jobs.job_view(KEPT, SETTING)["estimate"] is None
 
 
 def test_events_do_not_name_other_peoples_jobs() -> None:
@@ -110,15 +110,15 @@ def test_events_do_not_name_other_peoples_jobs() -> None:
         JobTransition(AT, JobState.QUEUED, "promised", "victims=j-x"),
         JobTransition(AT, JobState.ENDED, "cancelled", "by alice"),
     ]
-    assert [one["detail"] for one in view.event_views(found, all_details=False)] == ["", "by alice"]
-    assert [one["detail"] for one in view.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]
+    assert [one["detail"] for one in jobs.event_views(found, all_details=False)] == ["", "by alice"]
+    assert [one["detail"] for one in jobs.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]
 
 
 def test_a_cursor_leads_back_to_its_place() -> None:
     place = JobCursor(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
-    assert query.read_after({"cursor": [query.cursor(place)]}) == place
+    assert base.read_after({"cursor": [base.cursor(place)]}) == place
 
 
 def test_live_is_every_state_but_the_last() -> None:
-    assert query.read_filter({"state": ["live"]}).states == set(JobState) - {JobState.ENDED}
-    assert query.read_filter({"state": ["live", "ended"]}).states == set(JobState)
+    assert base.read_filter({"state": ["live"]}).states == set(JobState) - {JobState.ENDED}
+    assert base.read_filter({"state": ["live", "ended"]}).states == set(JobState)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.charge import PodRequest, ResourceRequest, request_of
-from dlspawner.manager.namespaces import JobNamespaces
-from dlspawner.manager.records import JobRecord
-from dlspawner.manager.sight import observe, read_pod
+from dlspawner.core.resources import PodRequest, ResourceRequest, request_of
+from dlspawner.manager.cluster.pod_view import observe, read_pod
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.records import JobRecord
 from tests.core.worlds import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.

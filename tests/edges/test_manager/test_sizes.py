@@ -8,22 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.cluster import NODES
+from dlspawner.clients.kubernetes import NODES
 from dlspawner.core.nodes import Node, Taint
-from dlspawner.manager import sizerows, sizes
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.database import open_engine, upgrade
+from dlspawner.manager.cluster import reconciler
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import config_versions
+from dlspawner.manager.db.engine import open_engine, upgrade
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(reconciler, "_EVERY_SECONDS", 0.05)
 
 
 async def is_written(acting: LeaderElector, *names: str) -> bool:
-    return (await acting.ledger.read(sizerows.read)).keys() == {*names}
+    return (await acting.ledger.read(config_versions.read)).keys() == {*names}
 
 
 async def lose(office: Office, acting: LeaderElector, name: str = "gpu-1") -> None:
@@ -60,7 +61,7 @@ async def test_a_day_is_a_day_whoever_acts_and_then_it_is_refused(office: Office
         assert (await ask(acting, wants("alice", gpus=8))).decision == "wait"
 
         async def is_missed() -> bool:
-            return (await acting.ledger.read(sizerows.read))["gpu-1"][1] is not None
+            return (await acting.ledger.read(config_versions.read))["gpu-1"][1] is not None
 
         await until(is_missed, "since when it is missed is written down")
     office.clock.moved += timedelta(hours=23)
@@ -114,6 +115,6 @@ def test_what_is_read_is_what_was_written(engine, nodes: list[Node], missed: boo
     since = datetime(2026, 1, 1, tzinfo=UTC) if missed else None
     wanted = {node.name: (node, since) for node in nodes}
     with engine.begin() as connection:
-        sizerows.write(connection, wanted, sizerows.read(connection).keys())
+        config_versions.write(connection, wanted, config_versions.read(connection).keys())
 
-        assert sizerows.read(connection) == wanted
+        assert config_versions.read(connection) == wanted

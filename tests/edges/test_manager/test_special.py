@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from dlspawner.cluster import PODS
+from dlspawner.clients.kubernetes import PODS
 from dlspawner.core import naming
-from dlspawner.core.approval import ApprovalKind, RequiredApproval
-from dlspawner.core.jobs import Job, JobState, Permissions
-from dlspawner.core.model import SpecialPermission
-from dlspawner.manager.access import Viewer
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.approval.words import ONLY_HUB, may_decide
-from dlspawner.manager.approvals import ApprovalRequest, new_request
-from dlspawner.manager.desk import NO_SPECIAL_NAMESPACE, WRONG_NAMESPACE, AdmissionRequest
-from dlspawner.manager.namespaces import JobNamespaces
-from dlspawner.manager.notices import Recipient
-from dlspawner.manager.records import JobRecord, PodRef, read_pods, write_pods
-from dlspawner.manager.stopping import stop
+from dlspawner.core.config import SpecialPermission
+from dlspawner.core.job import Job, JobState, Permissions
+from dlspawner.core.scheduling.limits import ApprovalKind, RequiredApproval
+from dlspawner.manager.admission.approvals import ONLY_HUB, may_decide
+from dlspawner.manager.admission.service import NO_SPECIAL_NAMESPACE, WRONG_NAMESPACE, AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.approval_request import ApprovalRequest, new_request
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.notice import Recipient
+from dlspawner.manager.model.records import JobRecord, PodRef, read_pods, write_pods
+from dlspawner.manager.state.lifecycle import stop
 from tests.edges.test_manager.asking import asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, settled, until, wants
 from tests.edges.test_manager.queued import plays, state, told
@@ -106,7 +106,7 @@ async def test_a_job_there_is_stopped_by_a_manager_that_has_not_seen_it_start(se
 
 
 async def test_pods_that_are_no_jobs_are_neighbours_there_as_well(second: Office) -> None:
-    second.other_namespaces = True
+    second.watch_all_namespaces = True
     system = {
         "apiVersion": "v1",
         "kind": "Pod",

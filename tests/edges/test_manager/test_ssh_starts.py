@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavailable
 from dlspawner.core.template import Template
-from dlspawner.hubapi import HubClient, HubRejected, HubServer, HubUnavailable
-from dlspawner.manager.ssh_starts import template_to_start
-from dlspawner.manager.waiting_page import page_path
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.api.ssh import template_to_start
 from ssh_gateway.directory import HubAndManager, Start
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals

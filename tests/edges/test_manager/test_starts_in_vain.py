@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import partial
 
-from dlspawner.core.jobs import JobState
-from dlspawner.hubapi import HubFailed
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.desk import AdmissionRequest
+from dlspawner.clients.hub import HubFailed
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, is_due, plays, reasons, says, state, told
 
@@ -60,7 +60,7 @@ async def test_a_start_that_the_hub_took_and_gave_up_is_not_repeated_at_once(off
 
 
 async def test_no_more_starts_are_under_way_than_the_hub_takes_until_their_pods_are_there(office: Office) -> None:
-    office.starts_at_once = 2
+    office.max_concurrent_starts = 2
     questions = [wants(f"u{number}") for number in range(6)]
     async with office.manager() as acting:
         give_back = await full(acting)

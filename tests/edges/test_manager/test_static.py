@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dlspawner.manager.hub_static import static_files
+from dlspawner.manager.http.static_files import static_files
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from dlspawner.manager.cancelling import RUNS
+from dlspawner.manager.cluster.termination import RUNS
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Person
 from tests.edges.test_manager.crowds import live

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.hubapi import HubUnavailable
-from dlspawner.manager import stopping
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.ends import JobEnder
-from dlspawner.manager.records import JobRecord
-from dlspawner.manager.store import DatabaseUnavailable
+from dlspawner.clients.hub import HubUnavailable
+from dlspawner.manager.cluster import termination
+from dlspawner.manager.cluster.termination import JobEnder
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state import lifecycle
 from tests.edges.test_manager.leaving import StoppingHub
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import desk, record
@@ -20,8 +21,8 @@ from tests.edges.test_manager.queued import desk, record
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
 
 
 async def run(office: Office, acting: LeaderElector) -> str:
@@ -47,7 +48,7 @@ async def test_who_has_lost_the_lease_asks_the_hub_for_no_stop_that_was_decided_
     office.hub = hub = StoppingHub(cluster=office.cluster, troubles=[HubUnavailable("It is away.")] * 10_000)
     async with office.manager() as acting:
         job = await run(office, acting)
-        await desk(acting).store.transact(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, "idle", "It was idle."))
         await until(lambda: hub.asked, "the Hub is asked")
         take_over(office)
         asked = len(hub.asked)
@@ -79,9 +80,9 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office.hub = hub = StoppingHub(cluster=office.cluster)
-    reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], stopping.Terminator._ask_hub
+    reached, fails, answers, ask_hub = asyncio.Event(), asyncio.Event(), [], termination.Terminator._ask_hub
 
-    async def asks(stopper: stopping.Terminator, wanted: JobRecord) -> bool:
+    async def asks(stopper: termination.Terminator, wanted: JobRecord) -> bool:
         reached.set()
         answers.append(await ask_hub(stopper, wanted))
         return answers[-1]
@@ -94,10 +95,10 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
     async with office.manager() as acting:
         job = await run(office, acting)
         await settled(acting)
-        monkeypatch.setattr(stopping.Terminator, "_ask_hub", asks)
+        monkeypatch.setattr(termination.Terminator, "_ask_hub", asks)
         monkeypatch.setattr(acting.ledger, "write", breaks)
         stop = asyncio.create_task(
-            desk(acting).store.transact(lambda turn: stopping.stop(turn, job, "idle", "It was idle."))
+            desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, "idle", "It was idle."))
         )
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.notices import Recipient
+from dlspawner.core.job import JobState
+from dlspawner.manager.model.notice import Recipient
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, record, state
 

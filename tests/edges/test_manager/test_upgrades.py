@@ -13,16 +13,16 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, insert, table
 from sqlalchemy import column as sql_column
 
-from dlspawner.core.accounts import UidRange
-from dlspawner.core.charge import PodRequest, ResourceRequest
-from dlspawner.core.jobs import JobState
-from dlspawner.manager.acting import LeaderElector
-from dlspawner.manager.book import Transaction
-from dlspawner.manager.database import MIGRATIONS, open_engine, upgrade
-from dlspawner.manager.desk import AdmissionRequest
-from dlspawner.manager.notices import Recipient
-from dlspawner.manager.records import JobRecord, write_request
-from dlspawner.manager.store import Database
+from dlspawner.core.job import JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.unix_account import UidRange
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.engine import MIGRATIONS, open_engine, upgrade
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.model.notice import Recipient
+from dlspawner.manager.model.records import JobRecord, write_request
+from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, record, state
 
@@ -144,7 +144,7 @@ async def rows_of_everything(office: Office) -> tuple[dict[str, list[dict[str, A
         defaults = {
             "notice": None,
             "due": False,
-            "before_quota": False,
+            "exempt_from_quota": False,
             "reason": "",
             "approved": False,
             "folded": False,

@@ -1,0 +1,161 @@
+"""GPU-hours of jobs, by day: what was asked for, what was held, and what culling gave back.
+
+What is counted, of a job with GPUs:
+
+* *asked*: its GPUs, from submit until it ends, whether it waits or holds them;
+* *held*: its GPUs, from being let in until its pods are gone (the states that hold); what waits again after a
+  preemption holds nothing meanwhile;
+* *reclaimed*: its GPUs, after it was stopped for being unused: until its person asked for the server again, a day at
+  most. Nobody knows how long it would have gone on; who has not missed it for a day would have left it idle that long.
+
+Days are those of UTC. Spans may overlap in any way: each job is counted for itself. Events whose times go backwards,
+after a clock was set, count as if nothing had passed in between. Amounts are milli-GPU-seconds, rounded once for each
+job and day, so that what was written down for good and what is worked out anew are the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Self
+
+from dlspawner.core.job import JobState
+from dlspawner.core.units import GPU
+
+MISSED = timedelta(days=1)  # for so long, at most, GPUs count as reclaimed
+PER_HOUR = GPU * 3600  # milli-GPU-seconds of a GPU-hour
+_DAY = timedelta(days=1)
+_MICROSECOND = timedelta(microseconds=1)
+
+Step = tuple[datetime, JobState]  # since when a job was in a state
+Span = tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTime:
+    """Milli-GPU-seconds. ``used`` is what the GPUs computed, of what is ``measured``: held while that was known."""
+
+    requested: int = 0
+    allocated: int = 0
+    measured: int = 0
+    used: int = 0
+    reclaimed: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.requested + other.requested,
+            self.allocated + other.allocated,
+            self.measured + other.measured,
+            self.used + other.used,
+            self.reclaimed + other.reclaimed,
+        )
+
+    def hours(self) -> dict[str, float | None]:
+        """As GPU-hours; ``used`` is None where nothing was measured."""
+        told: dict[str, float | None] = {one.name: getattr(self, one.name) / PER_HOUR for one in fields(self)}
+        return told if self.measured else {**told, "used": None}
+
+
+NONE = GpuTime()
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    """One job: milli-GPUs, and its steps in their order.
+
+    ``since``: what was before is counted already. ``culled``: it was stopped for being unused; ``again``: when its
+    person next asked for the server.
+    """
+
+    gpus: int
+    steps: tuple[Step, ...]
+    since: datetime | None = None
+    culled: bool = False
+    requeued: datetime | None = None
+
+
+def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
+    """How much of a span is on which day; nothing of one that ends before it begins."""
+    begin, end = span[0].astimezone(UTC), span[1].astimezone(UTC)
+    while begin < end:
+        day = begin.date()
+        midnight = datetime.combine(day + _DAY, time(), UTC) if day < date.max else end
+        until = min(end, midnight)
+        yield day, until - begin
+        begin = until
+
+
+def requested(steps: Sequence[Step], until: datetime) -> list[Span]:
+    """When a job asked for GPUs or held them."""
+    return [span for span, state in _stays(steps, until) if state not in {JobState.ENDED, JobState.SUBMITTED}]
+
+
+def allocated(steps: Sequence[Step], until: datetime) -> list[Span]:
+    """When it held them."""
+    return [span for span, state in _stays(steps, until) if state.holds]
+
+
+def _stays(steps: Sequence[Step], until: datetime) -> Iterator[tuple[Span, JobState]]:
+    """For how long it was in which state; the last one lasts ``until``."""
+    latest: datetime | None = None
+    state = JobState.SUBMITTED
+    for at, found in steps:
+        now = at if latest is None else max(at, latest)
+        if latest is not None and now > latest:
+            yield (latest, min(now, max(until, latest))), state
+        latest, state = now, found
+    if latest is not None and until > latest:
+        yield (latest, until), state
+
+
+def reclaimed(life: JobTimeline, until: datetime) -> list[Span]:
+    """When its GPUs were free because it had been culled."""
+    if not life.culled or not life.steps or life.steps[-1][1] is not JobState.ENDED:
+        return []
+    ended = max(at for at, _ in life.steps)
+    return [(ended, min(until, ended + MISSED, life.requeued or until))]
+
+
+def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:
+    """What a life that has ended comes to for good; told a day after its end, as then nothing changes any more."""
+    return gpu_time_by_day(life, max(at for at, _ in life.steps) + MISSED) if life.steps else {}
+
+
+def gpu_time_by_day(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
+    """What it comes to, by day; what nobody measures is left 0."""
+    found: dict[date, GpuTime] = {}
+    parts: Mapping[str, Iterable[Span]] = {
+        "requested": requested(life.steps, until),
+        "allocated": allocated(life.steps, until),
+        "reclaimed": reclaimed(life, until),
+    }
+    for name, spans in parts.items():
+        for day, milli_seconds in total(life.gpus, _after(spans, life.since)).items():
+            found[day] = found.get(day, NONE) + GpuTime(**{name: milli_seconds})
+    return found
+
+
+def total(gpus: int, spans: Iterable[Span]) -> dict[date, int]:
+    """Milli-GPU-seconds by day."""
+    lengths: dict[date, timedelta] = {}
+    for span in spans:
+        for day, length in by_day(span):
+            lengths[day] = lengths.get(day, timedelta(0)) + length
+    return {day: (gpus * (length // _MICROSECOND) + 500_000) // 1_000_000 for day, length in lengths.items()}
+
+
+def _after(spans: Iterable[Span], since: datetime | None) -> Iterator[Span]:
+    for begin, end in spans:
+        yield (begin if since is None else max(begin, since)), end
+
+
+def measured(percents: Iterable[float], span: Span) -> dict[date, GpuTime]:
+    """Of GPUs whose mean utilisation is known in a span, one number in percent each."""
+    known = [min(100.0, max(0.0, percent)) for percent in percents]
+    found = {}
+    for day, length in by_day(span):
+        seconds = length / timedelta(seconds=1)
+        used = sum(known) / 100 * GPU * seconds
+        found[day] = GpuTime(measured=round(len(known) * GPU * seconds), used=round(used))
+    return found

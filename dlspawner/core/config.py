@@ -1,0 +1,314 @@
+"""The cluster and its teams as values: what administrators write in ``cluster.yaml`` and ``teams.yaml``.
+
+Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs whole as people write them; decisions
+count in milli-GPUs (``amounts``). Nothing here knows a file format;
+``dlspawner.settings`` reads and checks, everybody else is handed these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+from dlspawner.core.units import GPU
+from dlspawner.core.unix_account import UidRange
+
+DEFAULT_TEAM = "default"
+
+
+class SpecialPermission(Enum):
+    """What an ordinary job may never have; off for the whole cluster until switched on."""
+
+    ROOT = "root"
+    PRIVILEGED = "privileged"
+    HOST_NETWORK = "host_network"
+    HOST_PATHS = "host_paths"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMemory:
+    """CPU and memory together: of one GPU's share, of a default or of a limit."""
+
+    cpu_milli: int
+    memory_bytes: int
+
+    def times(self, factor: int) -> CpuMemory:
+        return CpuMemory(self.cpu_milli * factor, self.memory_bytes * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A Kubernetes toleration; ``None`` where the key is left out."""
+
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    seconds: int | None = None
+
+    def manifest(self) -> dict[str, str | int]:
+        known = {
+            "key": self.key,
+            "operator": self.operator,
+            "value": self.value,
+            "effect": self.effect,
+            "tolerationSeconds": self.seconds,
+        }
+        return {key: value for key, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuType:
+    """A kind of GPU as data: how it is asked for, where it is, and how much CPU and memory comes with each one."""
+
+    name: str
+    title: str
+    resource: str
+    per_gpu: CpuMemory
+    max_per_job: int
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    """The claim that holds a person's home directory."""
+
+    home_size: str = "10Gi"
+    storage_class: str | None = None
+    access_modes: tuple[str, ...] = ("ReadWriteOnce",)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityLevel:
+    """A named level; the higher one comes first."""
+
+    name: str
+    level: int
+
+
+PRIORITIES = (PriorityLevel("prod", 100), PriorityLevel("test", 10))  # of a cluster that names none
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClasses:
+    """Kubernetes' PriorityClasses of jobs; ``None`` leaves a pod without one."""
+
+    guaranteed: str | None = None
+    preemptible: str | None = None
+
+    def of(self, *, preemptible: bool) -> str | None:
+        return self.preemptible if preemptible else self.guaranteed
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingConfig:
+    """How jobs are queued and stopped for each other.
+
+    ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before its
+    notice begins; ``patience`` is how long a job may be passed by those behind it; ``half_life`` is after how long half
+    of what a team has used is forgotten.
+    """
+
+    notice: timedelta = timedelta(minutes=5)
+    min_run: timedelta = timedelta(minutes=10)
+    max_backfill_wait: timedelta = timedelta(minutes=30)
+    half_life: timedelta = timedelta(days=7)
+    classes: PriorityClasses = field(default_factory=PriorityClasses)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuJobs:
+    """How many jobs without GPUs one person, and one team, may have at once; ``None`` for any number.
+
+    ``allow_on_gpu_nodes``: they may also use the CPU and memory that come with GPUs, so that those may lie idle.
+    """
+
+    per_user: int | None = None
+    per_team: int | None = None
+    allow_on_gpu_nodes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Culling:
+    """When unused jobs are stopped, for teams and templates that say nothing else; ``None`` for never.
+
+    ``silent_ssh``: how long an open SSH session without a byte protects. ``keep_alive``: how long after their last real
+    use people may keep jobs by the button. ``gpu_busy``: percent from which a GPU is used. ``metrics_age``: what is
+    older, or has a larger gap, is not known. ``dry_run``: say what would be stopped, stop nothing, warn nobody; so it
+    is until an administrator has read what would be.
+    """
+
+    window: timedelta | None = None
+    preemptible_window: timedelta | None = None
+    lifetime: timedelta | None = None
+    silent_ssh: timedelta = timedelta(hours=1)
+    keep_alive: timedelta = timedelta(hours=24)
+    gpu_busy: float = 5.0
+    metrics_age: timedelta = timedelta(minutes=5)
+    dry_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """``cluster.yaml``: GPU types in the order the form shows them, and what a job without GPUs gets and may get."""
+
+    gpu_types: tuple[GpuType, ...]
+    cpu_only_default: CpuMemory
+    cpu_only_max: CpuMemory
+    special: frozenset[SpecialPermission] = frozenset()
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    default_template: str | None = None
+    accounts: UidRange = field(default_factory=UidRange)
+    priorities: tuple[PriorityLevel, ...] = PRIORITIES  # highest first
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
+    culling: Culling = field(default_factory=Culling)
+
+    def gpu_type(self, name: str) -> GpuType | None:
+        return next((kind for kind in self.gpu_types if kind.name == name), None)
+
+    @property
+    def gpu_resources(self) -> frozenset[str]:
+        """Every resource name that asks for a GPU, for ``rendering.hide_gpus``."""
+        return frozenset(kind.resource for kind in self.gpu_types)
+
+    def allowed_priorities(self, team: Team) -> tuple[PriorityLevel, ...]:
+        """The levels of a team's jobs, highest first; all of the cluster's for a team that names none."""
+        return tuple(one for one in self.priorities if not team.priorities or one.name in team.priorities)
+
+    def priority(self, team: Team, name: str | None) -> PriorityLevel | None:
+        """The level that a job asks for by name, or its team's default; ``None`` for one that the team may not use."""
+        if not name:
+            return self.default_priority(team)
+        return next((one for one in self.allowed_priorities(team) if one.name == name), None)
+
+    def default_priority(self, team: Team) -> PriorityLevel:
+        """The level of a job that asks for none: the lowest one of its team."""
+        return min(self.allowed_priorities(team), key=lambda one: one.level, default=PriorityLevel("", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class TeamMount:
+    """A claim of a team's data and where its jobs see it."""
+
+    claim: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TeamQuota:
+    """How many GPUs of one type a team is entitled to."""
+
+    gpu_type: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserCaps:
+    """GPUs that one member may hold: above ``soft`` only what is approved, above ``hard`` nothing."""
+
+    soft: int | None = None
+    hard: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWindows:
+    """How long a job may be idle before it is stopped; ``None`` means that another level (or nobody) says so."""
+
+    guaranteed: timedelta | None = None
+    preemptible: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The owner of a quota; a group of the same name in the Hub. ``members`` is only for Hubs without groups."""
+
+    name: str
+    title: str = ""
+    admins: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    quota: tuple[TeamQuota, ...] = ()
+    borrow_limit: int | None = None
+    user_caps: UserCaps = UserCaps()
+    priorities: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    mounts: tuple[TeamMount, ...] = ()
+    idle: IdleWindows = IdleWindows()
+    gid: int | None = None  # of the unix group that the team's data belongs to
+    record_terminals: bool = False  # of its jobs, by the SSH gateway
+    preempt_within_team: bool = (
+        False  # a job of higher priority may stop a guaranteed one of lower priority of this team
+    )
+
+    def entitled(self, gpu_type: str | None) -> int:
+        """The team's quota of a GPU type in milli-GPUs; 0 for what the file does not name."""
+        return GPU * sum(quota.gpus for quota in self.quota if quota.gpu_type == gpu_type)
+
+    def may_use(self, template: str) -> bool:
+        """An empty list of templates allows all of them."""
+        return not self.templates or template in self.templates
+
+
+@dataclass(frozen=True, slots=True)
+class TeamsConfig:
+    """``teams.yaml``: the teams in their order, and the people who may not work here at all.
+
+    ``templates``: the teams that may use each by its own word, none for all of them; ``borrowing``: those of them that
+    offer preemptible jobs. ``None`` where nobody has looked.
+    """
+
+    teams: tuple[Team, ...] = ()
+    blocked: frozenset[str] = frozenset()
+    templates: Mapping[str, Collection[str]] | None = None
+    borrowing: frozenset[str] | None = None
+
+    def team_of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
+        """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""
+        found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
+        return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether teams are entitled to anything; without that everybody may use all GPUs, within the caps."""
+        return any(team.quota for team in self.teams)
+
+    def has_limits(self, cluster: ClusterConfig) -> bool:
+        """Whether anything is counted: the Hub then asks before it makes a pod."""
+        jobs = cluster.cpu_jobs
+        return (
+            self.has_quota
+            or (jobs.per_user, jobs.per_team) != (None, None)
+            or any(team.borrow_limit is not None or team.user_caps != UserCaps() for team in self.teams)
+        )
+
+    def named(self, name: str) -> Team | None:
+        return next((team for team in self.teams if team.name == name), None)
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """What people call each team, by its name."""
+        return {team.name: team.title or team.name for team in self.teams}
+
+    def paying_team(self, name: str) -> Team | None:
+        """The team that pays for a job; who is in none has ``default``, which needs no entry."""
+        return self.named(name) or (Team(DEFAULT_TEAM) if name == DEFAULT_TEAM else None)
+
+
+_WORDS = {
+    SpecialPermission.ROOT: "root",
+    SpecialPermission.PRIVILEGED: "privileged containers",
+    SpecialPermission.HOST_NETWORK: "the host's network",
+    SpecialPermission.HOST_PATHS: "host paths",
+    SpecialPermission.DEVICES: "devices",
+}
+
+
+def format_permissions(permissions: Iterable[SpecialPermission]) -> str:
+    """Permissions as people read them: “root, host paths”."""
+    known = set(permissions)
+    return ", ".join(word for special, word in _WORDS.items() if special in known)

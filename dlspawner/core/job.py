@@ -1,0 +1,87 @@
+"""A job as the Manager knows it: who, for which team, at which cost, and where it stands in its life."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from dlspawner.core.config import SpecialPermission
+from dlspawner.core.resources import ResourceRequest
+
+
+class JobState(Enum):
+    """The life of a job, in its order. Only ``queued`` competes; a job of the other waiting states keeps its place."""
+
+    SUBMITTED = "submitted"
+    PENDING_APPROVAL = "pending-approval"
+    QUEUED = "queued"
+    LOGIN_REQUIRED = "login-required"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+    @property
+    def holds(self) -> bool:
+        """Whether a job in this state holds what it costs: from *admit* until its pods are gone."""
+        return self is _RUNNING or self is _STARTING or self is _STOPPING
+
+
+# Asked so often that even looking them up in the class would be seen.
+_QUEUED, _STARTING, _RUNNING, _STOPPING = JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The special permissions that a job asks for and the image that gets them; ``approved``: exactly these, for it."""
+
+    special: tuple[SpecialPermission, ...]
+    image: str = ""
+    approved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch on a named server. ``priority`` is the level's number.
+
+    ``submitted`` is its first submit time, whatever happened since; ``started`` is since when it runs, ``None`` before.
+    ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
+    when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
+    ``exempt_from_quota`` that nobody had a quota when it started, or nobody had asked: no quota takes away what it has.
+    ``refused`` is the Hub's own sentence why it does not start it as things are.
+    """
+
+    id: str
+    user: str
+    team: str
+    submitted: datetime
+    request: ResourceRequest = field(default_factory=ResourceRequest)
+    server: str = ""
+    template: str = ""
+    priority: int = 0
+    preemptible: bool = False
+    state: JobState = JobState.SUBMITTED
+    started: datetime | None = None
+    nodes: tuple[str | None, ...] = ()
+    notice: datetime | None = None
+    idle: bool = False
+    requeue: bool = False
+    approved: bool = False
+    exempt_from_quota: bool = False
+    special: Permissions | None = None
+    inadmissible: str = ""
+
+    @property
+    def holds(self) -> bool:
+        state = self.state
+        return state is _RUNNING or state is _STARTING or state is _STOPPING
+
+    @property
+    def terminating(self) -> bool:
+        """Whether what it holds will be free without anybody's doing more."""
+        return self.state is _STOPPING or (self.notice is not None and self.holds)
+
+    @property
+    def reserved(self) -> bool:
+        return self.state is _QUEUED and bool(self.nodes)

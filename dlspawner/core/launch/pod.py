@@ -1,0 +1,227 @@
+"""Pod manifests as plain camelCase trees: merge a fragment over a pod, and hide the GPUs that were not asked for.
+
+Merging follows Kubernetes' strategic merge where that matters: containers, volumes and environment by name, ports by
+number and protocol, mounts by path. Mappings merge leaf by leaf and any other list is replaced, except tolerations and
+pull secrets, which only ever add up. Nothing is changed in place, and merging the same fragment twice changes nothing.
+
+Refused: deleting by ``null``, which makes the result depend on who merges first.
+
+What a pod needs whose work container ``main`` is an image of the person's own, which nobody prepared for us.
+
+* An init container copies the bundle of the image ``ssh`` (sshd, its libraries, a busybox) to an emptyDir, and ``main``
+  sees it read-only at ``/dl``. Nothing is taken from the image and nothing is added to it.
+* ``main`` holds a lock on a file of another emptyDir as long as its first process lives; the login proxy waits for that
+  lock and ends. The kernel gives it up however the process ends, SIGKILL included, and nobody has to ask Kubernetes.
+
+Where no ``ssh`` image is configured the image must have an sshd, as this machine has on the embedded cluster.
+
+Pods that share a home directory: how they are found, and when they must share a node as well. Pure.
+
+A volume that is *ReadWriteOnce* is attached to one node at a time. A second pod on another node would wait for it in
+vain, with an event that no user understands, so such pods are told to be where the others are. A pod satisfies its own
+term, so the first one goes anywhere; a pod that has ended counts no longer.
+
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from dlspawner.core import naming, units
+from dlspawner.core.units import Manifest
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+_NVIDIA = {"name": VISIBLE_DEVICES, "value": "void"}
+# Runtimes of other vendors that hand out devices by a variable, where the cluster has GPUs of theirs. What only hides
+# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows nobody a GPU.
+_OTHERS = {"amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"}}
+
+_CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_REFERENCE = re.compile(r"\$\(([^)]+)\)")
+
+
+def merge_pod(pod: Manifest, fragment: Manifest) -> Manifest:
+    """A new pod: ``fragment`` merged over ``pod``; both are camelCase manifests, or both a ``spec``."""
+    merged: Manifest = _merge("", pod, fragment)
+    for container in _containers(merged):
+        if "env" in container:
+            container["env"] = _ordered(container["env"])
+    return merged
+
+
+def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
+    """A new pod in which only containers that ask for a GPU can see one.
+
+    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, whatever
+    the form, the template, a hook, ``envFrom`` or the image say, and left to the device plugin where one is; so is
+    ``AMD_VISIBLE_DEVICES`` on a cluster with GPUs of AMD.
+    """
+    hidden: Manifest = copy.deepcopy(pod)
+    vendors = {name.split("/")[0] for name in gpu_resources}
+    hiding = [_NVIDIA, *(one for vendor, one in _OTHERS.items() if vendor in vendors)]
+    names = {one["name"] for one in hiding}
+    for container in _containers(hidden):
+        others = [one for one in container.get("env") or [] if one.get("name") not in names]
+        if not _asks(container, gpu_resources):
+            others = [*copy.deepcopy(hiding), *others]
+        if others or "env" in container:
+            container["env"] = others
+    return hidden
+
+
+def _containers(pod: Manifest) -> list[Manifest]:
+    spec = pod.get("spec", pod)
+    return [container for name in _CONTAINER_LISTS for container in spec.get(name) or []]
+
+
+def _asks(container: Manifest, gpu_resources: Collection[str]) -> bool:
+    resources = container.get("resources") or {}
+    amounts = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests") for name in gpu_resources]
+    return any(units.parse_quantity(str(amount)) for amount in amounts)  # neither "0.0" nor what is no number is a GPU
+
+
+def _merge(key: str, old: Any, new: Any) -> Any:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        merged = {name: _merge(name, value, new[name]) if name in new else value for name, value in old.items()}
+        merged |= {name: value for name, value in new.items() if name not in old}
+        return copy.deepcopy(merged)
+    if isinstance(old, list) and isinstance(new, list):
+        if key in _SAME and all(isinstance(one, Mapping) for one in (*old, *new)):
+            return _merge_list(old, new, _SAME[key])
+        if key in _UNIONS:
+            return copy.deepcopy([*old, *(one for one in new if one not in old)])
+    return copy.deepcopy(new)
+
+
+def _merge_list(old: list[Any], new: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
+    merged = list(old)
+    for one in new:
+        index = next((index for index, other in enumerate(merged) if same(other, one)), None)
+        if index is None:
+            merged.append(copy.deepcopy(one))
+        elif "value" in one or "valueFrom" in one:
+            merged[index] = copy.deepcopy(one)  # value and valueFrom exclude each other
+        else:
+            merged[index] = _merge("", merged[index], one)
+    return merged
+
+
+def _same_name(one: Manifest, other: Manifest) -> bool:
+    return "name" in one and one["name"] == other.get("name")
+
+
+def _same_port(one: Manifest, other: Manifest) -> bool:
+    if _same_name(one, other):
+        return True
+    ports = [(port.get("containerPort"), port.get("protocol", "TCP")) for port in (one, other)]
+    return ports[0] == ports[1]
+
+
+def _same_path(one: Manifest, other: Manifest) -> bool:
+    return "mountPath" in one and one["mountPath"] == other.get("mountPath")
+
+
+_SAME: dict[str, Callable[[Manifest, Manifest], bool]] = {
+    "containers": _same_name,
+    "initContainers": _same_name,
+    "ephemeralContainers": _same_name,
+    "volumes": _same_name,
+    "env": _same_name,
+    "ports": _same_port,
+    "volumeMounts": _same_path,
+}
+_UNIONS = frozenset({"tolerations", "imagePullSecrets"})
+
+
+def _ordered(env: list[Any]) -> list[Any]:
+    """Every variable after those that its ``$(NAME)`` refers to, or Kubernetes would not expand it; else as it was."""
+    by_name = {one.get("name"): one for one in env if isinstance(one, Mapping)}
+    placed: dict[int, Any] = {}
+
+    def place(one: Any, asking: frozenset[str]) -> None:
+        if id(one) in placed:
+            return
+        text = one.get("value") if isinstance(one, Mapping) else None
+        for name in _REFERENCE.findall(text) if isinstance(text, str) else []:
+            if name in by_name and name not in asking:
+                place(by_name[name], asking | {name})
+        placed.setdefault(id(one), one)
+
+    for one in env:
+        place(one, frozenset())
+    return list(placed.values())
+
+
+BUNDLE = "/dl"
+BUNDLE_VOLUME = "dlspawner-ssh"
+LOGIN_SHELL = f"{BUNDLE}/bin/shell"
+ALIVE = "/run/dlspawner"
+ALIVE_VOLUME = "dlspawner-alive"
+
+_USUAL_SHELL, _BUNDLED_SHELL = ("/bin/sh",), (f"{BUNDLE}/bin/busybox", "sh")
+_COPY_TO = "/copy"
+_RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}}
+
+
+def init_container(image: str) -> Manifest:
+    """The container that brings the bundle of the image ``ssh``."""
+    return {
+        "name": BUNDLE_VOLUME,
+        "image": image,
+        "args": [_COPY_TO],
+        "securityContext": {"readOnlyRootFilesystem": True},
+        "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
+        "volumeMounts": [{"name": BUNDLE_VOLUME, "mountPath": _COPY_TO}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def shell(bundled: bool) -> tuple[str, ...]:
+    """What runs the job's ``start`` in ``main``."""
+    return _BUNDLED_SHELL if bundled else _USUAL_SHELL
+
+
+def volumes(bundled: bool) -> list[Manifest]:
+    names = [ALIVE_VOLUME, *([BUNDLE_VOLUME] if bundled else [])]
+    return [{"name": name, "emptyDir": {}} for name in names]
+
+
+def main_mounts(bundled: bool) -> list[Manifest]:
+    alive = {"name": ALIVE_VOLUME, "mountPath": ALIVE}
+    return [alive, {"name": BUNDLE_VOLUME, "mountPath": BUNDLE, "readOnly": True}] if bundled else [alive]
+
+
+def proxy_mounts() -> list[Manifest]:
+    return [{"name": ALIVE_VOLUME, "mountPath": ALIVE, "readOnly": True}]
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+MANY_NODES = "ReadWriteMany"
+
+
+def needs_home_node(pod: Mapping[str, Any] | None) -> bool:
+    """Whether every job with the pod's home directory has to be on its node, so that none starts without that node."""
+    affinity = (((pod or {}).get("spec") or {}).get("affinity") or {}).get("podAffinity") or {}
+    selectors = ((term.get("labelSelector") or {}).get("matchLabels") or {} for term in affinity.get(_REQUIRED) or ())
+    return any(naming.HOME_LABEL in labels for labels in selectors)
+
+
+def with_home_affinity(pod: Manifest, claim: str, access_modes: Collection[str]) -> Manifest:
+    """The pod with a label that names the claim it lives on and, if that is on one node at a time, affinity to it."""
+    spec, metadata = pod["spec"], pod["metadata"]
+    claims = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in spec.get("volumes") or ()]
+    if claim not in claims:
+        return pod
+    label = {naming.HOME_LABEL: naming.slug(claim)}
+    labelled = {**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **label}}}
+    if MANY_NODES in access_modes:
+        return labelled
+    affinity = spec.get("affinity") or {}
+    together = affinity.get("podAffinity") or {}
+    term = {"labelSelector": {"matchLabels": label}, "topologyKey": "kubernetes.io/hostname"}
+    together = {**together, _REQUIRED: [*(together.get(_REQUIRED) or ()), term]}
+    return {**labelled, "spec": {**spec, "affinity": {**affinity, "podAffinity": together}}}

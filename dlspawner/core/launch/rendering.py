@@ -1,0 +1,431 @@
+"""Rendering: a template, what the user chose and the facts of this launch become a fragment of a pod.
+
+The fragment is merged over KubeSpawner's pod: ``hide_gpus(merge_pod(pod, render(…)), cluster.gpu_resources)``. What
+every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
+storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
+
+A hole without a value is not an error of the program: :func:`render` answers ``Rejected`` and nothing is created.
+
+Holes: ``${name}`` in the texts of a template, filled leaf by leaf after the YAML is parsed.
+
+* A text that is one hole and nothing else takes the value with its type (a number stays a number); within other text a
+  hole is written out. Values are never searched for holes again and never become keys, so no value can change the
+  structure that an administrator wrote.
+* ``$$`` is a dollar. Any other ``$`` that does not begin ``${`` stays, so Kubernetes' ``$(POD_IP)`` and a shell's
+  ``$HOME`` pass untouched.
+* Kubernetes itself expands ``$(NAME)`` in commands and environment values. There a *value* has its dollars doubled, so
+  that it arrives as it was typed; and what must be text (commands, environment, labels) becomes text.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dlspawner.core import naming, units
+from dlspawner.core.config import TeamMount
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions
+from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.template import NOTEBOOK_CONTAINER, OptionKind, TeamDataAccess, Template
+from dlspawner.core.units import Manifest
+
+JOB_FILES = "/etc/dlspawner"
+JOB_DIRECTORY = "/job"  # how a path option says it
+HOME_VOLUME, FILES_VOLUME = "home", "job-files"
+START = f"{JOB_FILES}/start"
+
+# What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
+# `http_port`, or the page on how to get in.
+# The proxy, for templates the hole `login_proxy`, is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy
+# 4.6) kills what has not started within five seconds: on a busy node, everything. And each time it waits twice as long
+# before it looks again, after 20 s until 41: here each of its looks lasts until there is an answer, or the five seconds
+# that it gives a look.
+LOGIN_PROXY = """import asyncio
+from jupyter_server_proxy import handlers, standalone
+proxy = handlers.SuperviseAndProxyHandler
+look = proxy._http_ready_func
+async def ready(self, process):
+    while not await look(self, process):
+        await asyncio.sleep(0.2)
+    return True
+proxy._http_ready_func = ready
+standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
+"""
+PAGE_COMMAND = (
+    *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
+    *("python3", f"{JOB_FILES}/door.py", "{unix_socket}"),
+)
+
+_POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+
+# Files of the job's Secret that the container sees at a second place.
+_BINDS = {
+    "passwd": "/etc/passwd",
+    "group": "/etc/group",
+    "profile.sh": "/etc/profile.d/dlspawner.sh",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """What the spawner knows about this launch. The first block are names for holes, the second is for rendering only.
+
+    ``None`` means that there is none; a hole that names it is then refused with a sentence.
+    """
+
+    user: str
+    server: str
+    unix_name: str
+    job: str
+    pod_name: str
+    default_image: str | None = None
+    ssh_host: str | None = None
+    ssh_port: int | None = None
+
+    home_claim: str | None = None  # the claim with the person's home directory
+    team_mounts: tuple[TeamMount, ...] = ()  # of the team that was chosen
+    files_secret: str | None = None  # the job's Secret; None where the job needs no files
+    files: tuple[tuple[str, str], ...] = ()  # its (key, path below /etc/dlspawner)
+    ssh_image: str | None = None  # brings sshd to images of the person's own; None where they must have it
+
+
+_NOT_PLACEHOLDERS = frozenset({"home_claim", "team_mounts", "files_secret", "files", "ssh_image"})
+CONTEXT_PLACEHOLDERS = frozenset(field.name for field in fields(RenderContext)) - _NOT_PLACEHOLDERS
+CHOICE_PLACEHOLDERS = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
+PATH_PLACEHOLDERS = frozenset({"home", "notebook_dir", "job_directory"})
+PROGRAM_PLACEHOLDERS = frozenset({"login_proxy"})
+
+
+def placeholder_names(template: Template) -> frozenset[str]:
+    """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings``."""
+    return (
+        CONTEXT_PLACEHOLDERS
+        | CHOICE_PLACEHOLDERS
+        | PATH_PLACEHOLDERS
+        | PROGRAM_PLACEHOLDERS
+        | {option.name for option in template.options}
+    )
+
+
+def render(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest | InvalidOptions:
+    """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
+    try:
+        values = _values(template, choices, facts)
+        return _fragment(template, choices, facts, values)
+    except MissingValueError as missing:
+        option = template.option(missing.name)
+        what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
+        return InvalidOptions((f"“{template.title}” needs {what}, which is empty.",))
+
+
+def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
+    """Where the job logs to, as another job of the same person finds it: absolute, and below the home directory."""
+    if choices.log_dir is None:
+        return None
+    return _absolute(choices.log_dir, home, facts)
+
+
+def home_directory(template: Template, facts: RenderContext) -> str:
+    """The home directory inside the job."""
+    return str(substitute(template.home, _facts(facts)))
+
+
+def job_directory(facts: RenderContext, home: str) -> str:
+    """The directory of this job, made in the home directory by ``start``.
+
+    Not a mount of its own: a subPath is made by the kubelet, as root, where the person may not write.
+    """
+    return posixpath.join(home, "jobs", facts.job)
+
+
+def _facts(facts: RenderContext) -> dict[str, Any]:
+    return {name: getattr(facts, name) for name in CONTEXT_PLACEHOLDERS}
+
+
+def _values(template: Template, choices: SelectedOptions, facts: RenderContext) -> dict[str, Any]:
+    values = _facts(facts)
+    values |= {
+        "team": choices.team,
+        "gpus": choices.gpus,
+        "gpu_type": choices.gpu_type.name if choices.gpu_type else None,
+        "cpu": units.cpu(choices.amount.cpu_milli),
+        "memory": units.memory(choices.amount.memory_bytes),
+        "login_proxy": LOGIN_PROXY,
+        "home": home_directory(template, facts),
+    }
+    values["job_directory"] = job_directory(facts, values["home"])
+    values["notebook_dir"] = substitute(template.notebook_dir, values)
+    for name, value in choices.values:
+        option = template.option(name)
+        is_path = option is not None and option.kind is OptionKind.PATH and isinstance(value, str)
+        if name not in CHOICE_PLACEHOLDERS:
+            values[name] = _absolute(str(value), values["home"], facts) if is_path else value
+    return values
+
+
+def _absolute(path: str, home: str, facts: RenderContext) -> str:
+    absolute = posixpath.normpath(posixpath.join(home, path.removeprefix("~/")))
+    # A launch that is only imagined, of a job that has ended, has no directory.
+    if facts.job and in_job_directory(absolute):
+        return posixpath.join(job_directory(facts, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")
+    return absolute
+
+
+def in_job_directory(path: str) -> bool:
+    """Whether an option's path means the directory of whichever job it is used for."""
+    return path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")
+
+
+def _fragment(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> Manifest:
+    containers = [_work_container(template, choices, facts, values)]
+    if template.work_container != NOTEBOOK_CONTAINER:
+        containers.append(_login_proxy(template, facts, values))
+    base = {"containers": containers, **_pod(template, choices, facts)}
+    if _brings_ssh(template, facts):
+        base["initContainers"] = [launch_pod.init_container(str(facts.ssh_image))]
+    spec = merge_pod(base, substitute(template.pod, values))
+    if facts.files_secret is not None:
+        spec = _with_start(template, facts, spec)
+    metadata = {
+        "labels": substitute(dict(template.labels), values, ("labels",)),
+        "annotations": substitute(dict(template.annotations), values, ("annotations",)),
+    }
+    return {"metadata": {key: value for key, value in metadata.items() if value}, "spec": spec}
+
+
+def _work_container(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> Manifest:
+    resources = {"cpu": str(values["cpu"]), "memory": str(values["memory"])}
+    if choices.gpu_type is not None:
+        resources[choices.gpu_type.resource] = str(choices.gpus)
+    container: Manifest = {
+        "name": template.work_container,
+        "env": _environment(template, choices, facts, values),
+        "resources": {"limits": resources, "requests": dict(resources)},
+        "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # a failed job's last words reach its owner
+    }
+    if _is_watched(template):
+        container["volumeMounts"] += launch_pod.main_mounts(_brings_ssh(template, facts))
+    if template.endpoints:
+        container["ports"] = [{"name": one.name, "containerPort": one.port} for one in template.endpoints]
+    if template.mounts.home is not TeamDataAccess.NONE:
+        container["workingDir"] = values["home"]
+    if template.option("image") is not None:
+        container["image"] = _needed("image", values)
+    if template.work_container == NOTEBOOK_CONTAINER:
+        container["args"] = _command(template, values)
+    return container
+
+
+def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, Any]) -> Manifest:
+    """The container that answers the Hub where the person's own image can not; it sees none of the person's files."""
+    return {
+        "name": NOTEBOOK_CONTAINER,
+        "args": _command(template, values),
+        "env": [_POD_IP, {"name": "HOME", "value": "/nonexistent"}],
+        "volumeMounts": _file_mounts(facts) + (launch_pod.proxy_mounts() if _is_watched(template) else []),
+    }
+
+
+def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
+    if not template.command:
+        port = values.get(HTTP_PORT)
+        return [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
+    filled: list[Any] = substitute(list(template.command), values, ("args",))
+    return filled
+
+
+def _environment(
+    template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
+) -> list[Manifest]:
+    plain = {"HOME": values["home"], "USER": facts.unix_name, "LOGNAME": facts.unix_name}
+    if template.work_container == NOTEBOOK_CONTAINER:
+        plain["JUPYTERHUB_ROOT_DIR"] = values["notebook_dir"]
+    if choices.log_dir is not None:
+        plain["DLSPAWNER_LOG_DIR"] = values["log_dir"]
+    if template.mounts.job_directory and template.mounts.home is TeamDataAccess.READ_WRITE:
+        plain["DLSPAWNER_JOB_DIR"] = values["job_directory"]
+    return [_POD_IP, *({"name": name, "value": escape_expansion(str(value))} for name, value in plain.items())]
+
+
+def _storage_mounts(template: Template, facts: RenderContext, home_directory: str) -> list[Manifest]:
+    mounts: list[Manifest] = []
+    if template.mounts.home is not TeamDataAccess.NONE:
+        mounts.append(_mount(HOME_VOLUME, home_directory, template.mounts.home is TeamDataAccess.READ_ONLY))
+    if template.mounts.team_data is not TeamDataAccess.NONE:
+        only_read = template.mounts.team_data is TeamDataAccess.READ_ONLY
+        mounts += [_mount(_team_volume(one), one.path, only_read or one.read_only) for one in facts.team_mounts]
+    return mounts
+
+
+def _file_mounts(facts: RenderContext) -> list[Manifest]:
+    if facts.files_secret is None:
+        return []
+    places = {path: _BINDS[path] for _, path in facts.files if path in _BINDS}
+    binds = [_mount(FILES_VOLUME, place, read_only=True) | {"subPath": path} for path, place in places.items()]
+    return [_mount(FILES_VOLUME, JOB_FILES, read_only=True), *binds]
+
+
+def _mount(volume: str, path: str, read_only: bool) -> Manifest:
+    return {"name": volume, "mountPath": path} | ({"readOnly": True} if read_only else {})
+
+
+def _pod(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest:
+    pod: Manifest = {
+        "volumes": _volumes(template, facts),
+        "terminationGracePeriodSeconds": int(template.grace_period.total_seconds()),
+    }
+    kind = choices.gpu_type
+    if kind is not None and kind.node_selector:
+        pod["nodeSelector"] = dict(kind.node_selector)
+    if kind is not None and kind.tolerations:
+        pod["tolerations"] = [toleration.manifest() for toleration in kind.tolerations]
+    return pod
+
+
+def _volumes(template: Template, facts: RenderContext) -> list[Manifest]:
+    volumes: list[Manifest] = launch_pod.volumes(_brings_ssh(template, facts)) if _is_watched(template) else []
+    if template.mounts.home is not TeamDataAccess.NONE:
+        claim = {"persistentVolumeClaim": {"claimName": facts.home_claim}}
+        volumes.append({"name": HOME_VOLUME} | (claim if facts.home_claim else {"emptyDir": {}}))
+    if template.mounts.team_data is not TeamDataAccess.NONE:
+        claims = {_team_volume(mount): mount.claim for mount in facts.team_mounts}
+        volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
+    if facts.files_secret is not None:
+        items = [{"key": key, "path": path} | ({"mode": 0o444} if path in _BINDS else {}) for key, path in facts.files]
+        secret = {"secretName": facts.files_secret, "defaultMode": 0o400, "items": items}
+        volumes.append({"name": FILES_VOLUME, "secret": secret})
+    return volumes
+
+
+def _team_volume(mount: TeamMount) -> str:
+    return naming.slug(f"team-{mount.claim}")
+
+
+def _with_start(template: Template, facts: RenderContext, spec: Manifest) -> Manifest:
+    """Let the containers begin with the job's ``start``: an init for each, sshd beside the work, the end together."""
+    begins: dict[str, list[str]] = {}
+    if template.work_container != NOTEBOOK_CONTAINER:
+        begins[NOTEBOOK_CONTAINER] = ["/bin/sh", START, "--login-proxy"]
+    if template.ssh is not None:
+        shell = launch_pod.shell(_brings_ssh(template, facts))
+        begins[template.work_container] = [*shell, START, *(["--main"] if _is_watched(template) else [])]
+    wrapped = []
+    for container in spec["containers"]:
+        if container["name"] in begins:
+            original = [*container.get("command", []), *container.get("args", [])]
+            wrapped.append({**container, "command": begins[container["name"]], "args": original})
+        else:
+            wrapped.append(container)
+    return {**spec, "containers": wrapped}
+
+
+def _is_watched(template: Template) -> bool:
+    """Whether the work container is ``main`` and begins with ``start``, so that the login proxy can see it end."""
+    return template.work_container != NOTEBOOK_CONTAINER and template.ssh is not None
+
+
+def _brings_ssh(template: Template, facts: RenderContext) -> bool:
+    return _is_watched(template) and bool(facts.ssh_image)
+
+
+def _needed(name: str, values: Mapping[str, Any]) -> Any:
+    if values.get(name) is None:
+        raise MissingValueError(name)
+    return values[name]
+
+
+_TOKEN = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+# Where Kubernetes wants text, and where it expands $(NAME) once more.
+_TEXT_PARENTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+_EXPANDED_LISTS = frozenset({"command", "args"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A hole and where it is; ``name`` is ``None`` when the text after ``${`` is no name."""
+
+    path: tuple[str | int, ...]
+    name: str | None
+    text: str
+
+
+class MissingValueError(Exception):
+    """A hole has no value at this launch."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[Placeholder]:
+    """Every hole in a tree of mappings, sequences and leaves; holes in keys are found too, to be refused."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from (Placeholder(path, None, hole.text) for hole in find_placeholders(key))
+            yield from find_placeholders(value, (*path, key))
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from find_placeholders(value, (*path, index))
+    elif isinstance(tree, str):
+        for match in _TOKEN.finditer(tree):
+            if match.group() != "$$":
+                name = match.group(1)
+                yield Placeholder(path, name if name and _NAME.fullmatch(name) else None, match.group())
+
+
+def substitute(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
+    """A new tree with every hole filled; ``MissingValueError`` for one whose value is ``None`` or not there."""
+    if isinstance(tree, Mapping):
+        return {key: substitute(value, values, (*path, key)) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [substitute(value, values, (*path, index)) for index, value in enumerate(tree)]
+    return _substitute_text(tree, values, path) if isinstance(tree, str) else tree
+
+
+def escape_expansion(value: str) -> str:
+    """The text that Kubernetes turns back into ``value`` where it expands ``$(NAME)`` and ``$$``."""
+    return re.sub(r"\$\$+|\$(?=\(|\Z)", lambda run: run.group() * 2, value)
+
+
+def _substitute_text(text: str, values: Mapping[str, Any], path: tuple[str | int, ...]) -> Any:
+    expanded = _is_expanded(path)
+    whole = _TOKEN.fullmatch(text)
+    if whole and whole.group(1) is not None and not expanded and not _TEXT_PARENTS.intersection(path):
+        return _value(whole.group(1), values)
+
+    def one(match: re.Match[str]) -> str:
+        if match.group() == "$$":
+            return "$"
+        written = _written(_value(match.group(1) or "", values))
+        return escape_expansion(written) if expanded else written
+
+    return _TOKEN.sub(one, text)
+
+
+def _is_expanded(path: tuple[str | int, ...]) -> bool:
+    parent = path[-2] if len(path) > 1 else None
+    return parent in _EXPANDED_LISTS or (path[-1:] == ("value",) and "env" in path[-3:-1])
+
+
+def _value(name: str, values: Mapping[str, Any]) -> Any:
+    value = values.get(name)
+    if value is None:
+        raise MissingValueError(name)
+    return value
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,230 @@
+"""Quota: may this job start now, and if not, why not and what then?
+
+* *Guaranteed* jobs are charged to their team's quota of a GPU type, and start on the team's share of the nodes
+  (``shares``): there nobody else's guaranteed jobs are, and preemptible ones leave for them. They start elsewhere too
+  where nobody's share suffers: on GPUs that belong to no share; anywhere when their own share is not what it should be
+  (a node is closed, somebody's job is misplaced, no node of it suits the job), or when quotas can not be laid out.
+  There they leave to other teams what these wait for (``guests``).
+* *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and nobody is stopped for them.
+* Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
+
+A team inside its quota, whose quota is laid out without splitting what could be on one node, therefore waits no longer
+than on a cluster of its own, but for the notice and the minimum run time of those who leave. Splitting: three quotas of
+5 on two nodes of 8 leave the third one 3 and 2. Where quotas can not be laid out, or the team's nodes are away, nobody
+who came later takes the nodes from a job that has waited for ``patience``.
+
+Advice: what would start at once instead of what has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from dlspawner.core.config import ClusterConfig, GpuType
+from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling import limits, queue
+from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, queue_key
+from dlspawner.core.scheduling.guaranteed import NodeSearch
+from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
+from dlspawner.core.scheduling.queue import blocked_by, nodes_kept_for_blocking_job
+from dlspawner.core.units import GPU, counted, shown
+
+# Reasons that hold for whoever is behind in the same lane and asks for the same.
+_FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_FIT, Reason.BLOCKED_BY_EARLIER, Reason.VICTIMS_TERMINATING})
+
+
+def admit(request: Job, world: ClusterState, now: datetime) -> Decision:
+    """Whether a job that holds nothing yet may start now.
+
+    A job that is in the queue already is not refused: what can not be today (a node is away, a quota was lowered) may
+    be tomorrow, so it waits for the same reason.
+    """
+    found = evaluate(request, world, now)
+    if isinstance(found, Refuse) and request.state is not JobState.SUBMITTED:
+        found = Blocked(found.reason, found.sentence)
+    if isinstance(found, Blocked):
+        return MustWait(found.reason, found.sentence, queue.position(request, world, now), found.until)
+    return found
+
+
+def schedule(
+    world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None
+) -> Iterator[tuple[Job, Admit | Preempt]]:
+    """One pass over the queue: every job that may start or have others stopped for it, in the order of the queue.
+
+    Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
+    notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
+    decided, by a fault of ours, is told to ``failed`` and passed over; without that the fault is the caller's.
+    """
+    vain = _SkipCache(world)
+    for job in queue.order(world, now):
+        if job.id not in world.jobs or (not job.reserved and vain.for_all_like(job)):
+            continue  # a promise is of its own: what holds for others of the lane may hold because of it
+        try:
+            found = evaluate(job, world, now)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(job, error)
+            continue
+        if isinstance(found, Admit | Preempt):
+            yield job, found
+        elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.reserved:
+            vain.note(job, found.reason)
+
+
+class _SkipCache:
+    """What a pass has found out about those who can not start, for those who are behind them in their lanes."""
+
+    def __init__(self, world: ClusterState) -> None:
+        self._world = world
+        self._lanes: set[QueueKey] = set()
+        self._charges: set[tuple[str, ResourceRequest]] = set()
+        self._turns: dict[
+            tuple[str, ResourceRequest], tuple[datetime, str]
+        ] = {}  # and when the one that is held up came
+        self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
+
+    def for_all_like(self, job: Job) -> bool:
+        """Whether it is in vain to ask for this job."""
+        alike = (self._payer(job), job.request)
+        if queue_key(job) in self._lanes or alike in self._charges:
+            return True
+        before = self._turns.get(alike)
+        if before is not None and before < (job.submitted, job.id):
+            return True  # who came earlier may come first
+        pod = job.request.pods[0]
+        known = self._too_large.get(self._size(job), ())
+        return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
+
+    def note(self, job: Job, reason: Reason) -> None:
+        """This job can not start."""
+        alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
+        payer = self._world.team(job.team)
+        if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
+            self._turns[alike] = (job.submitted, job.id)
+        elif reason is Reason.NO_FIT and len(job.request.pods) == 1:
+            self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
+        elif (
+            reason is Reason.TEAM_QUOTA
+            and kind is not None
+            and self._world.available_quota(job.team, kind) <= 0
+            and not (payer and payer.preempt_within_team)  # there a smaller job may stop somebody
+        ):
+            self._lanes.add(queue_key(job))
+        else:
+            self._charges.add(alike)
+
+    @staticmethod
+    def _payer(job: Job) -> str:
+        return "" if job.preemptible else job.team
+
+    def _size(self, job: Job) -> object:
+        pod = job.request.pods[0]
+        return (self._payer(job), job.request.gpu_type, pod.gpus, pod.resource, pod.placement, len(job.request.pods))
+
+
+def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> Job:
+    """The job from its admission on."""
+    return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not world.teams.has_quota)
+
+
+def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
+    """``admit`` without the words for a page."""
+    stopped = limits.inadmissible(request, world) or limits.caps(request, world)
+    if stopped is not None:
+        return stopped
+    kind = request.request.gpu_type
+    if kind is not None and not world.capacity(kind):
+        return Blocked(Reason.NO_FIT, f"No node has GPUs of type {kind} now; this job waits until one has.")
+    if kind is None or request.preemptible:
+        return _idle(request, world, now)
+    short = request.request.gpus - world.available_quota(request.team, kind, request)
+    over = Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world)) if short > 0 else None
+    if over is not None and not (request.reserved or _own_may_leave(request, kind, short, world)):
+        return over
+    found = NodeSearch(request, kind, max(0, short), world, now).decide()
+    # Nobody of the own team can leave: more room would not help.
+    return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_FIT else found
+
+
+def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:
+    """Whether jobs of the own team have to be stopped for what is missing of its quota, and are enough for it."""
+    team = world.team(request.team)
+    missing = short - world.releasing(request.team, kind)
+    enough = missing <= world.reclaimable_below(request.team, kind, request.priority)
+    return team is not None and team.preempt_within_team and missing > 0 and enough
+
+
+def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
+    team = world.team(request.team)
+    title = (team.title or team.name) if team else request.team
+    quota, promised = world.quota(request.team, kind), world.reserved(request.team, kind)
+    held = world.guaranteed(request.team, kind) - promised
+    if request.reserved and request.id in world.jobs:
+        promised -= request.request.gpus
+    are = "is" if promised == GPU else "are"
+    others = f", and {shown(promised)} {are} promised to others of the team" if promised else ""
+    asked = shown(request.request.gpus)
+    return f"Team {title} uses {shown(held)} of its {counted(quota)} of type {kind}{others}; this job needs {asked}."
+
+
+def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
+    """A job that nobody is stopped for: where there is room."""
+    ahead, kept = nodes_kept_for_blocking_job(request, world, now)
+    nodes = find_free_nodes(request, world, kept)
+    if nodes is not None:
+        return Admit(nodes)
+    if kept and find_free_nodes(request, world, frozenset()) is not None:
+        return blocked_by(ahead)
+    return Blocked(Reason.NO_FIT, no_fit_message(request, world))
+
+
+def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:
+    """What would start at once instead: fewer GPUs, another type, preemptible; nothing for jobs of several pods."""
+    kind = request.request.gpu_type
+    if kind is None or len(request.request.pods) != 1 or request.request.gpus % GPU:
+        return ()
+    asked = request.request.gpus
+    kinds = {one.name: one for one in world.cluster.gpu_types}
+    if kind not in kinds:
+        return ()
+    tries = [(kind, asked, True)]
+    tries += [(kind, fewer, False) for fewer in range(asked - GPU, 0, -GPU)]
+    tries += [(name, asked, False) for name in kinds if name != kind]
+    tries += [(name, asked, True) for name in kinds if name != kind]
+    found: dict[tuple[str, bool], Alternative] = {}
+    for name, gpus, preemptible in tries:
+        if (
+            (name, False) in found
+            or (name, preemptible) in found
+            or (preemptible and request.preemptible and name == kind)
+        ):
+            continue
+        other = replace(
+            request,
+            request=_resized(request.request, kinds[name], gpus, world.cluster),
+            preemptible=preemptible or request.preemptible,
+            state=JobState.SUBMITTED,
+            nodes=(),
+        )
+        if isinstance(evaluate(other, world, now), Admit):
+            found[name, preemptible] = Alternative(name, gpus, other.preemptible)
+    return tuple(found.values())
+
+
+def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: ClusterConfig) -> ResourceRequest:
+    """The same job with so many GPUs of that type, and the CPU and memory that belong to them."""
+    share, pod = kind.per_gpu.times(gpus // GPU), charge.pods[0]
+    old = cluster.gpu_type(charge.gpu_type or "")
+    kept = tuple(pair for pair in pod.placement.selector if old is None or pair not in old.node_selector)
+    tolerations = pod.placement.tolerations + kind.tolerations
+    selector = tuple(sorted(dict((*kept, *kind.node_selector)).items()))
+    placement = replace(pod.placement, selector=selector, tolerations=tolerations)
+    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement)
+    return ResourceRequest(kind.name, (resized,))

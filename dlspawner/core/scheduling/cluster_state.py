@@ -1,0 +1,530 @@
+"""The world at one moment, as the Manager knows it: nodes, and jobs that hold something or want something.
+
+``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``World`` is the same
+with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and is at
+any time what building it anew would give (``tests/core/test_world.py``).
+
+What is held, and by whom:
+
+* A job holds its charge from the moment it is admitted until its pods are gone: in the states ``starting`` (that is a
+  reservation until its pods are seen), ``running`` and ``stopping``.
+* ``Job.nodes`` says where: as ``Admit`` assumed, until the pods are bound, and then where they are. What is on no
+  known node (``None``) counts for quotas only.
+* A queued job with ``nodes`` has a *promise*: somebody was asked to leave for it. It counts for its team and its user
+  as if it were held. Others may use what is promised only as far as those who leave will make up for it.
+
+Refused: a World that is copied for every change, which costs more than the decision.
+
+Decayed usage: how much a team has used lately, of which half is forgotten after every half-life.
+
+While a team holds ``rate`` milli-GPUs its usage *u* obeys *du/dt = rate − λu*, which has a closed solution; so nothing
+needs to run in the background, and how often somebody asks changes nothing.
+
+Holdings: what the jobs of one team hold or were promised, counted where somebody asks for it.
+
+All but ``cpu_jobs`` are milli-GPUs. Read them by ``get``: what was never counted is not there, what is gone may be 0.
+
+Nodes as they were before they lost something or went: for a day, what would fit there waits and is not refused.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, cast
+
+from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node, NodePlacement, has_type
+from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, NodePool, Resources
+from dlspawner.core.scheduling.quota_layout import QuotaLayout, TeamNodes
+from dlspawner.core.units import GPU
+
+_MOST_POOLS, _MOST_FACTS = 200, 20_000
+_QUEUED, _ENDED = JobState.QUEUED, JobState.ENDED  # looking them up in the class would be seen
+
+# Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
+# together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
+QueueKey = tuple[str, str | None]
+JobOrderKey = tuple[int, datetime, str]  # the order within a team
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that a decision may depend on, apart from the time."""
+
+    cluster: ClusterConfig
+    teams: TeamsConfig = field(default_factory=TeamsConfig)
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()  # that hold or want something; ended ones are left out
+    usage: tuple[tuple[str, DecayedUsage], ...] = ()  # by team
+    away: tuple[Node, ...] = ()  # as they were before they lost something or went
+
+
+def queue_key(job: Job) -> QueueKey:
+    """Where a job waits; its team's lane within it orders by ``key``."""
+    kind = job.request.gpu_type
+    return ("" if job.preemptible or kind is None else job.team, kind)
+
+
+def job_order_key(job: Job) -> JobOrderKey:
+    return (-job.priority, job.submitted, job.id)
+
+
+class ClusterState:
+    """A snapshot with everything counted. ``put`` and ``put_node``, ``remove`` and ``remove_node`` change it."""
+
+    def __init__(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
+        self.cluster, self.teams = cluster, teams
+        self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
+        self.jobs: dict[str, Job] = {}
+        self.rooms: dict[str, NodeInfo] = {}
+        self.closed: set[str] = set()  # of them those that take no new jobs
+        self.away = Remembered()
+        self.usage: dict[str, DecayedUsage] = {}
+        self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
+        self._held: dict[str, TeamUsage] = {}  # by team
+        self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
+        self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
+        self._shares: QuotaLayout | None = None  # as far as somebody has asked for them
+        # What was found out since the last change: of anything, of a team's jobs, nodes or files, of nodes or files.
+        self.memo: dict[object, Any] = {}
+        self._team_memos: dict[str, dict[object, Any]] = {}
+        self._lasting: dict[object, Any] = {}
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> ClusterState:
+        world = cls(snapshot.cluster, snapshot.teams)
+        world.usage = dict(snapshot.usage)
+        world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
+        world.closed = {node.name for node in snapshot.nodes if not node.open}
+        world.away.rooms = {node.name: world._node_info(node) for node in snapshot.away}
+        world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
+        for job in world.jobs.values():
+            world._count(job, 1, sort=False)
+        for teams in world.queues.values():
+            for keys in teams.values():
+                keys.sort()
+        return world
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            self.cluster,
+            self.teams,
+            tuple(room.node for room in self.rooms.values()),
+            tuple(self.jobs.values()),
+            tuple(self.usage.items()),
+            tuple(room.node for room in self.away.rooms.values()),
+        )
+
+    # changes
+
+    def put(self, job: Job) -> None:
+        """The job as it is now; one that has ended is forgotten."""
+        self.remove(job.id)
+        if job.state is not _ENDED:
+            self._team_memos.pop(job.team, None)
+            self.jobs[job.id] = job
+            self._count(job, 1)
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job; one that is not known is forgotten already."""
+        job = self.jobs.get(job_id)
+        self.memo.clear()
+        if job is not None:
+            self._team_memos.pop(job.team, None)
+            self._count(job, -1)
+            del self.jobs[job_id]
+
+    def put_node(self, node: Node) -> None:
+        """The node as it is now."""
+        self._forget()
+        old = self.rooms.get(node.name)
+        self.away.changed(node.name, old, node)
+        room = self._node_info(node)
+        self._settle(room)
+        (self.closed.discard if node.open else self.closed.add)(node.name)
+        if old is None or _lies(old.node) != _lies(node):
+            self._shares = None
+        for pool in self._pools.values():
+            pool.put(room)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone; what its jobs hold counts for quotas until they are gone, too."""
+        room = self.rooms.pop(name, None)
+        self.closed.discard(name)
+        if room is None:
+            return
+        self.away.changed(name, room, None)
+        jobs = {*room.allocations, *room.reservations}
+        if jobs:
+            self._homeless[name] = jobs
+        for pool in self._pools.values():
+            pool.remove(name)
+        self._forget()
+        self._shares = None
+
+    def recall(self, node: Node, since: datetime | None) -> None:
+        """A node as it once was, before any node is put: what has all that it had then need not be remembered."""
+        self.away.recall(self._node_info(node), since)
+        self._forget()
+
+    def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
+        """Files were read anew."""
+        self.cluster, self.teams = cluster, teams
+        self._teams.clear()
+        self._forget()
+        for room in (*self.rooms.values(), *self.away.rooms.values()):
+            room.gpu_share = self._kept(room.node)
+            room.cache.clear()
+        self._pools.clear()
+        self._shares = None
+
+    def _forget(self) -> None:
+        """Nodes or files have changed, on which everything depends that was found out."""
+        for memo in (self.memo, self._team_memos, self._lasting):
+            memo.clear()
+
+    def tick(self, now: datetime) -> None:
+        """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
+        if self.away.forget(now):
+            self._forget()
+        half_life = self.cluster.scheduling.half_life
+        for team in {*self._held, *self.usage}:
+            held = self._held_by(team)
+            milli = sum(held.guaranteed.values()) + sum(held.borrowed.values())
+            if milli or team in self.usage:
+                old = self.usage.get(team) or DecayedUsage(0.0, now)
+                self.usage[team] = old.advanced_to(now, half_life, milli)
+
+    # questions
+
+    def team_cache(self, team: str) -> dict[object, Any]:
+        """What was found out of a team that depends on its own jobs, nodes and files, and on nobody else's jobs."""
+        found = self._team_memos.get(team)
+        if found is None:
+            found = self._team_memos[team] = {}
+        return found
+
+    def config_cache(self, name: object, find: Callable[[], Found]) -> Found:
+        """What nodes and files alone decide: found out once until one of them changes."""
+        known: Found | ClusterState = self._lasting.get(name, self)
+        if known is self:
+            if len(self._lasting) >= _MOST_FACTS:
+                self._lasting.clear()
+            known = self._lasting[name] = find()
+        return cast(Found, known)
+
+    def team(self, name: str) -> Team | None:
+        if name not in self._teams:
+            self._teams[name] = self.teams.paying_team(name)
+        return self._teams[name]
+
+    def quota(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""
+        return self.config_cache(("quota", team, gpu_type), lambda: self._quota(team, gpu_type))
+
+    def _quota(self, team: str, gpu_type: str) -> int:
+        if not self.teams.has_quota:
+            return self.capacity(gpu_type)
+        known = self.team(team)
+        return known.entitled(gpu_type) if known else 0
+
+    def available_quota(self, team: str, gpu_type: str, request: Job | None = None) -> int:
+        """What is left of a team's quota, negative after it was lowered; what the request was promised is its own."""
+        own = request.request.gpus if request and request.reserved and request.id in self.jobs else 0
+        return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
+
+    def guaranteed(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs that are charged to a team's quota, promises included."""
+        return self._held_by(team).guaranteed.get(gpu_type, 0)
+
+    def reserved(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs of them that nobody of the team holds yet."""
+        return self._held_by(team).reserved.get(gpu_type, 0)
+
+    def reserved_by_user(self, team: str, user: str) -> int:
+        """Milli-GPUs of all types that were promised to a user on a team's account."""
+        return self._held_by(team).reserved_by_user.get(user, 0)
+
+    def releasing(self, team: str, gpu_type: str) -> int:
+        """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
+        return self._held_by(team).releasing.get(gpu_type, 0)
+
+    def reclaimable_below(self, team: str, gpu_type: str, priority: int) -> int:
+        """Milli-GPUs of a team's quota that jobs of a lower priority hold and do not leave already."""
+        levels = self._held_by(team).levels.get(gpu_type)
+        return sum(milli for level, milli in levels.items() if level < priority) if levels else 0
+
+    def borrowed(self, team: str, gpu_type: str | None = None) -> int:
+        """Milli-GPUs that a team's preemptible jobs hold, of one type or of all."""
+        borrowed = self._held_by(team).borrowed
+        return sum(borrowed.values()) if gpu_type is None else borrowed.get(gpu_type, 0)
+
+    def over_quota(self, team: str, gpu_type: str) -> int:
+        """By how much what a team holds is more than its quota; negative within it."""
+        return self.guaranteed(team, gpu_type) + self.borrowed(team, gpu_type) - self.quota(team, gpu_type)
+
+    def held_by(self, team: str, user: str) -> int:
+        """Milli-GPUs of all types that a user holds on a team's account, promises included."""
+        return self._held_by(team).by_user.get(user, 0)
+
+    def cpu_jobs(self, team: str, user: str | None = None) -> int:
+        """How many jobs without GPUs a user of a team, or the whole team, has."""
+        jobs = self._held_by(team).cpu_jobs
+        return sum(jobs.values()) if user is None else jobs.get(user, 0)
+
+    def usage_of(self, team: str, now: datetime) -> float:
+        """Decayed usage in relation to the team's quota, so that larger teams may use more."""
+        usage = self.usage.get(team)
+        if usage is None:
+            return 0.0
+        known = self.team(team)
+        weight = sum(quota.gpus for quota in known.quota) if known else 0
+        return usage.at(now, self.cluster.scheduling.half_life) / max(1, weight)
+
+    def capacity(self, gpu_type: str) -> int:
+        """Milli-GPUs of a type on all nodes, open or not."""
+        return self._quota_layout().capacity(gpu_type)
+
+    def quota_by_team(self, gpu_type: str) -> TeamNodes:
+        """The teams' shares of a type; empty while no team is configured, or quotas are more than there is."""
+        return self._quota_layout().layout(gpu_type)
+
+    def quota_by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
+        """The same layout by node: which team has how much of it; nodes without GPUs of the type are left out."""
+        return self._quota_layout().by_node(gpu_type)
+
+    def unassigned(self, gpu_type: str) -> dict[str, int]:
+        """What is in no team's share, by node; nothing while there is no layout."""
+        return self._quota_layout().unassigned(gpu_type)
+
+    def _quota_layout(self) -> QuotaLayout:
+        if self._shares is None:
+            self._shares = QuotaLayout(self.cluster, self.teams, [room.node for room in self.rooms.values()])
+        return self._shares
+
+    def pool(self, resource: str, placement: NodePlacement) -> NodePool:
+        """The nodes where a pod with this placement may be, by what is free of a resource."""
+        name = (resource, placement)
+        pool = self._pools.get(name)
+        if pool is None:
+            if len(self._pools) >= _MOST_POOLS:
+                self._pools.clear()
+            pool = self._pools[name] = NodePool(resource, placement, self.rooms.values())
+        return pool
+
+    def _node_info(self, node: Node) -> NodeInfo:
+        room = NodeInfo.empty(node)
+        room.gpu_share = self._kept(node)
+        return room
+
+    def _kept(self, node: Node) -> Resources:
+        """CPU and memory that jobs without GPUs leave to the GPUs of a node, as far as jobs may have those."""
+        if self.cluster.cpu_jobs.allow_on_gpu_nodes:
+            return NO_RESOURCES
+        if not node.gpus:
+            return NO_RESOURCES
+        cpu = memory = 0
+        others = dict(node.others.gpus)
+        for kind in self.cluster.gpu_types:
+            if has_type(node, kind):
+                gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
+                cpu += gpus * kind.per_gpu.cpu_milli
+                memory += gpus * kind.per_gpu.memory_bytes
+        return Resources(0, cpu, memory)
+
+    # counting
+
+    def _settle(self, room: NodeInfo) -> None:
+        """Put a fresh room in the place of an old one, with the jobs that are there."""
+        name = room.node.name
+        old = self.rooms.get(name)
+        here = {*old.allocations, *old.reservations} if old else self._homeless.pop(name, set())
+        self.rooms[name] = room
+        for job_id in here:
+            job = self.jobs[job_id]
+            for pod, node in zip(job.request.pods, job.nodes, strict=False):
+                if node == name:
+                    if job.holds:
+                        room.allocate(job, pod, job.terminating)
+                    else:
+                        room.reserve(job, pod)
+
+    def _held_by(self, team: str) -> TeamUsage:
+        return self._held.get(team, NO_USAGE)
+
+    def _count(self, job: Job, sign: int, sort: bool = True) -> None:
+        holds = job.holds
+        if not holds:
+            if job.state is not _QUEUED:
+                return
+            self._queue(job, sign, sort)
+            if not job.nodes:  # it was promised nothing
+                return
+        held = self._held.get(job.team)
+        if held is None:
+            held = self._held[job.team] = TeamUsage()
+        leaving = job.terminating
+        held.count(job, sign, holds, leaving)
+        rooms, pools = self.rooms, self._pools
+        for pod, node in zip(job.request.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
+            room = rooms.get(node) if node is not None else None
+            if room is None:
+                self._without_node(job, node, sign)
+            elif not holds:
+                (room.reserve if sign > 0 else room.release_reservation)(job, pod)
+            else:
+                if sign > 0:
+                    room.allocate(job, pod, leaving)
+                else:
+                    room.release(job, pod)
+                if pools and pod.resource:
+                    for pool in pools.values():
+                        pool.update(room)
+
+    def _without_node(self, job: Job, node: str | None, sign: int) -> None:
+        """A job on a node that nobody knows, or whose node nobody knows."""
+        if node is None:
+            return
+        here = self._homeless.setdefault(node, set())
+        (here.add if sign > 0 else here.discard)(job.id)
+        if not here:
+            del self._homeless[node]
+
+    def _queue(self, job: Job, sign: int, sort: bool) -> None:
+        where = queue_key(job)
+        teams = self.queues.get(where)
+        if teams is None:
+            teams = self.queues[where] = {}
+        keys = teams.get(job.team)
+        if keys is None:
+            keys = teams[job.team] = []
+        if sign < 0:
+            del keys[bisect_left(keys, job_order_key(job))]
+            if not keys:
+                del teams[job.team]
+            if not teams:
+                del self.queues[where]
+        elif sort:
+            insort(keys, job_order_key(job))
+        else:
+            keys.append(job_order_key(job))
+
+
+def _lies(node: Node) -> tuple[object, ...]:
+    """What a layout depends on; that a node is closed for a while moves nobody's share."""
+    return node.gpus, node.labels, node.taints
+
+
+@dataclass(frozen=True, slots=True)
+class DecayedUsage:
+    """Milli-GPU-seconds that were left at the time ``since``, and what the team has held since then."""
+
+    amount: float
+    since: datetime
+    rate: int = 0
+
+    def at(self, now: datetime, half_life: timedelta) -> float:
+        """The usage at ``now``; a clock that went back counts as one that stood still."""
+        seconds = max(0.0, (now - self.since).total_seconds())
+        decay = math.log(2) / half_life.total_seconds()
+        left = math.exp(-decay * seconds)
+        return self.amount * left + self.rate / decay * (1 - left)
+
+    def advanced_to(self, now: datetime, half_life: timedelta, rate: int) -> DecayedUsage:
+        """The same usage from ``now`` on, with another rate."""
+        return DecayedUsage(self.at(now, half_life), now, rate)
+
+
+def _counts() -> defaultdict[str, int]:
+    return defaultdict(int)
+
+
+def _levels() -> defaultdict[str, defaultdict[int, int]]:
+    return defaultdict(lambda: defaultdict(int))
+
+
+@dataclass(slots=True)
+class TeamUsage:
+    """Kept by ``World``, which alone changes it."""
+
+    guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
+    reserved: defaultdict[str, int] = field(default_factory=_counts)  # of them what nobody holds yet
+    releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them what those hold who leave
+    levels: defaultdict[str, defaultdict[int, int]] = field(default_factory=_levels)  # who stay, by type and priority
+    borrowed: defaultdict[str, int] = field(default_factory=_counts)  # by type
+    by_user: defaultdict[str, int] = field(default_factory=_counts)  # promises included
+    reserved_by_user: defaultdict[str, int] = field(default_factory=_counts)  # by user
+    cpu_jobs: defaultdict[str, int] = field(default_factory=_counts)  # jobs without GPUs, by user
+
+    def count(self, job: Job, sign: int, holds: bool, leaving: bool) -> None:
+        """A job that ``holds`` its charge, or was promised it, comes (1) or goes (-1)."""
+        charge = job.request
+        kind, gpus = charge.gpu_type, sign * charge.gpus
+        if kind is None:
+            self.cpu_jobs[job.user] += sign
+            return
+        self.by_user[job.user] += gpus
+        if not holds:
+            self.reserved_by_user[job.user] += gpus
+        if job.preemptible:
+            self.borrowed[kind] += gpus
+            return
+        self.guaranteed[kind] += gpus
+        if not holds:
+            self.reserved[kind] += gpus
+        elif leaving:
+            self.releasing[kind] += gpus
+        else:
+            self.levels[kind][job.priority] += gpus
+
+
+NO_USAGE = TeamUsage()  # of a team without jobs; nobody counts there
+
+
+_LONGEST = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Rooms of such nodes by name; of them only what was there counts, not who held it."""
+
+    rooms: dict[str, NodeInfo] = field(default_factory=dict)
+    _since: dict[str, datetime] = field(default_factory=dict)
+
+    def changed(self, name: str, old: NodeInfo | None, node: Node | None) -> None:
+        """A node is something else now, or gone (``None``); what has all that it ever had need not be remembered."""
+        before = self.rooms.get(name) or old
+        if before is None or (node is not None and _has_all(node, before.node)):
+            self.rooms.pop(name, None)
+            self._since.pop(name, None)
+        else:
+            self.rooms[name] = before
+
+    def recall(self, room: NodeInfo, since: datetime | None) -> None:
+        """A node of which somebody has written down what it was, and when it was missed first, if it was."""
+        self.rooms[room.node.name] = room
+        if since is not None:
+            self._since[room.node.name] = since
+
+    def since(self, name: str) -> datetime | None:
+        """When a node was missed first; ``None`` before somebody has looked for those who are too long gone."""
+        return self._since.get(name)
+
+    def forget(self, now: datetime) -> bool:
+        """Forget who is too long gone; whether there was any."""
+        late = [name for name in self.rooms if now - self._since.setdefault(name, now) > _LONGEST]
+        for name in late:
+            del self.rooms[name], self._since[name]
+        return bool(late)
+
+
+def _has_all(node: Node, before: Node) -> bool:
+    gpus = all(node.gpus_of(resource) >= milli for resource, milli in before.gpus)
+    return gpus and node.cpu_milli >= before.cpu_milli and node.memory_bytes >= before.memory_bytes

@@ -1,0 +1,271 @@
+"""When will a job that waits start? A range, and an estimate: nobody knows how long the jobs before it will run.
+
+The world is played forward a number of times with the decisions themselves (`quota.turns`). Each time every job that
+runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended (`durations`), and
+no longer than is known: what stops is gone in a moment, a victim when its notice is over, nobody outlives its lifetime.
+The range leaves out the earliest and the latest fifth of what came out.
+
+Nothing is said of a job that did not start in most of the plays: too little is known of those whose end it needs, or it
+is too far back. Who may yet come, and be served before, is not played; the estimate is short by that.
+
+The work is bounded: the first of the queue only, ends that are close to each other seen as one (`_GRAIN`), and so many
+passes and days in one play. The later, the coarser: what is days away need not be known to the minute.
+
+How long jobs run, learnt from those that have ended.
+
+A job's like are the ended jobs of its team and template; where too few of them are known, those of the template, then
+all. A job that runs already has as many left as those of its like had that ran at least as long. Of whom too few are
+known nothing is said: ``None``.
+
+Jobs that still run are not counted, so that what is said is a little short where long jobs are many.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from math import ceil, floor
+
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission, queue
+from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, Snapshot, queue_key
+from dlspawner.core.scheduling.preemption import stale_reservations, stop_time, unneeded_victims
+
+MIN_SIMULATIONS = 8  # plays that say anything
+_LOW, _HIGH = 0.2, 0.8
+_HORIZON = timedelta(days=7)
+_MAX_CYCLES = 300
+_GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is
+_GOING = timedelta(minutes=1)  # what is being stopped is gone
+Starts = Mapping[str, datetime]  # by job: when it started in one play
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A job probably starts between these; ``jobs``: how many ended ones say how long such jobs run."""
+
+    earliest: datetime
+    latest: datetime
+    jobs: int = 0
+
+    @property
+    def basis(self) -> str:
+        """What it comes from, for people."""
+        if not self.jobs:
+            return "an estimate from what is free, and what is being stopped"
+        return f"an estimate from how long {self.jobs} such jobs ran"
+
+    def remaining(self, now: datetime) -> Estimate | None:
+        """What of it is still to come; ``None`` once it turned out to be wrong."""
+        return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEnds:
+    """What is known of ends: how long jobs ran, and until when, by job, some may run at the most."""
+
+    durations: RunTimes
+    until: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def first_in_queue(snapshot: Snapshot, now: datetime, most: int, each: int) -> Snapshot:
+    """The same without those that are far back in the queue: so many altogether, and of each lane.
+
+    Who is left out would hardly start before who stays.
+    """
+    order = queue.order(ClusterState.of(snapshot), now)
+    if len(order) <= min(most, each):
+        return snapshot
+    counts: dict[QueueKey, int] = {}
+    stay: set[str] = set()
+    for job in order:
+        counts[queue_key(job)] = counts.get(queue_key(job), 0) + 1
+        if (counts[queue_key(job)] <= each and len(stay) < most) or job.reserved:
+            stay.add(job.id)
+    jobs = tuple(job for job in snapshot.jobs if job.state is not JobState.QUEUED or job.id in stay)
+    return replace(snapshot, jobs=jobs)
+
+
+def simulate(snapshot: Snapshot, known: KnownEnds, now: datetime, pick: Pick) -> Starts:
+    """When each job that waits started, this time; who did not is left out."""
+    return _Simulation(ClusterState.of(snapshot), known, pick, now).run()
+
+
+def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunTimes) -> dict[str, Estimate]:
+    """What the plays say, by job; nothing of whom they do not know."""
+    found: dict[str, Estimate] = {}
+    if len(plays) < MIN_SIMULATIONS:
+        return found
+    low, high = floor(_LOW * (len(plays) - 1)), ceil(_HIGH * (len(plays) - 1))
+    for job in snapshot.jobs:
+        starts = sorted(one[job.id] for one in plays if job.id in one) if job.state is JobState.QUEUED else ()
+        if len(starts) > high:
+            found[job.id] = Estimate(starts[low], starts[high], durations.count(job))
+    return found
+
+
+class _Simulation:
+    """One world played forward."""
+
+    def __init__(self, world: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
+        self._world, self._known, self._pick, self._begun = world, known, pick, now
+        self._ends: dict[str, datetime] = {}  # of its own accord
+        self._agenda: list[tuple[datetime, str]] = []
+        self._starts: dict[str, datetime] = {}
+        self._waiting = {job.id for job in world.jobs.values() if job.state is JobState.QUEUED}
+
+    def run(self) -> Starts:
+        for job in sorted(self._world.jobs.values(), key=lambda job: job.id):
+            if job.holds:
+                self._holds(job, self._begun)
+        now = self._begun
+        for _ in range(_MAX_CYCLES):
+            self._cycle(now)
+            if not self._waiting or not self._agenda or self._agenda[0][0] > self._begun + _HORIZON:
+                break
+            now = self._continue()
+        return self._starts
+
+    def _holds(self, job: Job, now: datetime) -> None:
+        """Plan its end, if anything is known of it."""
+        if job.state is JobState.STOPPING:
+            self._plan(job.id, now + _GOING)
+            return
+        age = max(0.0, (now - (job.started or now)).total_seconds())
+        left = self._known.durations.seconds_left(job, age, self._pick)
+        if left is not None:
+            most = self._known.until.get(job.id)
+            end = now + min(timedelta(seconds=left), 2 * _HORIZON)
+            self._plan(job.id, max(now, min(end, most or end)))
+        if job.notice is not None:
+            heappush(self._agenda, (max(now, job.notice), job.id))
+
+    def _plan(self, job: str, end: datetime) -> None:
+        self._ends[job] = end
+        heappush(self._agenda, (end, job))
+
+    def _continue(self) -> datetime:
+        """To the next ends; the time of the last of them."""
+        now = self._agenda[0][0]
+        until = now + max(_GRAIN, _COARSER * (now - self._begun))
+        while self._agenda and self._agenda[0][0] <= until:
+            now, name = heappop(self._agenda)
+            job = self._world.jobs.get(name)
+            if job is None or not job.holds:
+                continue
+            end = self._ends.get(name)
+            if end is not None and end <= now:
+                self._world.remove(name)
+            elif job.notice is not None and job.notice <= now:
+                self._leaves(job)
+        return now
+
+    def _leaves(self, job: Job) -> None:
+        self._ends.pop(job.id, None)
+        if job.requeue:
+            again = replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None)
+            self._world.put(again)
+        else:
+            self._world.remove(job.id)
+
+    def _cycle(self, now: datetime) -> None:
+        world = self._world
+        for job in stale_reservations(world):
+            world.put(replace(job, nodes=()))
+        for job in unneeded_victims(world):
+            world.put(replace(job, notice=None))
+        world.tick(now)
+        for job, found in admission.schedule(world, now, failed=lambda _job, _error: None):
+            if isinstance(found, Preempt):
+                self._asked_to_leave(found.victims, now)
+                world.put(replace(job, nodes=found.nodes))
+                continue
+            self._starts.setdefault(job.id, now)
+            self._waiting.discard(job.id)
+            runs = replace(admission.as_admitted(job, found.nodes, world), state=JobState.RUNNING, started=now)
+            world.put(runs)
+            self._holds(runs, now)
+
+    def _asked_to_leave(self, victims: Iterable[str], now: datetime) -> None:
+        for name in victims:
+            victim = self._world.jobs[name]
+            at = stop_time(victim, self._world, now)
+            self._world.put(replace(victim, notice=at))
+            heappush(self._agenda, (at, name))
+
+
+LEAST_RUNS = 10  # ended jobs that ran as long, before anything is said
+_MOST = 2000  # of one kind that are remembered, the first that are told
+RunKind = tuple[str | None, str | None]  # a team and a template; ``None`` is any
+SPREAD = 0.3  # of all lengths, those that one play takes; measured (tests/bench/README.md)
+Pick = Callable[[int], int]  # one of the numbers from 0 to below that, each as likely as the others
+
+
+def similar(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
+    """The picks of one play: jobs that run together are alike, so they are short together, or long.
+
+    Of all plays together every number is as likely as the others; in one they are within a part of all numbers, which
+    goes on at the beginning where it passes the end. ``chance`` gives numbers from 0 to below 1.
+    """
+    middle = chance()
+    return lambda below: min(below - 1, int(below * ((middle + spread * (chance() - 0.5)) % 1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """An ended job: whose, from which template, and for how many seconds it ran."""
+
+    team: str
+    template: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """Seconds that jobs ran, by kind, in order."""
+
+    _known: dict[RunKind, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def from_run_times(cls, ended: Iterable[RunTime]) -> RunTimes:
+        """What these come to; the newest are told first."""
+        found = cls()
+        for one in ended:
+            for kind in _kinds(one.team, one.template):
+                known = found._known.setdefault(kind, [])
+                if len(known) < _MOST:
+                    known.append(one.seconds)
+        for known in found._known.values():
+            known.sort()
+        return found
+
+    def add(self, one: RunTime) -> None:
+        """One more."""
+        for kind in _kinds(one.team, one.template):
+            insort(self._known.setdefault(kind, []), one.seconds)
+
+    def similar_runs(self, job: Job, age: float = 0.0) -> tuple[float, ...] | list[float]:
+        """Seconds that jobs of its like ran which ran at least as long, in order; none when that is not known."""
+        for kind in _kinds(job.team, job.template):
+            known = self._known.get(kind, ())
+            first = bisect_left(known, age)
+            if len(known) - first >= LEAST_RUNS:
+                return known[first:]
+        return ()
+
+    def seconds_left(self, job: Job, age: float, pick: Pick) -> float | None:
+        """How many seconds a job of this age may have left; another answer each time."""
+        known = self.similar_runs(job, age)
+        return known[pick(len(known))] - age if known else None
+
+    def count(self, job: Job) -> int:
+        """How many ended jobs say how long such a job runs."""
+        return len(self.similar_runs(job))
+
+
+def _kinds(team: str, template: str) -> tuple[RunKind, ...]:
+    return ((team, template), (None, template), (None, None))

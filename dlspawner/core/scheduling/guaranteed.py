@@ -1,0 +1,515 @@
+"""Guaranteed jobs: the search for their nodes, and for those who have to leave them. The rules are in ``quota``.
+
+Guests: guaranteed jobs outside their team's share, and what they leave to the teams that wait inside their quota.
+
+* At once: the nodes of another team's share that a waiting job of it needs, if nobody but guests is in its way there.
+* Once it may not be passed any more (``queueing``): the nodes that come closest to holding another team's job that no
+  open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
+  came first is heeded, and a guest that came before it does not wait for it.
+
+Who waits behind a job of its own team that may not be passed is left nothing: it could not take it.
+
+So a team that waits inside its quota waits for those who run already and not for those who come, while on its own share
+no job is held up by another team. Borrowers are not held up at all: they leave when they must (``preemption``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.core.decisions import Admit, Preempt, Reason
+from dlspawner.core.job import Job
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling import queue
+from dlspawner.core.scheduling.cluster_state import ClusterState, JobOrderKey, job_order_key
+from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.core.scheduling.node_info import NodeInfo, Nodes, Resources, place_best, resources_needed
+from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
+from dlspawner.core.scheduling.preemption import (
+    choose_victims,
+    is_protected,
+    may_be_stopped,
+    order_candidates,
+    releasing_of,
+    share_overrun,
+)
+from dlspawner.core.scheduling.queue import (
+    blocked_by,
+    blocking_job,
+    closest_nodes,
+    first_past_max_wait,
+    jobs_blocked_by_others,
+)
+from dlspawner.core.units import counted
+
+_ENDLESS = 2**62
+
+Stops = Callable[[Job], bool]
+
+
+class NodeSearch:
+    """The search for nodes of one guaranteed job, and for those who have to leave them."""
+
+    def __init__(self, request: Job, kind: str, short: int, world: ClusterState, now: datetime) -> None:
+        self.request, self.kind, self.short, self.world, self.now = request, kind, short, world, now
+        self.pods = request.request.pods
+        self.resource = next(pod.resource for pod in self.pods if pod.resource)
+        self.share = world.quota_by_team(kind).get(request.team, {})
+        # What jobs of the own team have to give back of the quota, beside those that leave already.
+        self.owed = max(0, short - world.releasing(request.team, kind))
+
+    def decide(self) -> Admit | Preempt | Blocked:
+        """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
+        promised = self._reserved()
+        if isinstance(promised, Admit) or (promised is not None and (self.short or not self._may_have_room())):
+            return promised
+        found = self._decide()
+        return found if promised is None or isinstance(found, Admit) else promised
+
+    def _may_have_room(self) -> bool:
+        """A quick look: whether a node of the share, or any node where there is no share, has enough idle GPUs."""
+        largest = max(self.pods, key=lambda pod: pod.gpus)
+        if not self.share:
+            return self.world.pool(largest.resource, largest.placement).most_free >= largest.gpus
+        return any(room.gpus.get(self.resource, 0) >= largest.gpus for room in self._share_nodes())
+
+    def _decide(self) -> Admit | Preempt | Blocked:
+        ahead = blocking_job(self.request, self.world, self.now) if not self.short else None
+        kept: frozenset[str] = frozenset()
+        if ahead is not None:
+            left = self.world.available_quota(self.request.team, self.kind, self.request)
+            if left - self.request.request.gpus < ahead.request.gpus:
+                return blocked_by(ahead)
+            kept = self._nodes_kept(ahead)
+        found = self._search(kept)
+        if found is not None:
+            return found
+        if kept and isinstance(self._search(frozenset()), Admit | Preempt):
+            return blocked_by(ahead)
+        return Blocked(Reason.NO_FIT, no_fit_message(self.request, self.world))
+
+    def _reserved(self) -> Admit | Blocked | None:
+        """What was promised, if it is still there or coming."""
+        nodes = tuple(node for node in self.request.nodes if node is not None)
+        if self.owed or not self.request.reserved or len(nodes) != len(self.pods):
+            return None
+        wanted = self._wanted(nodes)
+        if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
+            return None
+        free = all(_covers(self._available(self.world.rooms[name]), want) for name, want in wanted.items())
+        if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
+            return Admit(nodes)
+        if all(
+            _covers(self._available_after_termination(self.world.rooms[name]), want) for name, want in wanted.items()
+        ):
+            return self._ending(nodes)
+        return None
+
+    def _waits_for_own_to_leave(self, node: str) -> bool:
+        """Whether it is a part of the own share that is missing there, and others' GPUs that are idle."""
+        room = self.world.rooms[node]
+        beyond = share_overrun(self.request.team, self.kind, room, self.world)
+        return beyond > 0 and self._own_terminating(room) > 0
+
+    def _nodes_kept(self, ahead: Job) -> frozenset[str]:
+        """Nodes that the one who may not be passed needs, of the team's share if it can be there: the closest ones."""
+        if not self.share:
+            return closest_nodes(ahead, self.world)
+        known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
+        if known is None and fits_own_share(ahead, self.share, self.world, beside_own=False) is None:
+            known = self.world.memo["kept of share", ahead.id] = closest_nodes(ahead, self.world)
+        elif known is None:
+            nodes = place_best(
+                ahead.request.pods,
+                self._share_nodes(),
+                lambda room, _: Resources(self.share[room.node.name], _ENDLESS, _ENDLESS),
+                lambda room, _: (-self._share_left(room), *self._tie_break(room)),
+            )
+            known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
+        return known
+
+    def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""
+        stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
+        team = self.world.team(self.request.team)
+        if team is not None and team.preempt_within_team:
+            stops.append((self._stops_own, self._stops_any_own))
+        for now, later in stops:
+            found = self._on_own_share(now, kept) or self._on_own_share(later, kept)
+            if found is None and not self._waits_for_own_share(now, kept):
+                found = self._out_of_share((now, later), kept)
+            if found is not None:
+                return found
+        return None
+
+    def _on_own_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        return self._in_share(stop, kept) or self._unclaimed(stop, kept)
+
+    def _out_of_share(self, stops: tuple[Stops, Stops], kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        found = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
+        if found is None:
+            return None
+        waiting, theirs = self._reserved_for_others()
+        if waiting is None:
+            return found
+        kept |= theirs
+        beside = self._anywhere(stops[0], kept) or self._anywhere(stops[1], kept)
+        return beside or (yields_to(waiting) if isinstance(found, Admit | Preempt) else found)
+
+    def _reserved_for_others(self) -> tuple[Job | None, frozenset[str]]:
+        return nodes_reserved_for_others(self.request, self.kind, self.world, self.now)
+
+    # who may be stopped
+
+    def _stops_borrowed(self, job: Job) -> bool:
+        return job.preemptible and self._stops_own(job)
+
+    def _stops_own(self, job: Job) -> bool:
+        return self._stops_any_own(job) and not is_protected(job, self.world, self.now)
+
+    def _stops_any_borrowed(self, job: Job) -> bool:
+        """Also who has not run for the minimum time."""
+        return job.preemptible and self._stops_any_own(job)
+
+    def _stops_any_own(self, job: Job) -> bool:
+        return may_be_stopped(job, self.request, self.world)
+
+    def _is_of_own(self, stop: Stops) -> bool:
+        return stop in (self._stops_own, self._stops_any_own)
+
+    # where
+
+    def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        """The node of which the least is left, as on a private cluster; of nodes that are alike to that, an idle one.
+
+        An emptier node is not taken although nobody had to leave there: a larger job of the team would miss it.
+        """
+        least = min(pod.gpus for pod in self.pods)
+        shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
+        open_to_it = (room for room in self._share_nodes() if room.node.name not in shut)
+        bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in open_to_it}
+        rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
+
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, bounds[room.node.name])
+
+        largest = max(pod.gpus for pod in self.pods)
+
+        def rank(room: NodeInfo, left: Resources) -> tuple[object, ...]:
+            idle = min(largest, self._available(room).gpus)
+            return (left.gpus, self.share[room.node.name], -idle, *self._tie_break(room))
+
+        return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
+
+    def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        spare = self.world.unassigned(self.kind)
+        if not spare:
+            return None  # all that there is is in the shares
+        kept |= self._reserved_for_others()[1].difference(self.share)
+        names = [name for name in {**self.share, **spare} if name not in kept and name in self.world.rooms]
+
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, self._unclaimed_on(room) + self._own_victims(room, stop))
+
+        rooms = [room for name in names if (room := self.world.rooms[name]).node.open]
+        return self._conclude(place_best(self.pods, rooms, space, self._fewest_victims), stop, self._unclaimed_on)
+
+    def _anywhere(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
+        if not self.short:
+            nodes = find_free_nodes(self.request, self.world, kept)
+            if nodes is not None:
+                return Admit(nodes)
+        least = min(pod.gpus for pod in self.pods)
+        own = self._is_of_own(stop)
+        pools = {pod.placement: self.world.pool(pod.resource, pod.placement) for pod in self.pods}
+        rooms = {
+            name: room
+            for pool in pools.values()
+            for name, room in pool.rooms.items()
+            if name not in kept
+            and (own or room.gpus.get(self.resource, 0) + room.borrowed.get(self.resource, 0) >= least)
+        }
+
+        def space(room: NodeInfo, pod: PodRequest) -> Resources:
+            return self._limited(room, stop, _ENDLESS)
+
+        return self._conclude(place_best(self.pods, rooms.values(), space, self._fewest_victims), stop)
+
+    def _waits_for_own_share(self, stop: Stops, kept: frozenset[str]) -> bool:
+        """Whether a private cluster would make the job wait, too: then it has no claim on the shares of others."""
+        if not self.share:
+            return False
+        rooms = self._share_nodes()
+
+        def fits(rooms: list[NodeInfo], space: Callable[[NodeInfo], int]) -> bool:
+            def spaces(room: NodeInfo, _: PodRequest) -> Resources:
+                return Resources(space(room), _ENDLESS, _ENDLESS)
+
+            return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
+
+        if not fits(rooms, lambda room: self.share[room.node.name]):
+            return False
+        others = [room for room in rooms if room.node.name not in kept]
+        return not fits(others, lambda room: self._share_left(room) + self._own_victims(room, stop))
+
+    # how much
+
+    def _share_nodes(self) -> list[NodeInfo]:
+        return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
+
+    def _share_left(self, room: NodeInfo) -> int:
+        held = room.guaranteed_by_team.get(self.resource)
+        left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
+        return left + self._reserved_on(room) if room.reservations else left
+
+    def _reserved_on(self, room: NodeInfo) -> int:
+        """Milli-GPUs that the request itself was promised on a node."""
+        return resources_needed(room.reservations.get(self.request.id, ()), self.resource).gpus
+
+    def _guaranteed_on(self, room: NodeInfo) -> dict[str, int]:
+        """Milli-GPUs that guaranteed jobs hold or were promised on a node, by team; the request's own left out."""
+        held, own, team = room.guaranteed_by_team.get(self.resource, {}), self._reserved_on(room), self.request.team
+        return {**held, team: held.get(team, 0) - own} if own else held
+
+    def _unclaimed_on(self, room: NodeInfo) -> int:
+        """What is left beside the shares of others, used or not, and what is held."""
+        held = self._guaranteed_on(room)
+        shares = self.world.quota_by_node(self.kind).get(room.node.name, {})
+        claimed = sum(
+            max(held.get(team, 0), 0 if team == self.request.team else shares.get(team, 0)) for team in {*held, *shares}
+        )
+        return room.node.gpus_of(self.resource) - claimed
+
+    def _own_victims(self, room: NodeInfo, stop: Stops) -> int:
+        """What guaranteed jobs of the team itself would give back of its share, and those that leave already."""
+        if not self._is_of_own(stop):
+            return 0
+        jobs = ((self.world.jobs[name], pods) for name, pods in room.allocations.items())
+        stopped = sum(
+            resources_needed(pods, self.resource).gpus for job, pods in jobs if not job.preemptible and stop(job)
+        )
+        return stopped + self._own_terminating(room)
+
+    def _own_terminating(self, room: NodeInfo) -> int:
+        return releasing_of(self.request.team, room, self.resource, self.world)
+
+    def _limited(self, room: NodeInfo, stop: Stops, gpus: int) -> Resources:
+        found = (
+            self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.allocations)
+        )
+        return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
+
+    def _with_borrowed(self, room: NodeInfo) -> Resources:
+        """Everybody sees the same of a node, but for those who were promised something there."""
+        if self.request.id in room.reservations:
+            return self._and_of(room, self._stops_borrowed, room.preemptible)
+        known: tuple[datetime, Resources] | None = room.cache.get(("lent", self.resource))
+        if known is None or known[0] != self.now:
+            known = (self.now, self._and_of(room, self._stops_borrowed, room.preemptible))
+            room.cache["lent", self.resource] = known
+        return known[1]
+
+    def _and_of(self, room: NodeInfo, stop: Stops, holders: Iterable[str]) -> Resources:
+        """What will be free there, and what those hold who may be stopped."""
+        found = self._available_after_termination(room)
+        for name in holders:
+            if stop(self.world.jobs[name]):
+                found = found + resources_needed(room.allocations[name], self.resource)
+        return found
+
+    def _available(self, room: NodeInfo) -> Resources:
+        return room.available(self.resource, self.request.id)
+
+    def _available_after_termination(self, room: NodeInfo) -> Resources:
+        return room.available_after_termination(self.resource, self.request.id)
+
+    def _fewest_victims(self, room: NodeInfo, left: Resources) -> tuple[object, ...]:
+        return (max(0, left.gpus - self._available(room).gpus) > 0, left.gpus, room.node.name)
+
+    def _tie_break(self, room: NodeInfo) -> tuple[object, ...]:
+        """Orders rooms of a share by what a private cluster would know of them, so that both keep the same."""
+        own = self._own_jobs(room)
+        stops = 0 if own else -self._available(room).gpus
+        return (self.share[room.node.name], own, stops, room.node.name)
+
+    def _own_jobs(self, room: NodeInfo) -> list[str]:
+        """The team's guaranteed jobs on a node."""
+        team = self.request.team
+        known: list[str] | None = room.cache.get(("guaranteed", team))
+        if known is None:
+            jobs = (self.world.jobs[name] for name in room.allocations if name not in room.preemptible)
+            known = room.cache["guaranteed", team] = sorted(job.id for job in jobs if job.team == team)
+        return known
+
+    # then
+
+    def _wanted(self, nodes: Nodes) -> dict[str, Resources]:
+        wanted: dict[str, Resources] = {}
+        for pod, name in zip(self.pods, nodes, strict=True):
+            want = resources_needed((pod,), self.resource)
+            wanted[name] = wanted[name] + want if name in wanted else want
+        return wanted
+
+    def _conclude(
+        self, nodes: Nodes | None, stop: Stops, bound: Callable[[NodeInfo], int] = lambda _: _ENDLESS
+    ) -> Admit | Preempt | Blocked | None:
+        """What to do about these nodes: start, wait for those who leave already, or ask others to leave.
+
+        Above the ``bound`` of a node, jobs of the team itself have to give back what the job takes.
+        """
+        if nodes is None:
+            return None
+        wanted = self._wanted(nodes)
+        rooms = {name: self.world.rooms[name] for name in wanted}
+        beyond = {name: max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items()}
+        lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items() if more)
+        owed = max(self.owed, sum(lacking))
+        free = all(_covers(self._available(rooms[name]), want) for name, want in wanted.items())
+        if free and not self.short and not any(beyond.values()):
+            return Admit(nodes)
+        missing = {name: want - self._available_after_termination(rooms[name]) for name, want in wanted.items()}
+        if not owed and all(part <= 0 for space in missing.values() for part in space):
+            return self._ending(nodes)
+        if self.short:  # the quota is missing wherever the jobs are that hold it
+            stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
+        else:
+            jobs = (self.world.jobs[name] for room in rooms.values() for name in room.allocations)
+            stoppable = {job.id: job for job in jobs if stop(job)}
+        victims = choose_victims(
+            missing, self.resource, order_candidates(stoppable.values(), self.world, self.now), owed
+        )
+        return None if not victims else Preempt(tuple(job.id for job in victims), nodes)
+
+    def _same_type(self, job: Job) -> bool:
+        return job.request.gpu_type == self.kind
+
+    def _ending(self, nodes: Nodes) -> Blocked:
+        leaving = [
+            job
+            for node in set(nodes)
+            for job in (self.world.jobs[name] for name in self.world.rooms[node].allocations)
+            if job.terminating
+        ]
+        until = max((job.notice for job in leaving if job.notice is not None), default=None)
+        return Blocked(Reason.VICTIMS_TERMINATING, "The GPUs are being freed: other jobs are about to end.", until)
+
+
+def _nobody(room: NodeInfo, stop: Stops) -> int:
+    """Milli-GPUs that are given back where nobody of the own team has to leave."""
+    return 0
+
+
+def _covers(space: Resources, want: Resources) -> bool:
+    return space[0] >= want[0] and space[1] >= want[1] and space[2] >= want[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingTeams:
+    """Those to whom guests leave something: at most one of each team in either part, in order of their submit times."""
+
+    owners: tuple[tuple[Job, Nodes], ...]  # with the nodes of their share
+    no_share: tuple[Job, ...]
+
+
+_OfTeam = tuple[tuple[Job, Nodes] | None, Job | None]  # the owner with its nodes, the homeless one
+
+
+def nodes_reserved_for_others(
+    request: Job, kind: str, world: ClusterState, now: datetime
+) -> tuple[Job | None, frozenset[str]]:
+    """The nodes that a guest leaves to other teams, and a job that waits for them."""
+    waiting = _waiting(kind, world, now)
+    found: list[tuple[Job, Iterable[str]]] = [one for one in waiting.owners if one[0].team != request.team]
+    first = next((job for job in waiting.no_share if job.team != request.team), None)
+    if first is not None and _came(first) < _came(request):
+        found.append((first, closest_nodes(first, world)))
+    return (found[0][0] if found else None), frozenset(name for _, nodes in found for name in nodes)
+
+
+def yields_to(waiting: Job) -> Blocked:
+    """The answer to a guest that would take what is left to another team's job."""
+    whose = counted(waiting.request.gpus)
+    return Blocked(
+        Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} comes first: it waits inside its team's quota."
+    )
+
+
+def _came(job: Job) -> tuple[datetime, str]:
+    return job.submitted, job.id
+
+
+def _waiting(kind: str, world: ClusterState, now: datetime) -> _WaitingTeams:
+    known: tuple[datetime, _WaitingTeams] | None = world.memo.get(("waiting", kind))
+    if known is None or known[0] != now:
+        teams = [team for team, of in world.queues if team and of == kind and world.available_quota(team, kind) > 0]
+        found = [_of_team(team, kind, world, now) for team in teams]
+        owners = sorted((owner for owner, _ in found if owner is not None), key=lambda one: _came(one[0]))
+        homeless = sorted((job for _, job in found if job is not None), key=_came)
+        known = world.memo["waiting", kind] = (now, _WaitingTeams(tuple(owners), tuple(homeless)))
+    return known[1]
+
+
+def _of_team(team: str, kind: str, world: ClusterState, now: datetime) -> _OfTeam:
+    memo = world.team_cache(team)
+    known: tuple[datetime, _OfTeam] | None = memo.get(("waiting", kind))
+    if known is None or known[0] != now:
+        known = memo["waiting", kind] = (now, (_share_owner(team, kind, world, now), _no_share(team, kind, world, now)))
+    return known[1]
+
+
+def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tuple[Job, Nodes] | None:
+    """The first job of a team that only guests and borrowers keep from its own share, and its nodes there."""
+    share = world.quota_by_team(kind).get(team, {})
+    keys = world.queues[team, kind][team]
+    tried: set[ResourceRequest] = set()
+    for job in _inside_quota(team, kind, keys, world, now) if share else ():
+        nodes = None if job.request in tried else fits_own_share(job, share, world, beside_own=True)
+        if nodes is not None:
+            return job, nodes
+        tried.add(job.request)
+    return None
+
+
+def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
+    """The first job of a team that nobody may pass any more and that its share could not hold as the nodes are."""
+    share = world.quota_by_team(kind).get(team, {})
+    keys = queue.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.max_backfill_wait)
+    tried: set[ResourceRequest] = set()
+    for job in _inside_quota(team, kind, keys, world, now):
+        if not share or (job.request not in tried and fits_own_share(job, share, world, beside_own=False) is None):
+            return job
+        tried.add(job.request)
+    return None
+
+
+def _inside_quota(
+    team: str, kind: str, keys: Iterable[JobOrderKey], world: ClusterState, now: datetime
+) -> Iterator[Job]:
+    """Those of a team whose quota is enough for them and for the one of their own team that they may not pass."""
+    left, ahead = world.available_quota(team, kind), first_past_max_wait((team, kind), team, world, now)
+    behind = left if ahead is None else left - ahead.request.gpus
+
+    def fitting() -> Iterator[Job]:
+        for one in keys:
+            passes = ahead is None or one <= job_order_key(ahead)
+            if not passes and behind <= 0:
+                return
+            job = world.jobs[one[-1]]
+            if job.request.gpus <= (left if passes else behind):
+                yield job
+
+    return jobs_blocked_by_others(fitting(), world)
+
+
+def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
+    """Where on its team's share a job would be without others, beside the team's own jobs or instead of them."""
+    resource = next(pod.resource for pod in job.request.pods if pod.resource)
+    rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]
+
+    def space(room: NodeInfo, _: object) -> Resources:
+        own = room.guaranteed_by_team.get(resource, {}).get(job.team, 0) if beside_own else 0
+        return room.allocatable(resource)._replace(gpus=share[room.node.name] - own)
+
+    return place_best(job.request.pods, rooms, space, lambda room, left: (left.gpus, room.node.name))

@@ -1,0 +1,353 @@
+"""Limits: what can never start, and what must wait whatever is free: caps of people and teams, approvals.
+
+A limit says why in a sentence for the person, with the number that would have worked.
+
+Approval: what a job needs somebody's word for before it may wait for its turn, and whose word counts.
+
+A job that needs one holds nothing, competes with nobody and keeps its submit time (*pending-approval*). What is needed
+follows from the job and the files alone, so it is found again whenever one of them changes: a cap that is raised, or a
+job of the same person that ends, may make it needless.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from dlspawner.core import units
+from dlspawner.core.config import Team, format_permissions
+from dlspawner.core.decisions import Reason, Refuse
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import has_type
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.node_info import NodeInfo, place_best
+from dlspawner.core.units import GPU, counted, free_of_them, shown
+
+BLOCKED = "You can not start jobs here; ask an administrator why."
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Why a job can not start now; ``until``: not before then."""
+
+    reason: Reason
+    sentence: str = ""
+    until: datetime | None = None
+
+
+def inadmissible(request: Job, world: ClusterState) -> Refuse | None:
+    """Why a job can not start even on an empty cluster, as the files are today and the nodes were at their largest.
+
+    A node that is gone, or has lost its GPUs, may be there again soon (a restart of a machine or of a device plugin); a
+    type of which no node is known at all may get its first one.
+    """
+    return config_violation(request, world) or _larger_than_nodes(request.request, world)
+
+
+def config_violation(request: Job, world: ClusterState) -> Refuse | None:
+    """The part of it that no node can change."""
+    if request.inadmissible:
+        return Refuse(Reason.NOT_ALLOWED, request.inadmissible)
+    team = world.team(request.team)
+    if request.user in world.teams.blocked:
+        return Refuse(Reason.BLOCKED, BLOCKED)
+    if team is None:
+        return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
+    return _no_template(request, team, world) or _not_special(request, world) or _by_type(request, team, world)
+
+
+def _by_type(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+    kind = request.request.gpu_type
+    if kind is not None:
+        found = world.cluster.gpu_type(kind)
+        if found is None or any(pod.resource not in {"", found.resource} for pod in request.request.pods):
+            return Refuse(Reason.UNKNOWN_TYPE, f"There are no GPUs of type “{kind}” any more; choose another type.")
+        return _more_than_limits(request, kind, team, world)
+    return None
+
+
+def _no_template(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+    """Of a job that waits: what is asked for now the Hub has just checked, with files that may be newer than ours."""
+    name, known = request.template, world.teams.templates
+    if known is None or not name or request.state is JobState.SUBMITTED:
+        return None
+    if name not in known:
+        return Refuse(Reason.UNKNOWN_TEMPLATE, f"There is no template “{name}” any more; choose another one.")
+    if team.may_use(name) and (not known[name] or team.name in known[name]):
+        return None
+    sentence = f"Team {team.title or team.name} may not use the template “{name}” any more; choose another one."
+    return Refuse(Reason.UNKNOWN_TEMPLATE, sentence)
+
+
+def _not_special(request: Job, world: ClusterState) -> Refuse | None:
+    off = frozenset(request.special.special if request.special else ()) - world.cluster.special
+    if not off:
+        return None
+    sentence = f"Special permissions ({format_permissions(off)}) are not switched on any more; choose another template."
+    return Refuse(Reason.NOT_ALLOWED, sentence)
+
+
+def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) -> Refuse | None:
+    asked, hard, title = request.request.gpus, team.user_caps.hard, team.title or team.name
+    if hard is not None and asked > hard * GPU:
+        sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
+        return Refuse(Reason.EXCEEDS_LIMIT, sentence, hard * GPU)
+    if request.preemptible:
+        limit = None if team.borrow_limit is None else team.borrow_limit * GPU
+        if limit is not None and asked > limit:
+            sentence = f"Team {title} may borrow at most {counted(limit)}; you asked for {shown(asked)}."
+            return Refuse(Reason.EXCEEDS_LIMIT, sentence, limit)
+        return None
+    quota = world.quota(request.team, kind)
+    if asked > quota and world.teams.has_quota:
+        what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
+        borrows = " A preemptible job may use idle GPUs of others." if _could_borrow(request, team, world) else ""
+        return Refuse(Reason.EXCEEDS_LIMIT, f"Team {title} has {what}; you asked for {shown(asked)}.{borrows}", quota)
+    return None
+
+
+def _could_borrow(request: Job, team: Team, world: ClusterState) -> bool:
+    """Whether the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
+    offering = world.teams.borrowing
+    offered = offering is None or not request.template or request.template in offering
+    return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit * GPU)
+
+
+def _larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Refuse | None:
+    pods, kind = charge.pods, charge.gpu_type
+    if world.config_cache(("on some nodes", charge), lambda: _on_some_nodes(charge, world)):
+        return None
+    if _nothing_of_its_kind(kind, world):
+        return None
+    rooms = _suitable(charge, world)
+    largest = max(pods, key=lambda pod: pod.gpus)
+    most = max((room.allocatable(largest.resource).gpus for room in rooms), default=0) if kind else 0
+    if kind is not None and not most:
+        sentence = (
+            f"No node has GPUs of type {kind} that this job could use; choose another type of GPU or another template."
+        )
+        return Refuse(Reason.EXCEEDS_LIMIT, sentence, 0)
+    if kind is not None and most < largest.gpus:
+        sentence = (
+            f"No node has more than {counted(most)} of type {kind}; you asked for {shown(largest.gpus)} on one node."
+        )
+        return Refuse(Reason.EXCEEDS_LIMIT, sentence, most)
+    too_large = next((pod for pod in pods if not _on_node_infos((pod,), rooms)), None)
+    if too_large is not None:
+        return Refuse(Reason.NODE_TOO_SMALL, _share_sentence(too_large, rooms))
+    smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
+    fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), rooms))
+    sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
+    return Refuse(Reason.EXCEEDS_LIMIT, sentence)
+
+
+def _share_sentence(pod: PodRequest, rooms: list[NodeInfo]) -> str:
+    """What of a pod's CPU and memory no node has beside its GPUs, and the most that one has."""
+    wholes = [room.allocatable(pod.resource) for room in rooms if pod.placement.matches(room.node)]
+    spaces = [space for space in wholes if space.gpus >= pod.gpus]
+    if not spaces:
+        return "There is no node that this job could use; choose another template."
+    beside = "" if pod.resource else " beside what comes with its GPUs"
+    cpu, memory = max(space.cpu_milli for space in spaces), max(space.memory_bytes for space in spaces)
+    asked, have = [], []
+    if cpu < pod.cpu_milli:
+        asked.append(shown(pod.cpu_milli))
+        have.append(counted(max(0, cpu), "CPU"))
+    if memory < pod.memory_bytes:
+        asked.append(units.memory(pod.memory_bytes))
+        have.append(f"{_rounded_share(memory)} of memory")
+    if have:
+        most = " and ".join(have)
+        return f"No node that this job could use has more than {most}{beside}; you asked for {' and '.join(asked)}."
+    with_cpu = max(space.memory_bytes for space in spaces if space.cpu_milli >= pod.cpu_milli)
+    return (
+        f"No node that this job could use with {counted(pod.cpu_milli, 'CPU')} has more than "
+        f"{_rounded_share(with_cpu)} of "
+        f"memory{beside}; you asked for {units.memory(pod.memory_bytes)}."
+    )
+
+
+def _rounded_share(memory: int) -> str:
+    return units.memory(units.at_most(memory))
+
+
+def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
+    """Whether no node is known that has GPUs of a type, or no node at all."""
+    found = world.cluster.gpu_type(kind) if kind is not None else None
+    nodes = [room.node for room in (*world.rooms.values(), *world.away.rooms.values())]
+    return not any(found is None or (has_type(node, found) and node.gpus_of(found.resource)) for node in nodes)
+
+
+def _on_some_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
+    """Whether all nodes together, if they were empty and open and all there, could hold it."""
+    pods = charge.pods
+    if len(pods) == 1 and _some_node_fits(pods[0], world):
+        return True
+    return _on_node_infos(pods, _suitable(charge, world))
+
+
+def _on_node_infos(pods: tuple[PodRequest, ...], rooms: list[NodeInfo]) -> bool:
+    return place_best(pods, rooms, lambda room, pod: room.allocatable(pod.resource), lambda _, left: left) is not None
+
+
+def _suitable(charge: ResourceRequest, world: ClusterState) -> list[NodeInfo]:
+    known = {**world.rooms, **world.away.rooms}
+    return [room for room in known.values() if any(pod.placement.matches(room.node) for pod in charge.pods)]
+
+
+def _some_node_fits(pod: PodRequest, world: ClusterState) -> bool:
+    pool = world.pool(pod.resource, pod.placement)
+    if any(room.allocatable(pod.resource).holds(pod) for room in pool.rooms.values()):
+        return True
+    known = (*world.rooms.values(), *world.away.rooms.values())
+    return any(room.allocatable(pod.resource).holds(pod) and pod.placement.matches(room.node) for room in known)
+
+
+def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
+    """What somebody has to approve; nothing where the files do not let it start whoever approves it."""
+    found = required_approvals(request, world)
+    return found if found and config_violation(request, world) is None else ()
+
+
+def caps(request: Job, world: ClusterState) -> Blocked | None:
+    """What a job waits for that is not the cluster's: an approval, or that the person or the team ends another job."""
+    needs = required_approvals(request, world)
+    if needs:
+        return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
+    team = world.team(request.team)
+    if team is None:
+        return None
+    asked, title = request.request.gpus, team.title or team.name
+    own = asked if request.reserved and request.id in world.jobs else 0
+    if request.request.gpu_type is None:
+        return _cpu_caps(request, title, world)
+    held = world.held_by(request.team, request.user) - own
+    hold = "hold or were promised" if world.reserved_by_user(request.team, request.user) > own else "hold"
+    hard = team.user_caps.hard
+    if hard is not None and held + asked > hard * GPU:
+        return Blocked(
+            Reason.USER_CAP,
+            f"You {hold} {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
+            f"this job waits until {free_of_them(held + asked - hard * GPU)}.",
+        )
+    if request.preemptible and team.borrow_limit is not None:
+        borrowed, limit = world.borrowed(request.team), team.borrow_limit * GPU
+        if borrowed + asked > limit:
+            left = shown(limit - borrowed) if borrowed < limit else "no"
+            return Blocked(
+                Reason.BORROW_LIMIT,
+                f"Team {title} borrows {shown(borrowed)} of at most {counted(limit)} and may borrow {left} more; "
+                f"this job needs {shown(asked)}.",
+            )
+    return None
+
+
+def _cpu_caps(request: Job, title: str, world: ClusterState) -> Blocked | None:
+    per_user, per_team = world.cluster.cpu_jobs.per_user, world.cluster.cpu_jobs.per_team
+    mine = world.cpu_jobs(request.team, request.user)
+    if per_user is not None and mine >= per_user:
+        return Blocked(Reason.USER_CAP, f"You have {mine} jobs without GPUs in team {title}, and may have {per_user}.")
+    if per_team is not None and world.cpu_jobs(request.team) >= per_team:
+        return Blocked(Reason.TEAM_CAP, f"Team {title} has {per_team} jobs without GPUs, which is its most.")
+    return None
+
+
+class ApprovalKind(Enum):
+    """What is asked for; the values are what REST, logs and the database say."""
+
+    SOFT_CAP = "soft-cap"  # more GPUs than one person of the team gets; decided by the team's admins
+    SPECIAL = "special"  # a special permission; decided by an administrator of the Hub
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredApproval:
+    """One word that a job needs: ``what`` it asks for and ``why`` that needs one, for who decides; ``sentence`` says
+    the same to the job's person.
+    """
+
+    kind: ApprovalKind
+    what: str
+    why: str
+    sentence: str
+
+
+def required_approvals(job: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
+    """What has to be approved before this job may wait for its turn, as things are."""
+    return tuple(need for need in (_over_soft_cap(job, world), _special(job)) if need is not None)
+
+
+def approvers(team: Team, user: str) -> tuple[str, ...]:
+    """The team's admins who may decide about a soft cap of this person: nobody does for themselves."""
+    return tuple(name for name in team.admins if name != user)
+
+
+def approver_sentence(team: Team, user: str) -> str:
+    """The same as a sentence for the person who waits."""
+    names, title = approvers(team, user), team.title or team.name
+    if names:
+        return f"{list_names(names)} can approve it for team {title}."
+    other = "other " if team.admins else ""
+    return f"Team {title} has no {other}admin: an administrator of the Hub can approve it."
+
+
+def holding_text(user: str, held: int, *, promised: bool = False) -> str:
+    """What somebody has besides, as the end of ``why`` says it."""
+    return f"{user} holds {'or was promised ' if promised else ''}{shown(held)}"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Names as people say them: ``ann``, ``ann or bob``, ``ann, bob or carl``."""
+    return " or ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
+
+
+def _special(job: Job) -> RequiredApproval | None:
+    """Special permissions: nobody has them by being in a team, and an approval is for this job alone."""
+    asked = job.special
+    if asked is None or asked.approved:
+        return None
+    words = format_permissions(asked.special)
+    image = f" for the image {asked.image}" if asked.image else ""
+    return RequiredApproval(
+        ApprovalKind.SPECIAL,
+        f"Special permissions ({words}){image}",
+        f"Template {job.template} asks for them. They reach beyond the job, and are approved job by job.",
+        f"It needs special permissions ({words}): an administrator of the Hub approves each such job.",
+    )
+
+
+def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
+    """More GPUs than the team gives one person without approval, alone or with what the person holds already."""
+    team, asked, kind = world.team(job.team), job.request.gpus, job.request.gpu_type
+    if kind is None or team is None or team.user_caps.soft is None or job.approved:
+        return None
+    hard = team.user_caps.hard
+    if hard is not None and hard <= team.user_caps.soft:
+        return None  # nobody can approve more than that
+    own = asked if job.reserved and job.id in world.jobs else 0
+    soft, held = team.user_caps.soft * GPU, world.held_by(job.team, job.user) - own
+    if held + asked <= soft:
+        return None
+    promised = world.reserved_by_user(job.team, job.user) > own
+    hold = "hold or were promised" if promised else "hold"
+    title = team.title or team.name
+    if asked <= soft:
+        sentence = (
+            f"You {hold} {counted(held)} of the {shown(soft)} that team {title} gives one person without approval; "
+            f"this job waits until {free_of_them(held + asked - soft)}, or until it is approved."
+        )
+    else:
+        held_too = f" and {hold} {shown(held)}" if held else ""
+        sentence = (
+            f"Team {title} gives one person at most {counted(soft)} without approval; "
+            f"you asked for {shown(asked)}{held_too}, so it waits until somebody approves it."
+        )
+    if hard is not None and held + asked > hard * GPU:
+        sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard * GPU)}."
+    what = f"{counted(asked)} of type {kind}{', preemptible' if job.preemptible else ''}"
+    besides = f"; {holding_text(job.user, held, promised=promised)}" if held else ""
+    why = f"Team {title} gives one person at most {counted(soft)} without approval{besides}."
+    return RequiredApproval(ApprovalKind.SOFT_CAP, what, why, f"{sentence} {approver_sentence(team, job.user)}")

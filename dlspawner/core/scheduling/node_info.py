@@ -1,0 +1,331 @@
+"""Rooms: what is free on one node, and for whom.
+
+Placing: on which nodes the pods of a job fit, each on one, together.
+
+Pools: the open nodes where pods of one kind may be, in the order of what is free there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dlspawner.core.job import Job
+from dlspawner.core.nodes import Node, NodePlacement
+from dlspawner.core.resources import PodRequest
+
+
+class Resources(NamedTuple):
+    """GPUs (milli) of one resource, CPU and memory of one node; may be negative where too much is there."""
+
+    gpus: int
+    cpu_milli: int
+    memory_bytes: int
+
+    def __add__(self, other: tuple[int, ...]) -> Resources:  # type: ignore[override]  # sums, unlike a tuple
+        return Resources(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+
+    def __sub__(self, other: tuple[int, ...]) -> Resources:
+        return Resources(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+
+    def holds(self, pod: PodRequest) -> bool:
+        return pod.gpus <= self[0] and pod.cpu_milli <= self[1] and pod.memory_bytes <= self[2]
+
+
+NO_RESOURCES = Resources(0, 0, 0)
+
+
+def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
+    """What pods take together of one node, seen by somebody who wants one resource."""
+    gpus = cpu = memory = 0
+    for pod in pods:
+        if pod.resource == resource:
+            gpus += pod.gpus
+        cpu += pod.cpu_milli
+        memory += pod.memory_bytes
+    return Resources(gpus, cpu, memory)
+
+
+@dataclass(slots=True)
+class NodeInfo:
+    """A node with what is held and promised there; kept by ``World``, which alone changes it."""
+
+    node: Node
+    gpus: dict[str, int] = field(default_factory=dict)  # free, by resource
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
+    gpu_share: Resources = NO_RESOURCES  # CPU and memory that come with the GPUs of the node, held or idle
+    cpu_with_gpus: int = 0  # that pods with GPUs hold
+    memory_with_gpus: int = 0
+    guaranteed_by_team: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # guaranteed or promised so, by resource and team
+    allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
+    reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
+    preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
+    terminating: set[str] = field(default_factory=set)  # and those that are leaving
+    cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
+
+    @classmethod
+    def empty(cls, node: Node) -> NodeInfo:
+        """The node without jobs; pods that are no jobs have theirs."""
+        others = node.others
+        gpus = dict(node.gpus)
+        for resource, milli in others.gpus:
+            gpus[resource] = gpus.get(resource, 0) - milli
+        return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
+
+    def allocate(self, job: Job, pod: PodRequest, leaving: bool) -> None:
+        if self.cache:
+            self.cache.clear()
+        name, pods, holders = job.id, job.request.pods, self.allocations
+        # Most jobs have one pod, and most worlds are built of many jobs: no tuple is made for each.
+        holders[name] = pods if len(pods) == 1 else (*holders.get(name, ()), pod)
+        if job.preemptible:
+            self.preemptible.add(name)
+        if leaving:
+            self.terminating.add(name)
+        self._shift(job, pod, 1)
+
+    def release(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        _take_out(self.allocations, job.id, pod)
+        if job.id not in self.allocations:
+            self.preemptible.discard(job.id)
+            self.terminating.discard(job.id)
+        self._shift(job, pod, -1)
+
+    def reserve(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        self.reservations[job.id] = (*self.reservations.get(job.id, ()), pod)
+        self._count_reserved(job, pod, 1)
+
+    def release_reservation(self, job: Job, pod: PodRequest) -> None:
+        self.cache.clear()
+        _take_out(self.reservations, job.id, pod)
+        self._count_reserved(job, pod, -1)
+
+    def _shift(self, job: Job, pod: PodRequest, sign: int) -> None:
+        resource, cpu, memory = pod.resource, sign * pod.cpu_milli, sign * pod.memory_bytes
+        self.cpu_milli -= cpu
+        self.memory_bytes -= memory
+        if resource:
+            self.cpu_with_gpus += cpu
+            self.memory_with_gpus += memory
+            milli, free = sign * pod.gpus, self.gpus
+            free[resource] = free.get(resource, 0) - milli
+            if job.preemptible:
+                borrowed = self.borrowed
+                borrowed[resource] = borrowed.get(resource, 0) + milli
+            else:
+                self._count_guaranteed(job.team, resource, milli)
+
+    def _count_reserved(self, job: Job, pod: PodRequest, sign: int) -> None:
+        if pod.resource and not job.preemptible:
+            self._count_guaranteed(job.team, pod.resource, sign * pod.gpus)
+
+    def _count_guaranteed(self, team: str, resource: str, milli: int) -> None:
+        teams = self.guaranteed_by_team.get(resource)
+        if teams is None:
+            teams = self.guaranteed_by_team[resource] = {}
+        left = teams[team] = teams.get(team, 0) + milli
+        if not left:
+            del teams[team]
+
+    def free(self, resource: str) -> Resources:
+        """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""
+        if resource:
+            return Resources(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+        cpu = self.cpu_milli - max(0, self.gpu_share.cpu_milli - self.cpu_with_gpus)
+        return Resources(0, cpu, self.memory_bytes - max(0, self.gpu_share.memory_bytes - self.memory_with_gpus))
+
+    def allocatable(self, resource: str) -> Resources:
+        """What there would be if nobody held anything."""
+        node = self.node
+        found = Resources(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+        return found if resource else found - self.gpu_share
+
+    def guaranteed(self, resource: str) -> int:
+        """What jobs that are not preemptible hold, and pods that are no jobs."""
+        return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
+
+    def guaranteed_and_reserved(self, resource: str) -> int:
+        """What guaranteed jobs hold there or were promised, and pods that are no jobs: borrowers leave for them."""
+        return dict(self.node.others.gpus).get(resource, 0) + sum(self.guaranteed_by_team.get(resource, {}).values())
+
+    def available(self, resource: str, but: str = "") -> Resources:
+        """What may be taken now; the promise of the job ``but`` is its own.
+
+        What is promised to others is theirs, except as far as those who leave will make up for it.
+        """
+        free = self.free(resource)
+        if not self.reservations:
+            return free
+        gpus, cpu, memory = self._reserved(resource, but) - self.releasing(resource)
+        return free - (max(0, gpus), max(0, cpu), max(0, memory))
+
+    def available_after_termination(self, resource: str, but: str = "") -> Resources:
+        """What may be taken when those who leave are gone."""
+        if but in self.reservations:
+            return self.free(resource) + self.releasing(resource) - self._reserved(resource, but)
+        found: Resources | None = self.cache.get(("soon", resource))
+        if found is None:
+            found = self.free(resource) + self.releasing(resource) - self._reserved(resource, "")
+            self.cache["soon", resource] = found
+        return found
+
+    def releasing(self, resource: str) -> Resources:
+        """What those give back who leave."""
+        if not self.terminating:
+            return NO_RESOURCES
+        found: Resources | None = self.cache.get(("leaving", resource))
+        if found is None:
+            found = resources_needed((pod for name in self.terminating for pod in self.allocations[name]), resource)
+            self.cache["leaving", resource] = found
+        return found
+
+    def _reserved(self, resource: str, but: str) -> Resources:
+        if not self.reservations:
+            return NO_RESOURCES
+        return resources_needed(
+            (pod for name, pods in self.reservations.items() if name != but for pod in pods), resource
+        )
+
+
+def _take_out(pods: dict[str, tuple[PodRequest, ...]], job: str, pod: PodRequest) -> None:
+    index = pods[job].index(pod)
+    rest = pods[job][:index] + pods[job][index + 1 :]
+    if rest:
+        pods[job] = rest
+    else:
+        del pods[job]
+
+
+Nodes = tuple[str, ...]
+SpaceOf = Callable[[NodeInfo, PodRequest], Resources]
+
+
+def place_best(
+    pods: tuple[PodRequest, ...],
+    rooms: Iterable[NodeInfo],
+    space: SpaceOf,
+    rank: Callable[[NodeInfo, Resources], Any],
+) -> Nodes | None:
+    """A node for each pod, the room of the smallest rank that can hold it; the largest pod chooses first."""
+    candidates = list(rooms)
+    taken: dict[str, Resources] = {}
+    nodes = [""] * len(pods)
+    for index in _largest_first(pods):
+        pod = pods[index]
+        best: tuple[Any, str] | None = None
+        for room in candidates:
+            name = room.node.name
+            left = space(room, pod)
+            if name in taken:
+                left = left - taken[name]
+            if left.holds(pod) and pod.placement.matches(room.node):
+                candidate = (rank(room, left), name)
+                if best is None or candidate < best:
+                    best = candidate
+        if best is None:
+            return None
+        nodes[index] = best[1]
+        taken[best[1]] = taken.get(best[1], NO_RESOURCES) + Resources(pod.gpus, pod.cpu_milli, pod.memory_bytes)
+    return tuple(nodes)
+
+
+def place_first(
+    pods: tuple[PodRequest, ...], rooms: Callable[[PodRequest], Iterable[NodeInfo]], space: SpaceOf
+) -> Nodes | None:
+    """A node for each pod, the first room that can hold it; the largest pod chooses first."""
+    taken: dict[str, Resources] = {}
+    nodes = [""] * len(pods)
+    for index in _largest_first(pods):
+        pod = pods[index]
+        for room in rooms(pod):
+            name = room.node.name
+            if (space(room, pod) - taken.get(name, NO_RESOURCES)).holds(pod):
+                nodes[index] = name
+                taken[name] = taken.get(name, NO_RESOURCES) + Resources(pod.gpus, pod.cpu_milli, pod.memory_bytes)
+                break
+        else:
+            return None
+    return tuple(nodes)
+
+
+def _largest_first(pods: tuple[PodRequest, ...]) -> list[int]:
+    if len(pods) == 1:
+        return [0]
+    return sorted(range(len(pods)), key=lambda index: (-pods[index].gpus, -pods[index].cpu_milli, index))
+
+
+class NodePool:
+    """Rooms that suit a placement and have a resource, by free GPUs; without a resource by how many GPUs there are."""
+
+    __slots__ = ("_level", "_placement", "_resource", "levels", "rooms")
+
+    def __init__(self, resource: str, placement: NodePlacement, rooms: Iterable[NodeInfo]) -> None:
+        self._resource, self._placement = resource, placement
+        self.rooms: dict[str, NodeInfo] = {}
+        self.levels: dict[int, list[str]] = {}  # names in their order
+        self._level: dict[str, int] = {}
+        for room in rooms:
+            self.put(room)
+
+    def put(self, room: NodeInfo) -> None:
+        """The room of a node, new or changed."""
+        name = room.node.name
+        self.remove(name)
+        if not room.node.open or not self._placement.matches(room.node):
+            return
+        if self._resource and not room.node.gpus_of(self._resource):
+            return
+        self.rooms[name] = room
+        self._enter(room)
+
+    def remove(self, name: str) -> None:
+        if self.rooms.pop(name, None) is not None:
+            self._leave(name)
+
+    def update(self, room: NodeInfo) -> None:
+        """Something was taken or given back there."""
+        name = room.node.name
+        if name in self.rooms and self._resource and self._level[name] != room.gpus.get(self._resource, 0):
+            self._leave(name)
+            self._enter(room)
+
+    def fitting(self, gpus: int) -> Iterator[NodeInfo]:
+        """Rooms with so much free, the fullest first, then by name."""
+        for level in sorted(level for level in self.levels if level >= gpus or not self._resource):
+            yield from (self.rooms[name] for name in self.levels[level])
+
+    def least_allocated(self) -> Iterator[NodeInfo]:
+        """All rooms, the emptiest first, then by name."""
+        for level in sorted(self.levels, reverse=True):
+            yield from (self.rooms[name] for name in self.levels[level])
+
+    @property
+    def most_free(self) -> int:
+        """The most that is free on one node."""
+        return max(self.levels, default=0) if self._resource else 0
+
+    @property
+    def total_free(self) -> int:
+        """What is free on all nodes together."""
+        return sum(level * len(names) for level, names in self.levels.items() if level > 0) if self._resource else 0
+
+    def _enter(self, room: NodeInfo) -> None:
+        name = room.node.name
+        level = room.gpus.get(self._resource, 0) if self._resource else sum(milli for _, milli in room.node.gpus)
+        self._level[name] = level
+        insort(self.levels.setdefault(level, []), name)
+
+    def _leave(self, name: str) -> None:
+        level = self._level.pop(name)
+        names = self.levels[level]
+        del names[bisect_left(names, name)]
+        if not self.levels[level]:
+            del self.levels[level]

@@ -1,0 +1,92 @@
+"""Vacancy: where something is free now, without anybody's leaving, and what people read about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dlspawner.core import units
+from dlspawner.core.job import Job
+from dlspawner.core.resources import PodRequest
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.node_info import NodeInfo, Nodes, place_first
+from dlspawner.core.units import counted, shown
+
+
+def find_free_nodes(request: Job, world: ClusterState, kept: frozenset[str]) -> Nodes | None:
+    """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's.
+
+    Preemptible jobs prefer nodes without guaranteed ones: those fill up nodes where their team's jobs are already, and
+    would then find a borrower there, to be stopped while other nodes are empty.
+    """
+
+    def rooms(pod: PodRequest) -> Iterable[NodeInfo]:
+        found = (
+            room for room in world.pool(pod.resource, pod.placement).fitting(pod.gpus) if room.node.name not in kept
+        )
+        return _lenders_last(found, pod.resource) if request.preemptible and pod.gpus else found
+
+    return place_first(request.request.pods, rooms, lambda room, pod: room.available(pod.resource, request.id))
+
+
+def _lenders_last(rooms: Iterable[NodeInfo], resource: str) -> Iterator[NodeInfo]:
+    later = []
+    for room in rooms:
+        if room.guaranteed(resource) > 0:
+            later.append(room)
+        else:
+            yield room
+    yield from later
+
+
+def no_fit_message(request: Job, world: ClusterState) -> str:
+    """How much is free, for somebody who can not start, and which nodes would be there as well."""
+    pod, kind = max(request.request.pods, key=lambda pod: pod.gpus), request.request.gpu_type
+    closed = _closed_sentence(pod, kind, world)
+    pool = world.pool(pod.resource, pod.placement)
+    if kind is None:
+        return f"{_free_sentence(pod, pool.rooms.values(), request)}{closed}"
+    idle, most = pool.total_free, max(0, pool.most_free)
+    said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
+    if most >= pod.gpus:
+        together = "not together with the CPU and memory that this job wants, or they are promised to others"
+        return f"{said}, but {together}.{closed}"
+    return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}.{closed}"
+
+
+def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> str:
+    """How much CPU and memory is free for a pod without GPUs on the node that has the largest part of it."""
+    spaces = [room.available(pod.resource, request.id) for room in rooms]
+    count = len(request.request.pods)
+    each = f" for one of its {count} pods" if count > 1 else ""
+    asked = f"this job needs {_amounts(pod.cpu_milli, pod.memory_bytes)}{each}"
+    if not spaces:
+        return f"No node that this job could use takes jobs now; {asked}."
+    best = max(spaces, key=lambda one: min(_part(one[1], pod.cpu_milli), _part(one[2], pod.memory_bytes)))
+    most = _amounts(max(0, best.cpu_milli), units.at_most(best.memory_bytes))
+    nodes = "the one node" if len(spaces) == 1 else f"the best of {len(spaces)} nodes"
+    return f"Free on {nodes} that this job could use, beside what comes with GPUs: {most}; {asked}."
+
+
+def _part(free: int, asked: int) -> float:
+    """How much of what is asked for is free; all of it where nothing is asked."""
+    return free / asked if asked else 1.0
+
+
+def _amounts(cpu_milli: int, memory_bytes: int) -> str:
+    return f"{counted(cpu_milli, 'CPU')} and {units.memory(memory_bytes)} of memory"
+
+
+def _closed_sentence(pod: PodRequest, kind: str | None, world: ClusterState) -> str:
+    """Which nodes that could hold the pod take no jobs now, with a space before it; empty where there are none."""
+    rooms = [world.rooms[name] for name in world.closed]
+    nodes = [one.node for one in rooms if pod.placement.matches(one.node) and one.allocatable(pod.resource).holds(pod)]
+    of_type = f" with GPUs of type {kind}" if kind else ""
+    silent = sum(not node.ready for node in nodes)
+    said = ""
+    for count, one, several in (
+        (len(nodes) - silent, "is closed for maintenance", "are closed for maintenance"),
+        (silent, "does not answer", "do not answer"),
+    ):
+        if count:
+            said += f" A node{of_type} {one}." if count == 1 else f" {count} nodes{of_type} {several}."
+    return said

@@ -1,0 +1,360 @@
+"""Victims: which jobs are stopped so that another one can start.
+
+In this order: borrowed before guaranteed (which only its own team can ask to stop, where it opted in), confirmed idle
+first, the lowest priority, the team that is most over its share, the youngest. Whoever turns out not to be needed after
+all is spared, the best protected first.
+
+Nobody has to leave before the minimum run time and the notice after it are over. Who has not run for so long is a
+victim only where the others are not enough, and is told at once: the waiting job has its place promised from then on,
+so that whatever ends early is not lent again. Never victims are jobs that are leaving already, and every guaranteed job
+of another team. Nobody is stopped unless that lets the waiting job start.
+
+Leaving: who makes room for a job that waits, as its person reads it.
+
+Said is who leaves and not whose GPUs they are: borrowers may be on nodes of others, and where a team stops jobs of its
+own (``preempt_within_team``) it is a colleague's job that leaves.
+
+Lowered quotas: which guaranteed jobs are more than their team's quota then, and which may be guaranteed again.
+
+A quota that is lowered stops nobody: the newest jobs beyond it turn preemptible, after notice. When it is enough again
+they turn back, the oldest first, with nothing that another guaranteed job holds or was promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from math import inf
+
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import limits
+from dlspawner.core.scheduling.cluster_state import ClusterState, job_order_key
+from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, Resources, resources_needed
+
+_BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
+def may_be_stopped(job: Job, request: Job, world: ClusterState) -> bool:
+    """Whether a job may ever be a victim of the request; how long it has run is not asked."""
+    if not job.holds or job.terminating or request.preemptible:
+        return False
+    if job.preemptible:
+        return True
+    team = world.team(request.team)
+    return (
+        job.team == request.team and team is not None and team.preempt_within_team and job.priority < request.priority
+    )
+
+
+def protected_until(job: Job, world: ClusterState, now: datetime) -> datetime:
+    """Until when the minimum run time protects a job; one that has not begun to run begins now at the earliest."""
+    return min(job.started or now, now) + world.cluster.scheduling.min_run
+
+
+def is_protected(job: Job, world: ClusterState, now: datetime) -> bool:
+    return job.started is None or now < protected_until(job, world, now)
+
+
+def stop_time(job: Job, world: ClusterState, now: datetime) -> datetime:
+    """When a victim that is told now is stopped: the notice begins when it has run for the minimum time."""
+    return max(now, protected_until(job, world, now)) + world.cluster.scheduling.notice
+
+
+def deferred_stop_time(job: Job, world: ClusterState, now: datetime) -> datetime | None:
+    """Until when a victim whose notice is over goes on all the same, because it took so long to start."""
+    if job.started is None or job.started > now:
+        return None
+    until = protected_until(job, world, now)
+    return until if now < until else None
+
+
+def order_candidates(candidates: Iterable[Job], world: ClusterState, now: datetime) -> list[Job]:
+    """Who is asked to leave first is first: of those who borrow, and then of the team's own, who may leave the soonest.
+
+    All who have run for the minimum time may leave equally soon, so that the rest of the order decides.
+    """
+    return sorted(candidates, key=lambda job: (not job.preemptible, stop_time(job, world, now), *_order(job, world)))
+
+
+def choose_victims(
+    missing: Mapping[str, Resources],
+    resource: str,
+    candidates: Iterable[Job],
+    quota_missing: int = 0,
+) -> tuple[Job, ...] | None:
+    """The jobs whose end gives what is missing, by node; ``None`` when all candidates are not enough.
+
+    ``candidates`` may all be stopped, and are asked in their order (``in_order``). ``quota_missing``: milli-GPUs that
+    guaranteed jobs among them have to give back.
+    """
+    missing = {node: space for node, space in missing.items() if any(part > 0 for part in space)}
+    taken: list[tuple[Job, dict[str, Resources], int]] = []
+    left, quota_left = dict(missing), quota_missing
+    for job in candidates:
+        if not left and quota_left <= 0:
+            break
+        gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.request.gpus
+        helps = any(part > 0 and lack > 0 for node in gives for part, lack in zip(gives[node], left[node], strict=True))
+        if helps or (quota and quota_left > 0):
+            taken.append((job, _gives(job, missing, resource), quota))
+            left = _rest(left, gives)
+            quota_left -= quota
+    if left or quota_left > 0:
+        return None
+    return tuple(job for job, _, _ in _needed(taken, missing, quota_missing))
+
+
+def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
+    """Jobs with notice for whom nobody waits any more: the one that was promised their place is gone, or has another.
+
+    Jobs that are stopping already can not be spared.
+    """
+    found: list[Job] = []
+    wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
+    kept: dict[str, Resources] = {}  # what those who are spared go on holding, by node
+    quota: dict[tuple[str, str], int] = {}  # what comes back of a quota beyond what somebody of the team waits for
+    noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
+    for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
+        kind = job.request.gpu_type
+        whose = (job.team, kind) if kind and not job.preemptible and (job.team, kind) in wanting else None
+        if whose is not None and whose not in quota:
+            quota[whose] = world.available_quota(*whose) + world.releasing(*whose)
+        if whose is not None and quota[whose] < job.request.gpus:
+            continue  # it is the quota that somebody of the team waits for
+        resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
+        wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].reservations}
+        holds = _gives(job, dict.fromkeys(wanted, NO_RESOURCES), resource)
+        keeps = {name: kept.get(name, NO_RESOURCES) + space for name, space in holds.items()}
+        rooms = [world.rooms[name] for name in keeps]
+        if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
+            continue  # and here its part of a node
+        left = (world.rooms[name].available_after_termination(resource) - space for name, space in keeps.items())
+        if all(part >= 0 for space in left for part in space):
+            found.append(job)
+            kept.update(keeps)
+            if whose is not None:
+                quota[whose] -= job.request.gpus
+    return tuple(found)
+
+
+def _leaves_share(job: Job, room: NodeInfo, resource: str, world: ClusterState) -> float:
+    """Milli-GPUs that the job's team may keep on a node, if its share is too small beside what was promised there."""
+    beyond = share_overrun(job.team, job.request.gpu_type or "", room, world)
+    return releasing_of(job.team, room, resource, world) - beyond if beyond else inf
+
+
+def share_overrun(team: str, kind: str, room: NodeInfo, world: ClusterState) -> int:
+    """By how much what a team's guaranteed jobs hold and were promised on a node of its share is others' there."""
+    found, shares = world.cluster.gpu_type(kind), world.quota_by_node(kind).get(room.node.name, {})
+    if found is None or team not in shares:
+        return 0  # a guest
+    held = room.guaranteed_by_team.get(found.resource, {})
+    others = sum(max(held.get(one, 0), shares.get(one, 0)) for one in {*held, *shares} if one != team)
+    own = max(shares[team], room.node.gpus_of(found.resource) - others)
+    return max(0, held.get(team, 0) - own)
+
+
+def releasing_of(team: str, room: NodeInfo, resource: str, world: ClusterState) -> int:
+    """Milli-GPUs of a node that a team's own guaranteed jobs will give back."""
+    jobs = (world.jobs[name] for name in room.terminating)
+    own = (job.id for job in jobs if job.team == team and not job.preemptible)
+    return sum(resources_needed(room.allocations[name], resource).gpus for name in own)
+
+
+def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
+    """Waiting jobs whose promise is worth nothing any more; the last in the queue is the first to lose its own.
+
+    A node is closed or gone, or others are there now; the quota was lowered; the job may not start for other reasons.
+    """
+    found: list[Job] = []
+    back: dict[str, Resources] = {}  # what those give back, by node
+    quota: dict[tuple[str, str | None], int] = {}  # and to their teams
+    for job in sorted(_reserved(world), key=job_order_key, reverse=True):
+        resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
+        wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NO_RESOURCES), resource)
+        may = limits.inadmissible(job, world) is None and limits.caps(job, world) is None
+        if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
+            comes = {name: world.rooms[name].available_after_termination(resource, job.id) for name in wants}
+            left = (space + back.get(name, NO_RESOURCES) - wants[name] for name, space in comes.items())
+            if all(part >= 0 for space in left for part in space):
+                continue
+        found.append(job)
+        if not job.preemptible:
+            whose = (job.team, job.request.gpu_type)
+            quota[whose] = quota.get(whose, 0) + job.request.gpus
+        for name, space in wants.items():
+            back[name] = back.get(name, NO_RESOURCES) + space
+    return tuple(found)
+
+
+def _reserved(world: ClusterState) -> list[Job]:
+    queued = (key[-1] for teams in world.queues.values() for keys in teams.values() for key in keys)
+    return [job for job in (world.jobs[name] for name in queued) if job.reserved]
+
+
+def _nodes_open(job: Job, world: ClusterState) -> bool:
+    return all(name in world.rooms and world.rooms[name].node.open for name in job.nodes if name is not None)
+
+
+def _quota_comes(job: Job, world: ClusterState, back: int) -> bool:
+    """Whether the team's quota is enough, with what is given back and without its own jobs that have notice."""
+    kind = job.request.gpu_type
+    if kind is None or job.preemptible:
+        return True
+    return job.request.gpus <= world.available_quota(job.team, kind, job) + world.releasing(job.team, kind) + back
+
+
+def _order(job: Job, world: ClusterState) -> tuple[object, ...]:
+    kind = job.request.gpu_type
+    over = world.over_quota(job.team, kind) if kind else 0
+    age = job.started.timestamp() if job.started else 0.0
+    return (not job.preemptible, not job.idle, job.priority, -over, -age, job.id)
+
+
+def _gives(job: Job, missing: Mapping[str, Resources], resource: str) -> dict[str, Resources]:
+    gives: dict[str, Resources] = {}
+    for pod, node in zip(job.request.pods, job.nodes, strict=False):
+        if node is not None and node in missing:
+            gives[node] = gives.get(node, NO_RESOURCES) + resources_needed([pod], resource)
+    return gives
+
+
+def _rest(missing: Mapping[str, Resources], gives: Mapping[str, Resources]) -> dict[str, Resources]:
+    rest = {node: space - gives.get(node, NO_RESOURCES) for node, space in missing.items()}
+    return {node: space for node, space in rest.items() if any(part > 0 for part in space)}
+
+
+def _needed(
+    taken: list[tuple[Job, dict[str, Resources], int]], missing: Mapping[str, Resources], quota_missing: int
+) -> list[tuple[Job, dict[str, Resources], int]]:
+    """Those without whom it would not be enough; who was taken last is asked first."""
+    needed = list(taken)
+    for one in reversed(taken):
+        others = [other for other in needed if other is not one]
+        left: Mapping[str, Resources] = missing
+        for _, gives, _ in others:
+            left = _rest(left, gives)
+        if not left and sum(quota for _, _, quota in others) >= quota_missing:
+            needed = others
+    return needed
+
+
+def victims_of(request: Job, world: ClusterState) -> tuple[Job, ...]:
+    """Those who leave already and hold what a job was promised: its nodes, or a part of its team's quota."""
+    kind, nodes = request.request.gpu_type, set(request.nodes)
+    short = (
+        kind is not None
+        and not request.preemptible
+        and world.available_quota(request.team, kind, request) < (request.request.gpus)
+    )
+
+    def in_the_way(job: Job) -> bool:
+        own = job.team == request.team and not job.preemptible and job.request.gpu_type == kind
+        return not nodes.isdisjoint(job.nodes) or (short and own)
+
+    return tuple(job for job in world.jobs.values() if job.terminating and in_the_way(job))
+
+
+def victims_will_stop_sentence(request: Job, victims: Sequence[Job]) -> str:
+    """What is told of a job for which others can be asked to leave."""
+    have = "has" if len(victims) == 1 else "have"
+    return f"What it needs is held by {_named(request, victims)}, which {have} to leave for it after notice."
+
+
+def victims_stopping_sentence(request: Job, leavers: Sequence[Job]) -> str:
+    """What is told of a job that was promised a place, without the full stop: the time may follow."""
+    have = "has" if len(leavers) == 1 else "have"
+    return f"What it waits for is held by {_named(request, leavers)}, which {have} been told to leave"
+
+
+def _named(request: Job, jobs: Iterable[Job]) -> str:
+    """``2 preemptible jobs and a job of your team with a lower priority``."""
+    counts: dict[tuple[str, str], int] = {}
+    for job in jobs:
+        kind = _kind(request, job)
+        counts[kind] = counts.get(kind, 0) + 1
+    return " and ".join(
+        f"a {one}{more}" if count == 1 else f"{count} {one}s{more}" for (one, more), count in sorted(counts.items())
+    )
+
+
+def _kind(request: Job, job: Job) -> tuple[str, str]:
+    """The noun for a job, and what follows it."""
+    if job.preemptible:
+        return "preemptible job", ""
+    if job.team == request.team and job.priority < request.priority:
+        return "job", " of your team with a lower priority"
+    return "job", " that is being stopped"
+
+
+def over_quota_jobs(world: ClusterState) -> tuple[Job, ...]:
+    """Guaranteed jobs that are more than their team's quota, the newest: a quota was lowered, or a team removed.
+
+    They go on, and turn preemptible after notice. Jobs that are leaving do not count, nor do those that ran before
+    there was any quota: these go on as they are, or switching quota on would stop them. As few as possible are named.
+    """
+    if not world.teams.has_quota:
+        return ()
+    found: list[Job] = []
+    by_team: dict[tuple[str, str], list[Job]] = {}
+    for job in world.jobs.values():
+        kind = job.request.gpu_type
+        if kind is not None and job.holds and not (job.preemptible or job.terminating or job.exempt_from_quota):
+            by_team.setdefault((job.team, kind), []).append(job)
+    for (team, kind), jobs in sorted(by_team.items()):
+        over = sum(job.request.gpus for job in jobs) - world.quota(team, kind)
+        if over <= 0:
+            continue
+        newest = sorted(jobs, key=_age, reverse=True)
+        chosen: list[Job] = []
+        for job in newest:
+            if sum(one.request.gpus for one in chosen) < over:
+                chosen.append(job)
+        for job in reversed(tuple(chosen)):
+            if sum(one.request.gpus for one in chosen) - job.request.gpus >= over:
+                chosen.remove(job)
+        found += chosen
+    return tuple(found)
+
+
+def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
+    """Of the jobs that turned preemptible for a lowered quota those that their team's quota has room for, oldest first.
+
+    One that has notice is among them only where it is on its team's share: there the place that it should leave was
+    promised to a guest, who has to look for another one. Elsewhere its place is promised to whom it belongs.
+    """
+    found: list[Job] = []
+    left: dict[tuple[str, str], int] = {}
+    for job in sorted(turned, key=_age):
+        kind = job.request.gpu_type
+        if kind is None or not (job.preemptible and job.holds) or world.team(job.team) is None:
+            continue
+        if job.terminating and (job.notice is None or not _on_its_share(job, kind, world)):
+            continue
+        whose = (job.team, kind)
+        rest = left[whose] = left[whose] if whose in left else world.available_quota(*whose)
+        if job.request.gpus <= rest:
+            found.append(job)
+            left[whose] = rest - job.request.gpus
+    return tuple(found)
+
+
+def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
+    """Whether the job, if it were guaranteed, would take no more than its team's share of each of its nodes."""
+    share = world.quota_by_team(kind).get(job.team, {})
+    for name in set(job.nodes):
+        room = world.rooms.get(name) if name is not None else None
+        if room is None or share.get(room.node.name, 0) < _guaranteed_with(job, room):
+            return False
+    return True
+
+
+def _guaranteed_with(job: Job, room: NodeInfo) -> int:
+    """Milli-GPUs that the team's guaranteed jobs hold there or were promised, and those of the job."""
+    resource = next(pod.resource for pod in job.request.pods if pod.resource)
+    own = resources_needed(room.allocations.get(job.id, ()), resource).gpus
+    return room.guaranteed_by_team.get(resource, {}).get(job.team, 0) + own
+
+
+def _age(job: Job) -> tuple[datetime, str]:
+    return (job.started or job.submitted, job.id)

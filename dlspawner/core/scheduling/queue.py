@@ -1,0 +1,282 @@
+"""The queue: who comes first, who may pass whom.
+
+Guaranteed jobs come before those that run on idle GPUs, which would only be stopped for them. Then: the higher
+priority, the team with the smaller decayed usage in relation to its quota, the earlier submit time. Within a team usage
+is the same for all, so a team's queue never changes its order by itself. Usage is that of GPUs: it says nothing about
+jobs without, so for those, which come last, it is the priority and the submit time.
+
+There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, nobody
+passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
+the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
+their team's quota that it needs. That holds on idle GPUs whatever its team has used: whoever came once it was not to
+be passed any more, and wants less, leaves it the node although their team has used less (``backfill``). A lower
+priority waits, if need be for ever, for higher ones of its lane. Who waits for something else (an approval, a login, an
+own cap, a node that is closed) holds up nobody.
+
+Backfill: who may not be passed any more, and what has to be left for them. The rule is in ``queueing``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+
+from dlspawner.core.decisions import Reason
+from dlspawner.core.job import Job
+from dlspawner.core.resources import ResourceRequest
+from dlspawner.core.scheduling import limits
+from dlspawner.core.scheduling.cluster_state import ClusterState, JobOrderKey, QueueKey, job_order_key, queue_key
+from dlspawner.core.scheduling.limits import Blocked
+from dlspawner.core.scheduling.node_info import NodeInfo, Nodes, Resources, place_best, place_first
+from dlspawner.core.units import counted
+
+OrderKey = tuple[bool, int, float, datetime, str]
+
+
+def order_key(job: Job, world: ClusterState, now: datetime) -> OrderKey:
+    """The smaller one comes first."""
+    later = job.preemptible or job.request.gpu_type is None
+    used = inf if job.request.gpu_type is None else world.usage_of(job.team, now)
+    return (later, -job.priority, used, job.submitted, job.id)
+
+
+def order(world: ClusterState, now: datetime) -> list[Job]:
+    """All queued jobs, the first one first."""
+    usage: dict[str, float] = {}
+    ranks: list[OrderKey] = []
+    for (team, kind), teams in world.queues.items():
+        later = not team or kind is None
+        for name, keys in teams.items():
+            if name not in usage:
+                usage[name] = world.usage_of(name, now)
+            used = inf if kind is None else usage[name]
+            ranks += [(later, level, used, submitted, job_id) for level, submitted, job_id in keys]
+    ranks.sort()
+    return [world.jobs[one[-1]] for one in ranks]
+
+
+def position(request: Job, world: ClusterState, now: datetime) -> int:
+    """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be."""
+    own, before = job_order_key(request), 0
+    used = world.usage_of(request.team, now)
+    for team, keys in world.queues.get(queue_key(request), {}).items():
+        if team == request.team or request.request.gpu_type is None:
+            before += bisect_left(keys, own)
+            continue
+        other = world.usage_of(team, now)
+        if other == used:
+            before += bisect_left(keys, own)
+        else:
+            # Of the same priority, all come before or all after.
+            level = own[0] if other > used else own[0] + 1
+            before += bisect_left(keys, level, key=lambda one: one[0])
+    return before + 1
+
+
+def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobOrderKey]:
+    """Those of a team who came until then, in the team's order."""
+    index = 0
+    while index < len(keys):
+        if keys[index][1] <= limit:
+            yield keys[index]
+            index += 1
+        else:  # whoever else is of this priority came later
+            index = bisect_right(keys, keys[index][0], lo=index, key=lambda one: one[0])
+
+
+_Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
+
+
+@dataclass(frozen=True, slots=True)
+class _PastMaxWait:
+    """Those of a lane that teams share whom nobody may pass any more.
+
+    ``starved``: of each priority, the one that wants the most GPUs; it is heeded by whoever came late and wants less,
+    however little their team has used. ``first``: of those that need not heed one themselves, the first of the queue.
+    So there is always one that heeds nobody, and not all wait for each other.
+    """
+
+    first: Job | None
+    starved: dict[int, Job]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTeam:
+    """Those of a team there: the first with its rank, and of each priority the first that wants the most GPUs."""
+
+    first: Job
+    rank: OrderKey
+    largest: tuple[tuple[_Size, Job], ...]
+
+
+def blocking_job(request: Job, world: ClusterState, now: datetime) -> Job | None:
+    """The first job that the request may not pass, if it waits for what others hold and for nothing of its own."""
+    where = queue_key(request)
+    if where[0]:
+        own = first_past_max_wait(where, request.team, world, now)
+        return own if own is not None and job_order_key(own) < job_order_key(request) else None
+    overdue = _past_max_wait(where, world, now)
+    if _must_yield(request, overdue.starved, world):
+        return overdue.starved[request.priority]
+    one = overdue.first
+    return one if one is not None and order_key(one, world, now) < order_key(request, world, now) else None
+
+
+def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _PastMaxWait:
+    known: tuple[datetime, _PastMaxWait] | None = world.memo.get(("overdue", where))
+    if known is None or known[0] != now:
+        found = [_of_team(where, team, world, now) for team in world.queues.get(where, {})]
+        teams = [one for one in found if one is not None]
+        starved = _starving(teams)
+        ahead: _OfTeam | None = None
+        for one in teams:
+            if (ahead is None or one.rank < ahead.rank) and not _must_yield(one.first, starved, world):
+                ahead = one
+        known = world.memo["overdue", where] = (now, _PastMaxWait(ahead.first if ahead else None, starved))
+    return known[1]
+
+
+def _starving(teams: Iterable[_OfTeam]) -> dict[int, Job]:
+    """By priority, the one that wants the most GPUs; of several who came first."""
+    sizes: dict[int, tuple[_Size, Job]] = {}
+    for team in teams:
+        for one in team.largest:
+            other = sizes.get(one[1].priority)
+            if other is None or one[0] < other[0]:
+                sizes[one[1].priority] = one
+    return {priority: job for priority, (_, job) in sizes.items()}
+
+
+def _must_yield(job: Job, starved: dict[int, Job], world: ClusterState) -> bool:
+    """Whether a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
+    one = starved.get(job.priority)
+    if one is None or job.request.gpus >= one.request.gpus:
+        return False
+    return job.submitted >= one.submitted + world.cluster.scheduling.max_backfill_wait
+
+
+def _of_team(where: QueueKey, team: str, world: ClusterState, now: datetime) -> _OfTeam | None:
+    memo = world.team_cache(team)
+    known: tuple[datetime, _OfTeam | None] | None = memo.get(("overdue of team", where))
+    if known is None or known[0] != now:
+        one = first_past_max_wait(where, team, world, now)
+        rank = None if one is None else order_key(one, world, now)
+        found = _OfTeam(one, rank, _largest_past_max_wait(where, team, world, now)) if one and rank else None
+        known = memo["overdue of team", where] = (now, found)
+    return known[1]
+
+
+def _largest_past_max_wait(
+    where: QueueKey, team: str, world: ClusterState, now: datetime
+) -> tuple[tuple[_Size, Job], ...]:
+    most: dict[int, Job] = {}
+
+    def larger() -> Iterator[Job]:
+        for job in _late(where, team, world, now):
+            other = most.get(job.priority)
+            if other is None or other.request.gpus < job.request.gpus:
+                yield job
+
+    for job in jobs_blocked_by_others(larger(), world):
+        most[job.priority] = job
+    return tuple(((-job.request.gpus, job.submitted, job.id), job) for job in most.values())
+
+
+def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
+    """The first of a team in a lane that nobody may pass any more."""
+    memo = world.team_cache(team)
+    known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
+    if known is None or known[0] != now:
+        waiting = jobs_blocked_by_others(_late(where, team, world, now), world)
+        known = memo["overdue", where] = (now, next(waiting, None))
+    return known[1]
+
+
+def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Iterator[Job]:
+    keys = world.queues.get(where, {}).get(team, [])
+    late = waiting_since(keys, now - world.cluster.scheduling.max_backfill_wait)
+    return (world.jobs[one[-1]] for one in late)
+
+
+def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator[Job]:
+    """A team's jobs, in its order, that wait for what others hold, for nothing of their own, and have no promise.
+
+    Many jobs of somebody who holds as much as one may are passed over at once.
+    """
+    capped: dict[str, int] = {}  # by user: who may not have so many GPUs may have no more either
+    for job in jobs:
+        gpus, most = job.request.gpus, capped.get(job.user)
+        if job.reserved or (most is not None and gpus >= most and not job.approved):
+            continue
+        if is_blocked_by_others(job, world):
+            yield job
+        elif limits.caps(job, world) is not None and not job.approved:
+            capped[job.user] = min(gpus, gpus if most is None else most)
+
+
+def is_blocked_by_others(job: Job, world: ClusterState) -> bool:
+    """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
+    if limits.caps(job, world) is not None or limits.inadmissible(job, world) is not None:
+        return False
+    return world.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, world))
+
+
+def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
+    pods = charge.pods
+    pools = [world.pool(pod.resource, pod.placement) for pod in pods]
+    if len(pods) == 1:
+        return any(room.allocatable(pods[0].resource).holds(pods[0]) for room in pools[0].rooms.values())
+    rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
+    return (
+        place_best(pods, rooms.values(), lambda room, pod: room.allocatable(pod.resource), lambda _, left: left)
+        is not None
+    )
+
+
+def nodes_kept_for_blocking_job(request: Job, world: ClusterState, now: datetime) -> tuple[Job | None, frozenset[str]]:
+    """Who may not be passed any more, and the nodes that come closest to holding it."""
+    ahead = blocking_job(request, world, now)
+    return (None, frozenset()) if ahead is None else (ahead, closest_nodes(ahead, world))
+
+
+def closest_nodes(job: Job, world: ClusterState) -> frozenset[str]:
+    """The nodes that come closest to holding a job."""
+    known: frozenset[str] | None = world.memo.get(("kept", job.id))
+    if known is None:
+        kind = job.request.gpu_type
+        if kind is None or job.preemptible:
+            nodes = place_first(
+                job.request.pods,
+                lambda pod: world.pool(pod.resource, pod.placement).least_allocated(),
+                lambda room, pod: room.allocatable(pod.resource),
+            )
+        else:
+            nodes = _nearest_of_guaranteed(job, kind, world)
+        known = world.memo["kept", job.id] = frozenset(nodes or ())
+    return known
+
+
+def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | None:
+    """Borrowers are in nobody's way, for they leave; where there is a choice it is not from the shares of others."""
+    largest = max(job.request.pods, key=lambda pod: pod.gpus)
+    pools = (world.pool(pod.resource, pod.placement) for pod in job.request.pods)
+    rooms = {name: room for pool in pools for name, room in pool.rooms.items()}
+    shares = world.quota_by_node(kind)
+
+    def rank(room: NodeInfo, _: Resources) -> tuple[object, ...]:
+        name, whole = room.node.name, room.allocatable(largest.resource)
+        others = sum(milli for team, milli in shares.get(name, {}).items() if team != job.team)
+        return (whole.gpus - others < largest.gpus, room.guaranteed_and_reserved(largest.resource), name)
+
+    return place_best(job.request.pods, rooms.values(), lambda room, _: room.allocatable(largest.resource), rank)
+
+
+def blocked_by(ahead: Job | None) -> Blocked:
+    """The answer to somebody who would pass a job that may not be passed."""
+    whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
+    return Blocked(
+        Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} has waited for so long that nobody passes it any more."
+    )

@@ -1,0 +1,119 @@
+"""Shares: on which nodes each team's quota is, so that quotas are never in pieces that nobody can use.
+
+Counting is not enough. Two teams with 8 GPUs each on two nodes of 8: when one of them has a single GPU on either node,
+the other one's job of 8 GPUs can not start, although it would on a cluster of its own. So a team's quota is *laid out*:
+whole nodes first, then the rest where it fits best. Guaranteed jobs go to their team's share; anybody's preemptible
+jobs go anywhere and leave when they must. A team is then no worse off than with those nodes as its private cluster
+[HiveD, OSDI'20, which calls them virtual clusters; its cells are bound to nodes as they are used, ours are fixed].
+
+No layout is possible, and the answer is empty, when the quotas are more than what the nodes have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dlspawner.core.config import ClusterConfig, TeamsConfig
+from dlspawner.core.nodes import Node, has_type
+
+TeamNodes = dict[str, dict[str, int]]  # by team and node
+
+
+class QuotaLayout:
+    """The layouts of all types on these nodes, each found out when it is asked for."""
+
+    def __init__(self, cluster: ClusterConfig, teams: TeamsConfig, nodes: Sequence[Node]) -> None:
+        self._cluster, self._teams, self._nodes = cluster, teams, nodes
+        self._milli: dict[str, dict[str, int]] = {}
+        self._layouts: dict[str, TeamNodes] = {}
+        self._by_node: dict[str, dict[str, dict[str, int]]] = {}
+        self._spare: dict[str, dict[str, int]] = {}
+
+    def capacity(self, gpu_type: str) -> int:
+        """Milli-GPUs of a type on all nodes, open or not."""
+        return sum(self._nodes_of(gpu_type).values())
+
+    def layout(self, gpu_type: str) -> TeamNodes:
+        """By team and node; empty while no team has a quota, or quotas are more than there is."""
+        found = self._layouts.get(gpu_type)
+        if found is None:
+            quotas = [(team.name, team.entitled(gpu_type)) for team in self._teams.teams]
+            found = assign(self._nodes_of(gpu_type), quotas) if any(milli for _, milli in quotas) else {}
+            self._layouts[gpu_type] = found
+        return found
+
+    def by_node(self, gpu_type: str) -> dict[str, dict[str, int]]:
+        """By node and team; nodes without GPUs of the type are left out."""
+        found = self._by_node.get(gpu_type)
+        if found is None:
+            found = {name: {} for name in self._nodes_of(gpu_type)}
+            for team, nodes in self.layout(gpu_type).items():
+                for name, milli in nodes.items():
+                    found[name][team] = milli
+            self._by_node[gpu_type] = found
+        return found
+
+    def unassigned(self, gpu_type: str) -> dict[str, int]:
+        """What is in no team's share, by node; nothing while there is no layout."""
+        found: dict[str, int] | None = self._spare.get(gpu_type)
+        if found is None:
+            found = {}
+            if self.layout(gpu_type):
+                shares = self.by_node(gpu_type)
+                left = {name: milli - sum(shares[name].values()) for name, milli in self._nodes_of(gpu_type).items()}
+                found = {name: milli for name, milli in left.items() if milli}
+            self._spare[gpu_type] = found
+        return found
+
+    def _nodes_of(self, gpu_type: str) -> dict[str, int]:
+        """Milli-GPUs of a type by node; none of a type that nobody knows."""
+        found = self._milli.get(gpu_type)
+        if found is None:
+            kind = self._cluster.gpu_type(gpu_type)
+            nodes = [node for node in self._nodes if kind is not None and has_type(node, kind)]
+            found = {node.name: node.gpus_of(kind.resource) for node in nodes} if kind is not None else {}
+            self._milli[gpu_type] = found
+        return found
+
+
+def assign(nodes: Mapping[str, int], quotas: Sequence[tuple[str, int]]) -> TeamNodes:
+    """For each team the nodes of its quota, and how many milli-GPUs of each; independent of the order of nodes.
+
+    A rest that fits on no single node is spread. Teams keep the order of the file.
+    """
+    if sum(quota for _, quota in quotas) > sum(nodes.values()):
+        return {}
+    free = {name: nodes[name] for name in sorted(nodes, key=lambda name: (-nodes[name], name)) if nodes[name] > 0}
+    layout: TeamNodes = {team: {} for team, quota in quotas if quota > 0}
+    rests: list[tuple[int, str]] = []
+    whole = list(free)
+    for team, quota in quotas:
+        left = quota
+        for name in whole if left > 0 else ():
+            if nodes[name] <= left:
+                layout[team][name] = nodes[name]
+                left -= nodes[name]
+                free[name] = 0
+            if not left:
+                break
+        whole = [name for name in whole if free[name]] if left < quota else whole
+        if left > 0:
+            rests.append((left, team))
+    rests.sort(key=lambda rest: -rest[0])
+    for rest, team in rests:
+        left = rest
+        while left > 0:
+            name = _best(free, left)
+            part = min(left, free[name])
+            layout[team][name] = layout[team].get(name, 0) + part
+            free[name] -= part
+            left -= part
+    return layout
+
+
+def _best(free: Mapping[str, int], wanted: int) -> str:
+    """The fullest node that still has all of it, or the emptiest."""
+    enough = [(milli, name) for name, milli in free.items() if milli >= wanted]
+    if enough:
+        return min(enough)[1]
+    return max(free, key=lambda name: (free[name], name))

@@ -1,0 +1,211 @@
+"""How a cluster stands: what there is of each GPU type and what of it is free, the nodes, the teams' quotas.
+
+Amounts are milli-GPUs. *Free* is what a job could take now: not what is held, promised, or on a node that is closed.
+
+Where everybody stands at one moment: GPUs held, borrowed, asked for and free, and what of the free nobody can use.
+
+All amounts are milli-GPUs. A free GPU is of no use while its node takes nothing new (``closed``: cordoned, or nobody
+hears of it), or while jobs wait for the type and not a pod of theirs fits into what is free on that node
+(``fragmented``). Where nobody waits nothing is fragmented. What waits for a quota only, and would fit, finds the GPUs
+usable: that nobody may use them is the quota's doing, not the node's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dlspawner.core.config import GpuType, Team
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import has_type
+from dlspawner.core.resources import PodRequest
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.node_info import NodeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """What a node has of one GPU type."""
+
+    gpu_type: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node: ``state`` is ``ready``, ``cordoned`` or ``unhealthy``; CPU and memory are what nobody holds."""
+
+    name: str
+    state: str
+    gpus: tuple[NodeGpus, ...]
+    cpu_milli: int
+    cpu_free: int
+    memory_bytes: int
+    memory_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeStatus:
+    """A GPU type: ``closed`` is on nodes that take nothing new, ``most`` what is free on the one node that has most."""
+
+    gpu_type: GpuType
+    total: int
+    free: int
+    most: int
+    unschedulable: int
+    waiting_jobs: int
+    waiting_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStatus:
+    """A team's use of one type: ``used`` is charged to its quota, ``borrowed`` is not; ``free``: left of the quota."""
+
+    team: Team
+    gpu_type: str
+    quota: int
+    used: int
+    borrowed: int
+
+    @property
+    def free(self) -> int:
+        return max(0, self.quota - self.used)
+
+
+def node_statuses(world: ClusterState) -> list[NodeStatus]:
+    """Every node, by name."""
+    return [_node(world.rooms[name], world) for name in sorted(world.rooms)]
+
+
+def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
+    """Every type of the cluster, from what ``nodes`` found."""
+    listed = list(found)
+    waiting = _waiting(world)
+    return [_type(kind, listed, waiting.get(kind.name, (0, 0))) for kind in world.cluster.gpu_types]
+
+
+def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
+    """Each of these teams with each type; all there is of it is everybody's while nobody has a quota."""
+    kinds = [kind.name for kind in world.cluster.gpu_types]
+    return [
+        QuotaStatus(
+            team, kind, world.quota(team.name, kind), world.guaranteed(team.name, kind), world.borrowed(team.name, kind)
+        )
+        for team in teams
+        for kind in kinds
+    ]
+
+
+def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
+    node, here = room.node, []
+    for kind in world.cluster.gpu_types:
+        if has_type(node, kind):
+            free = max(0, room.available(kind.resource).gpus) if node.open else 0
+            here.append(NodeGpus(kind.name, node.gpus_of(kind.resource), free))
+    state = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
+    cpu, memory = max(0, room.cpu_milli), max(0, room.memory_bytes)
+    return NodeStatus(node.name, state, tuple(here), node.cpu_milli, cpu, node.memory_bytes, memory)
+
+
+def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> TypeStatus:
+    here = [(node.state, one) for node in found for one in node.gpus if one.gpu_type == kind.name]
+    return TypeStatus(
+        kind,
+        total=sum(one.total for _, one in here),
+        free=sum(one.free for _, one in here),
+        most=max((one.free for _, one in here), default=0),
+        unschedulable=sum(one.total for state, one in here if state != "ready"),
+        waiting_jobs=waiting[0],
+        waiting_gpus=waiting[1],
+    )
+
+
+def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
+    """Jobs in the queue and the GPUs that they want, by type."""
+    found: dict[str | None, tuple[int, int]] = {}
+    for (_, kind), teams in world.queues.items():
+        for keys in teams.values():
+            jobs, gpus = found.get(kind, (0, 0))
+            wanted = sum(world.jobs[job].request.gpus for _, _, job in keys)
+            found[kind] = (jobs + len(keys), gpus + wanted)
+    return found
+
+
+WAITING = frozenset({JobState.QUEUED, JobState.LOGIN_REQUIRED})  # for GPUs; who waits for an approval waits for people
+PendingGpus = tuple[str, str]  # a team and a GPU type
+
+
+@dataclass(slots=True)
+class TeamTypeUsage:
+    """Of one team and GPU type; ``held`` is charged to the quota, ``borrowed`` is not."""
+
+    quota: int = 0
+    guaranteed: int = 0
+    borrowed: int = 0
+    queued: int = 0
+    unapproved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCapacity:
+    """Of one GPU type: all there are, what nobody holds, and what of that is of no use now."""
+
+    total: int = 0
+    free: int = 0
+    unschedulable: int = 0
+    fragmented: int = 0
+
+
+def usage_by_team(world: ClusterState) -> dict[PendingGpus, TeamTypeUsage]:
+    """By team and GPU type: what has a quota, and whatever jobs hold or wait for; ``quota`` 0 for who has none."""
+    found: dict[PendingGpus, TeamTypeUsage] = {}
+    for team in world.teams.teams:
+        for quota in team.quota:
+            found[team.name, quota.gpu_type] = TeamTypeUsage(quota=world.quota(team.name, quota.gpu_type))
+    for job in world.jobs.values():
+        kind = job.request.gpu_type
+        if kind is not None:
+            _add(found.setdefault((job.team, kind), TeamTypeUsage()), job)
+    return found
+
+
+def _add(standing: TeamTypeUsage, job: Job) -> None:
+    if job.holds and job.preemptible:
+        standing.borrowed += job.request.gpus
+    elif job.holds:
+        standing.guaranteed += job.request.gpus
+    elif job.state in WAITING:
+        standing.queued += job.request.gpus
+    elif job.state is JobState.PENDING_APPROVAL:
+        standing.unapproved += job.request.gpus
+
+
+def capacity_by_type(world: ClusterState) -> dict[str, TypeCapacity]:
+    """By GPU type, those without a node too."""
+    waiting: dict[str, set[PodRequest]] = {}
+    for job in world.jobs.values():
+        if job.request.gpu_type is not None and job.state is JobState.QUEUED:
+            waiting.setdefault(job.request.gpu_type, set()).update(pod for pod in job.request.pods if pod.gpus)
+    rooms = tuple(world.rooms.values())
+    return {kind.name: _capacity(kind, rooms, waiting.get(kind.name, ())) for kind in world.cluster.gpu_types}
+
+
+def _capacity(kind: GpuType, rooms: Iterable[NodeInfo], waiting: Iterable[PodRequest]) -> TypeCapacity:
+    total = free = closed = fragmented = 0
+    pods = tuple(waiting)
+    for room in rooms:
+        if not has_type(room.node, kind):
+            continue
+        total += room.node.gpus_of(kind.resource)
+        idle = max(0, room.free(kind.resource).gpus)
+        free += idle
+        if not room.node.open:
+            closed += idle
+        elif pods and not any(_fits(pod, room) for pod in pods):
+            fragmented += idle
+    return TypeCapacity(total, free, closed, fragmented)
+
+
+def _fits(pod: PodRequest, room: NodeInfo) -> bool:
+    return room.free(pod.resource).holds(pod) and pod.placement.matches(room.node)

@@ -1,0 +1,182 @@
+"""How what Kubernetes says becomes words for people: names of resources, short quotations, lists.
+
+A quotation is what a person's own program, or an administrator's own rule, has written: one short line of it, without
+anything that looks like a token. What Kubernetes itself writes is never quoted; the modules that use these functions
+read the facts in it and say them in their own words.
+
+Amounts and times as every answer in JSON has them: whole units as numbers, times in UTC that end in ``Z``.
+
+How a notice reads: its text with the time in it, for terminals and for pages.
+
+``{when}`` in a text is where the time goes; a text without it gets the time behind. JupyterLab does the same in the
+reader's own time zone (``jupyter_extension``).
+
+Text of other people's choosing, shown so that nothing hides in it. PURE.
+
+Names, titles and reasons may hold whatever their authors typed. HTML's own characters are the templates' to escape;
+here it is about letters that show nothing or turn around what stands beside them, and those that no page can hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import overload
+
+ASK = "ask an administrator"
+
+# JupyterHub's tokens are 32 characters, a service account's are hundreds.
+_SECRET = re.compile(r"[A-Za-z0-9_+/=-]{32,}(?:\.[A-Za-z0-9_+/=-]+)*")
+_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # a terminal's colours and cursor
+_PLAIN = {
+    "cpu": "CPUs",
+    "memory": "memory",
+    "ephemeral-storage": "disk space",
+    "storage": "storage",
+    "pods": "pods",
+    "services": "Services",
+    "services.nodeports": "NodePorts",
+    "persistentvolumeclaims": "claims",
+    "secrets": "Secrets",
+}
+
+
+def quoted(text: str, longest: int = 200) -> str:
+    """The beginning of what a rule says, on one line."""
+    flat = _flat(text)
+    return flat if len(flat) <= longest else flat[: longest - 1] + "…"
+
+
+def last_words(text: str, longest: int = 200) -> str:
+    """The end of what a container wrote: the cause of a failure is rarely at its beginning."""
+    flat = _flat(text)
+    return flat if len(flat) <= longest else f"… {flat[-longest:]}"
+
+
+def _flat(text: str) -> str:
+    plain = "".join(one if one.isprintable() else " " for one in _SEQUENCE.sub("", text))
+    return _SECRET.sub("…", " ".join(plain.split()))
+
+
+def resource(name: str, gpus: Collection[str] = ()) -> str:
+    """A resource, as the scheduler or a quota names it, in words; ``gpus`` are the resources that are GPUs."""
+    plain = name.removeprefix("requests.").removeprefix("limits.")
+    return "GPUs" if plain in gpus else _PLAIN.get(plain, plain)
+
+
+def listed(words: Iterable[str]) -> str:
+    """``a, b and c``, each word once; nothing of nothing."""
+    once = list(dict.fromkeys(words))
+    return " and ".join(part for part in (", ".join(once[:-1]), *once[-1:]) if part)
+
+
+def duration(seconds: float) -> str:
+    """About how long: to the minute from one minute on."""
+    hours, minutes = divmod(round(seconds / 60) if round(seconds) >= 60 else 0, 60)
+    if not hours and not minutes:
+        return _count(max(1, round(seconds)), "second")
+    return listed(_count(count, unit) for count, unit in ((hours, "hour"), (minutes, "minute")) if count)
+
+
+def _count(count: int, unit: str) -> str:
+    return f"{count} {unit}{'s' if count > 1 else ''}"
+
+
+def amount(milli: int) -> int | float:
+    """Thousandths as people count."""
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+@overload
+def time(at: datetime) -> str: ...
+@overload
+def time(at: None) -> None: ...
+@overload
+def time(at: datetime | None) -> str | None: ...
+def time(at: datetime | None) -> str | None:
+    """ISO 8601; what has not come is null. A time without a zone is a mistake of the caller's."""
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+WHEN = "{when}"
+
+
+def with_time(text: str, until: datetime | None, now: datetime) -> str:
+    """The sentence as it is read at ``now``."""
+    if until is None:
+        return " ".join(text.replace(WHEN, "").split())
+    when = moment(until, now)
+    return text.replace(WHEN, when) if WHEN in text else f"{text} ({when})"
+
+
+def moment(until: datetime, now: datetime) -> str:
+    """A time soon to come: on the clock, and how far away."""
+    seconds = (until - now).total_seconds()
+    if seconds <= 0:
+        return "now"
+    if seconds < 60:
+        return "in less than a minute"
+    utc = until.astimezone(UTC)
+    clock = utc.strftime("at %H:%M UTC" if seconds < 43200 else "on %d %B at %H:%M UTC")
+    return f"{clock}, in {_span(seconds)}"
+
+
+def minutes(span: timedelta) -> str:
+    """A span as people set it: ``1 minute``, ``1.5 minutes``."""
+    many = span.total_seconds() / 60
+    return f"{many:g} minute{'' if many == 1 else 's'}"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        many = round(seconds / size)
+        if many >= 2 or size == 60:
+            return f"{max(1, many)} {unit}{'s' if many > 1 else ''}"
+    raise AssertionError("a minute is the smallest unit")
+
+
+def show(value: object) -> str:
+    """A value of unknown origin, short and without control characters, for a sentence."""
+    if isinstance(value, str):
+        text = "".join(letter if letter.isprintable() else "�" for letter in value[:41])
+        return f"“{text[:40]}…”" if len(text) > 40 else f"“{text}”"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**18 else "a huge number"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
+
+
+# Control characters other than tab and line end; what turns the direction of writing; Unicode's own line ends; what
+# has no width; letters that look like nothing at all: Hangul's fillers, the blank of Braille, the joiner of graphemes,
+# the two vowels of Khmer that are never written. Those that join letters (U+200C, U+200D) are left: whole languages,
+# and smileys, are written with them.
+_HIDDEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+)
+# What chooses between forms of the letter before it is writing there, and hides behind every other one: emoji and
+# mathematics have sixteen of them, ideographs these and 240 more, Mongolian four. Of two only the first can choose.
+_SYMBOLS = (
+    "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u23ff\u2460-\u24ff\u25a0-\u27ff\u2900-\u2bff\u3030\u303d\u3297\u3299"
+    "\U0001f000-\U0001faff"
+)
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_FORMS = (
+    rf"(?<![{_SYMBOLS}{_IDEOGRAPHS}])(?!(?<=[0-9#*])\ufe0f\u20e3)[\ufe00-\ufe0f]",
+    rf"(?<![{_IDEOGRAPHS}])[\U000e0100-\U000e01ef]",
+    "(?<![\u1820-\u1878\u1880-\u18aa])[\u180b-\u180d\u180f]",
+)
+_HIDES = re.compile("|".join((f"[{_HIDDEN}]", *_FORMS)))
+
+
+def escape_hidden(text: str) -> str:
+    """The same text, in which every letter that hides is spelled out, such as ``\\u202e``."""
+    return text if text.isascii() and text.isprintable() else _HIDES.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

@@ -1,0 +1,210 @@
+"""The turns of approvals: a job asks, somebody approves or denies, and what has become needless is withdrawn.
+
+`settle` puts a job that waits where it belongs: to those that wait for an approval as long as it needs one, to the
+queue otherwise. It is done whenever one is asked for, and in every pass over the queue for all that wait: files are
+changed, and what somebody's other jobs hold comes and goes. Requests are on the disk with the state of their job, or
+neither is.
+
+That something waits for somebody's word, as a notice among theirs.
+
+It is made when they look, from what waits now and who may decide it now, so nothing has to be taken back when somebody
+has decided it, or `teams.yaml` names other admins. Administrators of the Hub are told of what nobody else may decide.
+
+Who may decide a request, and what people read about it. PURE.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+from typing import assert_never
+
+from dlspawner.core.config import Team, TeamsConfig
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.limits import ApprovalKind, approver_sentence, approvers, holding_text
+from dlspawner.core.units import counted, shown
+from dlspawner.manager.model import notice as notice_model
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision
+from dlspawner.manager.model.notice import Notice, Recipient, clean
+from dlspawner.manager.model.records import JobRecord, as_ended, as_queued
+from dlspawner.manager.state import job_store, notify
+from dlspawner.manager.state.job_store import JobStore, Transaction
+from dlspawner.manager.state.lifecycle import reevaluate
+
+log = logging.getLogger("dlspawner.manager")
+
+
+def reevaluate_all(turn: Transaction) -> None:
+    """Everything that waits is where it belongs, and nobody reads for ever that something was denied."""
+    capped = {team.name for team in turn.cluster_state.teams.teams if team.user_caps.soft is not None}
+    for name in tuple(turn.store.pending.values()):
+        record = turn.record(name)
+        if record is not None and _may_move(record.job, capped):
+            reevaluate(turn, record)
+    for notice in turn.store.notices.overdue(notice_model.NoticeKind.DENIED, turn.now):
+        job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
+
+
+def _may_move(job: Job, capped: Collection[str]) -> bool:
+    """A first look at a job that waits, for thousands wait: most are of teams that cap nobody."""
+    if job.state is JobState.QUEUED:
+        return job.special is not None or job.team in capped
+    return job.state is JobState.PENDING_APPROVAL
+
+
+def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
+    """Somebody's word about it; False when it was decided already, or nobody asks for it any more."""
+    waits = turn.store.requests.get(request.job, ())
+    record = turn.record(request.job)
+    if record is None or all(one.id != request.id for one in waits):
+        return False
+    standing = ApprovalState.APPROVED if word.approved else ApprovalState.DENIED
+    said = replace(request, standing=standing, at=turn.now, by=word.by, reason=clean(word.reason, LONGEST_REASON))
+    if word.approved:
+        _approve(turn, record, said, more=len(waits) > 1)
+    else:
+        turn.write(as_ended(record), standing.value, decision_sentence(said), (said,))
+        notify.post(turn, record.job, notice_model.NoticeKind.DENIED, denied_sentence(said), cause=said.id)
+    log.info(
+        "approval kind=%s team=%s job=%s user=%s gpus=%g decision=%s by=%s",
+        *(said.kind.value, said.team, said.job, said.user, said.gpus / 1000, standing.value, said.by),
+    )
+    return True
+
+
+def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, *, more: bool) -> None:
+    """``more``: the job waits for another word besides."""
+    job = _granted(record.job, said.kind)
+    record = as_queued(replace(record, job=job), JobState.PENDING_APPROVAL if more else JobState.QUEUED)
+    turn.write(record, ApprovalState.APPROVED.value, decision_sentence(said), (said,))
+    if not more:
+        notify.post(turn, record.job, notice_model.NoticeKind.APPROVED, approved_sentence(said), cause=said.id)
+        turn.store.capacity_changed.set()
+
+
+def forget_denial(turn: Transaction, user: str, server: str) -> None:
+    """The person asks for this server again."""
+    for notice in turn.store.notices.read(Recipient(user, server), turn.now):
+        if notice.kind is notice_model.NoticeKind.DENIED and notice.server == server:
+            job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
+
+
+def _granted(job: Job, kind: ApprovalKind) -> Job:
+    """The job with what was approved."""
+    match kind:
+        case ApprovalKind.SOFT_CAP:
+            return replace(job, approved=True)
+        case ApprovalKind.SPECIAL:
+            return replace(job, special=None if job.special is None else replace(job.special, approved=True))
+
+
+_ID = "0" * 16  # of no notice that was posted
+
+
+def pending_notice(book: JobStore, name: str, *, admin: bool) -> tuple[Notice, ...]:
+    """What this person is told, an administrator of the Hub or not: one notice, or none."""
+    teams = book.cluster_state.teams
+    found = [one for some in book.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
+    if not found:
+        return ()
+    posted = min(one.requested for one in found)
+    return (Notice(_ID, notice_model.NoticeKind.APPROVALS, "", your_decision_sentence(len(found)), posted),)
+
+
+def _concerns(request: ApprovalRequest, teams: TeamsConfig, name: str, *, admin: bool) -> bool:
+    if request.kind is ApprovalKind.SPECIAL:
+        return admin
+    able = approvers(teams.paying_team(request.team) or Team(request.team), request.user)
+    return name in able or (admin and not able)
+
+
+NOT_WAITING = "This job waits for no approval."
+OWN = "Nobody approves or denies their own request: another admin of the team can, or an administrator of the Hub."
+ONLY_HUB = "Only an administrator of the Hub decides about special permissions."
+NOT_ADMIN = "Only an admin of team {team} decides about this, or an administrator of the Hub."
+CHANGED = "It has been changed since you looked: look again at what is asked for now."
+
+
+def may_decide(viewer: Viewer, request: ApprovalRequest) -> str | None:
+    """``None`` for who may decide it; for everybody else a sentence. Administrators of the Hub decide everything.
+
+    A service that may act on all jobs is nobody who could answer for a special permission.
+    """
+    if viewer.all and (viewer.name or request.kind is not ApprovalKind.SPECIAL):
+        return None
+    match request.kind:
+        case ApprovalKind.SPECIAL:
+            return ONLY_HUB
+        case ApprovalKind.SOFT_CAP:
+            if request.user == viewer.name:
+                return OWN
+            return None if viewer.administers(request.team) else NOT_ADMIN.format(team=request.team)
+        case _:
+            assert_never(request.kind)
+
+
+def decision_sentence(request: ApprovalRequest) -> str:
+    """Who has decided, and what they said: ``by vera: The deadline is near.``"""
+    return f"by {request.by}" + (f": {request.reason}" if request.reason else "")
+
+
+def outcome_sentence(request: ApprovalRequest) -> str:
+    """What has become of a request, for somebody who would decide it, too."""
+    match request.standing:
+        case ApprovalState.WAITING:
+            return "It waits."
+        case ApprovalState.APPROVED | ApprovalState.DENIED:
+            return f"It was {request.standing.value} already, {_ended(decision_sentence(request))}"
+        case ApprovalState.WITHDRAWN:
+            return "Nobody has to decide it any more: it was withdrawn."
+        case _:
+            assert_never(request.standing)
+
+
+def approved_sentence(request: ApprovalRequest) -> str:
+    """For its person: who approved it, and what they said. The job may run by the time this is read."""
+    return f"Approved: {request.what}. It was approved {_ended(decision_sentence(request))}"
+
+
+def denied_sentence(request: ApprovalRequest) -> str:
+    """For its person: who denied it, and why."""
+    return f"Denied: {request.what}. The request has ended. It was denied {_ended(decision_sentence(request))}"
+
+
+def pending_sentence(request: ApprovalRequest, team: Team) -> str:
+    """Who decides, for whoever can not."""
+    match request.kind:
+        case ApprovalKind.SPECIAL:
+            return ONLY_HUB
+        case ApprovalKind.SOFT_CAP:
+            return approver_sentence(team, request.user)
+        case _:
+            assert_never(request.kind)
+
+
+def usage_sentence(request: ApprovalRequest, world: ClusterState) -> str:
+    """What the person and the team have now, for who decides; not what ``why`` says already."""
+    team = world.team(request.team)
+    title, kind = (team.title or team.name) if team else request.team, request.gpu_type
+    held = world.held_by(request.team, request.user) - world.reserved_by_user(request.team, request.user)
+    holds = f"{request.user} holds {counted(held)} for team {title} now"
+    if kind is None:
+        return f"{holds}."
+    used = world.guaranteed(request.team, kind) - world.reserved(request.team, kind)
+    borrowed = world.borrowed(request.team, kind)
+    lent = f" and has borrowed {shown(borrowed)}" if borrowed else ""
+    quota = world.quota(request.team, kind)
+    uses = f"team uses {shown(used)} of its {counted(quota)} of type {kind}{lent}."
+    return f"The {uses}" if request.why.endswith(f"; {holding_text(request.user, held)}.") else f"{holds}; the {uses}"
+
+
+def your_decision_sentence(count: int) -> str:
+    """For who can decide something."""
+    return "1 request waits for your approval." if count == 1 else f"{count} requests wait for your approval."
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

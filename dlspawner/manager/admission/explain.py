@@ -1,0 +1,267 @@
+"""What is told of a job that waits: why, at which place, and what would start at once instead.
+
+Estimates of when the jobs of the queue start, made again and again beside everything else.
+
+Twice a minute, while jobs wait: a snapshot is taken, and played forward in a thread for so many seconds at the most
+(`core.estimates`). Nothing waits for it, and nothing is decided by it. Where the queue is too long for that, fewer of
+it are looked at the next time; of the others nothing is said. How long jobs ran is read from the database every few
+minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import assert_never
+
+from dlspawner.core.config import IdleWindows
+from dlspawner.core.decisions import Admit, Alternative, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.idle import idle_rule_of
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission, estimates, limits, queue
+from dlspawner.core.scheduling.admission import find_alternatives
+from dlspawner.core.scheduling.cluster_state import Snapshot, queue_key
+from dlspawner.core.scheduling.estimates import Estimate, KnownEnds, RunTimes, Starts, similar
+from dlspawner.core.scheduling.preemption import victims_of, victims_stopping_sentence, victims_will_stop_sentence
+from dlspawner.core.template import IdlePolicy
+from dlspawner.core.text import moment
+from dlspawner.manager.db import jobs
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state.job_store import JobStore
+from dlspawner.manager.state.lifecycle import FAULT, UNDECIDED
+from dlspawner.settings import Settings
+
+_ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
+_MOST_REASONS = 1000
+_NEXT = "Its turn comes any moment."
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """What the page says of a job that waits."""
+
+    job: Job
+    state: str  # queued, pending-approval, login-required, or starting
+    position: int
+    waiting: int  # how many wait for the same
+    sentence: str
+    advice: tuple[Alternative, ...]
+    estimate: Estimate | None = None  # of its start, where one is known
+    inadmissible: bool = False  # whether it can not start as things are
+
+    @property
+    def keeps_place(self) -> bool:
+        """Whether asking for some of the advice keeps the place: for less of the same."""
+        return any(self._is_less(one) for one in self.advice)
+
+    @property
+    def loses_place(self) -> bool:
+        """Whether asking for some of the advice gives the place up: for another type, or another kind of job."""
+        return not all(self._is_less(one) for one in self.advice)
+
+    def _is_less(self, one: Alternative) -> bool:
+        return (one.gpu_type, one.preemptible) == (self.job.request.gpu_type, self.job.preemptible)
+
+
+class Explainer:
+    """Looks at jobs of one book; the function says which templates offer preemptible jobs."""
+
+    def __init__(self, book: JobStore, offers_preemptible: Callable[[str], bool]) -> None:
+        self.book, self._offers = book, offers_preemptible
+        self.estimates: Mapping[str, Estimate] = {}  # by job, as of a moment ago
+        self._reasons: dict[str, tuple[datetime, Reason]] = {}
+        self._places: dict[str, tuple[datetime, Job, int, str]] = {}
+        book.subscribers.append(lambda _: self._places.clear())
+        self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
+
+    def explain(self, record: JobRecord, *, advises: bool = True) -> QueueStatus:
+        """What is told of it; without advice, which costs as much as many decisions, where nobody asks for it."""
+        job, world, now = record.job, self.book.cluster_state, self.book.now()
+        position = queue.position(job, world, now)
+        if job.state is JobState.PENDING_APPROVAL:
+            return QueueStatus(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
+        if job.state is not JobState.QUEUED:
+            return QueueStatus(job, job.state.value, position, position, "", ())
+        advice = self.advice(job, now) if advises and not self._undecided(job) else ()
+        waiting, why = _waiting(job, self.book), self.why(job, now)
+        return QueueStatus(
+            job, "queued", position, waiting, why, advice, self.estimate(job, now), self.inadmissible(job)
+        )
+
+    def inadmissible(self, job: Job) -> bool:
+        """Whether a queued job can not start as things are: its turn does not come before they change."""
+        return job.state is JobState.QUEUED and limits.config_violation(job, self.book.cluster_state) is not None
+
+    def position(self, job: Job, now: datetime) -> tuple[int, str]:
+        """Which place a queued job has, and why it waits; the same for a moment, unless anything changes meanwhile."""
+        kept = self._places.get(job.id)
+        if kept is None or kept[1] is not job or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            kept = (now, job, queue.position(job, self.book.cluster_state, now), self.why(job, now))
+            self._places[job.id] = kept
+        return kept[2], kept[3]
+
+    def estimate(self, job: Job, now: datetime) -> Estimate | None:
+        """When a queued job probably starts; ``None`` when that is not known."""
+        found = self.estimates.get(job.id) if job.state is JobState.QUEUED else None
+        return found.remaining(now) if found is not None else None
+
+    def why(self, job: Job, now: datetime) -> str:
+        """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""
+        if job.state is JobState.PENDING_APPROVAL:
+            blocked = limits.config_violation(job, self.book.cluster_state) or limits.caps(job, self.book.cluster_state)
+            return blocked.sentence if blocked is not None else _NEXT
+        return self._why_queued(job, now) if job.state is JobState.QUEUED else ""
+
+    def _why_queued(self, job: Job, now: datetime) -> str:
+        if job.reserved:
+            return self._promised(job, now)
+        if self._undecided(job):
+            return UNDECIDED
+        found = admission.admit(job, self.book.cluster_state, now)
+        match found:
+            case MustWait(until=until) if until is not None and until > now:
+                return f"{found.sentence} Earliest: {moment(until, now)}."
+            case MustWait() | Refuse():
+                return found.sentence
+            case Preempt():
+                return victims_will_stop_sentence(job, [self.book.cluster_state.jobs[name] for name in found.victims])
+            case Admit():
+                return _NEXT
+            case _:
+                assert_never(found)
+
+    def reason(self, job: Job, now: datetime) -> Reason:
+        """The kind of reason for which a queued job has to wait; kept for a moment: many people look at once."""
+        kept = self._reasons.get(job.id)
+        if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            if len(self._reasons) > _MOST_REASONS:
+                self._reasons.clear()
+            ours = job.reserved or self._undecided(job)
+            found = Reason.VICTIMS_TERMINATING if ours else admission.admit(job, self.book.cluster_state, now).reason
+            kept = self._reasons[job.id] = (now, found)
+        return kept[1]
+
+    def _undecided(self, job: Job) -> bool:
+        """Whether the queue fails to decide it, so that asking again here would be the same fault."""
+        told = self.book.notices.pending((job.id, NoticeKind.CANNOT_START))
+        return told is not None and told.cause == FAULT
+
+    def _promised(self, job: Job, now: datetime) -> str:
+        leavers = victims_of(job, self.book.cluster_state)
+        if not leavers:
+            return _NEXT
+        said, times = victims_stopping_sentence(job, leavers), [one.notice for one in leavers if one.notice is not None]
+        return f"{said} {moment(max(times), now)}." if times else f"{said}."
+
+    def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
+        """What would start at once, of what the job's person can choose."""
+        held = self.book.cluster_state.held_by(job.team, job.user)
+        wish = (job.team, job.request, job.preemptible, job.priority, job.approved, job.template, job.special, held)
+        kept = self._kept.get(wish)
+        if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
+            self._kept = {one: known for one, known in self._kept.items() if now - known[0] < _ADVICE_FOR}
+            offered = self._offers(job.template)
+            found = find_alternatives(job, self.book.cluster_state, now)
+            kept = self._kept[wish] = (
+                now,
+                tuple(one for one in found if offered or one.preemptible == job.preemptible),
+            )
+        return kept[1]
+
+
+def _waiting(job: Job, book: JobStore) -> int:
+    """How many wait for what this job waits for, itself included."""
+    return sum(len(keys) for keys in book.cluster_state.queues.get(queue_key(job), {}).values())
+
+
+_EVERY_SECONDS = 30.0
+_BUDGET_SECONDS = 3.0  # of one round in the thread
+_PLAYS = 20
+_MOST, _FEWEST, _OF_A_LANE = 400, 25, 100  # jobs of the queue that are looked at
+_REFRESH = timedelta(minutes=5)
+_BACK, _ENDED = timedelta(days=30), 20_000  # how far back, and how many jobs at the most
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class StartTimeEstimator:
+    """The estimates of one book, for those who look; `run` never ends by itself."""
+
+    book: JobStore
+    ledger: JobRepository
+    looks: Explainer
+    settings: Callable[[], Settings]
+    most: int = _MOST
+    budget_seconds: float = _BUDGET_SECONDS
+    _durations: RunTimes = field(default_factory=RunTimes)
+    _read: datetime | None = None
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.refresh()
+            except DatabaseUnavailable as problem:
+                log.warning("estimates wait for the database: %s", problem.__cause__)
+            except Exception:  # a task's root: nothing else depends on it
+                log.exception("starts were not estimated; it is tried again")
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def refresh(self) -> None:
+        """One round."""
+        if not self.book.cluster_state.queues:
+            self.looks.estimates = {}
+            return
+        now = self.book.now()
+        if self._read is None or not timedelta() <= now - self._read < _REFRESH:
+            since = now - _BACK
+            self._durations = await self.ledger.read(
+                lambda connection: RunTimes.from_run_times(jobs.read_run_times(connection, since, _ENDED))
+            )
+            self._read = now
+        snapshot, settings = self.book.cluster_state.snapshot(), self.settings()
+        self.looks.estimates = await asyncio.to_thread(self._estimate, snapshot, settings, now)
+
+    def _estimate(self, snapshot: Snapshot, settings: Settings, now: datetime) -> Mapping[str, Estimate]:
+        until = time.monotonic() + self.budget_seconds
+        cut = estimates.first_in_queue(snapshot, now, self.most, min(self.most, _OF_A_LANE))
+        known = KnownEnds(self._durations, lifetimes(cut, settings))
+        chance = Random(0).random  # noqa: S311 - the same each time, so that what is shown moves only with the jobs
+        plays: list[Starts] = []
+        while len(plays) < _PLAYS and time.monotonic() < until:
+            plays.append(estimates.simulate(cut, known, now, similar(chance)))
+        if len(plays) < estimates.MIN_SIMULATIONS:
+            self.most = max(_FEWEST, self.most // 2)
+        elif len(plays) == _PLAYS:
+            self.most = min(_MOST, 2 * self.most)
+        return estimates.estimate_starts(cut, plays, self._durations)
+
+
+def lifetimes(snapshot: Snapshot, settings: Settings) -> dict[str, datetime]:
+    """Until when jobs may run at the most, of those that run and are stopped then."""
+    known: dict[tuple[str, str, bool], timedelta | None] = {}
+    found: dict[str, datetime] = {}
+    for job in snapshot.jobs:
+        if job.started is None or not job.holds:
+            continue
+        kind = (job.team, job.template, job.preemptible)
+        if kind not in known:
+            known[kind] = _lifetime(job, snapshot, settings)
+        longest = known[kind]
+        if longest is not None:
+            found[job.id] = job.started + longest
+    return found
+
+
+def _lifetime(job: Job, snapshot: Snapshot, settings: Settings) -> timedelta | None:
+    team, template = snapshot.teams.paying_team(job.team), settings.template(job.template)
+    windows, idle = team.idle if team else IdleWindows(), template.idle if template else IdlePolicy()
+    policy = idle_rule_of(idle, windows, snapshot.cluster.culling, job.preemptible)
+    return None if policy.culling.dry_run else policy.lifetime

@@ -1,0 +1,297 @@
+"""Who has to leave: notice and promise in one turn, then the stop, or the news that the job goes on after all.
+
+* `begin` is a pass's answer to ``Preempt``: every victim gets its notice, which begins when it has run for the minimum
+  time, and the waiting job is promised the nodes.
+* `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
+  whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more, nor for one
+  that the Hub would not start without a fresh login, or fails to start: it is asked to when others have been told to
+  leave for it, now and then until they do, and just before; once it says no they are told that they go on.
+* Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
+  are nobody's victims, so that nothing is planned with what they hold. When the quota has room for them again they are
+  guaranteed again.
+
+All of it is in the database before anybody acts on it: a Manager that takes over goes on where this one was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.placement import find_free_nodes
+from dlspawner.core.scheduling.preemption import (
+    deferred_stop_time,
+    over_quota_jobs,
+    restorable,
+    stale_reservations,
+    stop_time,
+    unneeded_victims,
+)
+from dlspawner.core.text import WHEN
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
+from dlspawner.manager.state.notify import post
+
+_EVERY_SECONDS = 1.0
+_SURE = timedelta(minutes=1)  # for which it is taken for granted that the Hub would start a job
+_LOOK_SECONDS = 1.0  # between looks for a job of which it is not
+_BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
+_UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
+_REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
+log = logging.getLogger("dlspawner.manager")
+
+CONTINUES = "Its GPUs are not needed any more: the job goes on."
+KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
+AGAIN = "Your team has enough quota for it again: the job is guaranteed again."
+
+
+def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> None:
+    """Ask the victims to leave, and promise their place to the job that waits."""
+    idle = _idle_elsewhere(record.job, turn.cluster_state)
+    for name in found.victims:
+        victim = turn.store.records[name]
+        until = stop_time(victim.job, turn.cluster_state, turn.now)
+        turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
+        if victim.job.user:
+            text = _notice_text(victim, record.job, turn.cluster_state, idle)
+            post(turn, victim.job, NoticeKind.PREEMPTED, text, cause=record.job.id, until=until)
+    promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
+    turn.write(promised, "promised", f"victims={','.join(found.victims)}")
+
+
+def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
+    """Whatever follows from what has changed, or from the time; again until nothing follows.
+
+    ``by``: nobody is stopped whose notice was not over by then.
+    """
+    by = turn.now if by is None else by
+    turn.cluster_state.memo[_UNCHANGED] = True
+    _restore(turn)
+    for job in stale_reservations(turn.cluster_state):
+        turn.write(_with(turn, job, nodes=()), "promise-broken")
+    for job in unneeded_victims(turn.cluster_state):
+        turn.write(_with(turn, job, notice=None), "spared")
+        withdraw(turn, job.id, NoticeKind.PREEMPTED)
+        if job.user:
+            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
+    for job in [job for job in turn.cluster_state.jobs.values() if job.notice is not None and job.notice <= by]:
+        later = deferred_stop_time(job, turn.cluster_state, turn.now)
+        if later is None:
+            lifecycle.stop(
+                turn, job.id, lifecycle.PREEMPTED, _stop_text(turn.store.records[job.id], turn.cluster_state)
+            )
+        else:
+            turn.write(_with(turn, job, notice=later), "notice-moved")
+            _move(turn, job, NoticeKind.PREEMPTED, later)
+    _reclaim(turn)
+    if _UNCHANGED not in turn.cluster_state.memo:
+        return
+    times = [record.job.notice or record.demote_at for record in turn.store.records.values()]
+    turn.cluster_state.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
+
+
+def shift(turn: Transaction, by: timedelta) -> None:
+    """The machine's clock was set: every job is as old as it was, and what was given as notice lasts as long."""
+    for record in tuple(turn.store.records.values()):
+        job = record.job
+        notice, yields = job.notice and job.notice + by, record.demote_at and record.demote_at + by
+        started = job.started and job.started + by
+        moved = replace(job, submitted=job.submitted + by, started=started, notice=notice)
+        turn.write(replace(record, job=moved, demote_at=yields), "clock-set")
+        withdraw(turn, job.id, NoticeKind.IDLE, NoticeKind.LIFETIME)  # who is due is warned anew
+        for kind, until in (
+            (NoticeKind.PREEMPTED, notice),
+            (NoticeKind.QUOTA_LOWERED, None if job.preemptible else yields),
+        ):
+            known = turn.store.notices.pending((job.id, kind))
+            if known is not None and until is not None:
+                post(turn, job, kind, known.text, cause=known.cause, until=until)
+    usage = turn.cluster_state.usage
+    usage.update({team: replace(used, since=used.since + by) for team, used in usage.items()})
+    turn.persist_usage()
+
+
+def _move(turn: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
+    """Tell somebody who was told already that it is at another time."""
+    known = turn.store.notices.pending((job.id, kind))
+    if known is not None:
+        post(turn, job, kind, known.text, cause=known.cause, until=until)
+
+
+def _reclaim(turn: Transaction) -> None:
+    """Quotas that were lowered, or raised again."""
+    beyond = {job.id for job in over_quota_jobs(turn.cluster_state)}
+    for record in tuple(turn.store.records.values()):
+        job = record.job
+        if job.id in beyond and record.demote_at is None:
+            until = turn.now + turn.cluster_state.cluster.scheduling.notice
+            turn.write(replace(record, demote_at=until), "quota-lowered")
+            if job.user:
+                lost = _lost(job, turn.cluster_state)
+                text = f"Your {lost}: the job goes on as a preemptible one, which others may stop."
+                post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
+        elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
+            turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
+            if job.user:
+                text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now, so that others may stop it."
+                post(turn, job, NoticeKind.QUOTA_LOWERED, text)
+        elif record.demote_at is not None and not job.preemptible and job.id not in beyond and job.holds:
+            turn.write(replace(record, demote_at=None), "quota-raised")
+            withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED)
+            if job.user and not job.terminating:
+                post(turn, job, NoticeKind.PREEMPTION_CANCELLED, KEEPS)
+
+
+def _restore(turn: Transaction) -> None:
+    """Who turned preemptible for a lowered quota is guaranteed again where the quota has room for it."""
+    turned = [one.job for one in turn.store.records.values() if one.demote_at is not None and one.job.preemptible]
+    for job in restorable(turned, turn.cluster_state):
+        record = turn.store.records[job.id]
+        turn.write(
+            replace(record, job=replace(job, preemptible=False, notice=None), demote_at=None), "guaranteed-again"
+        )
+        withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTED)
+        if job.user:
+            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
+
+
+def _with(turn: Transaction, job: Job, **changes: object) -> JobRecord:
+    return replace(turn.store.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
+
+
+def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str) -> str:
+    team = world.team(waiting.team)
+    title = (team.title or team.name) if team else waiting.team
+    if victim.job.preemptible:
+        this = _preemptible(victim, world)
+        why = f"Team {title} needs these GPUs for a guaranteed job: this {this} has to leave {WHEN}. {idle}".rstrip()
+    else:
+        why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
+    return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
+
+
+def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
+    """Why GPUs that are idle elsewhere are not taken; nothing where none are that the job could have."""
+    share = world.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
+    if find_free_nodes(waiting, world, frozenset(world.rooms).difference(share)) is not None:
+        return _KEPT_TOGETHER
+    return _KEPT_FOR_OTHERS if find_free_nodes(waiting, world, frozenset()) is not None else ""
+
+
+_KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger jobs of it."
+_KEPT_FOR_OTHERS = (
+    "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
+)
+_NOT_AGAIN = "It does not start again by itself; files stay."
+_AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
+
+
+def _stop_text(record: JobRecord, world: ClusterState) -> str:
+    """What is read afterwards."""
+    if record.job.preemptible:
+        why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
+    else:
+        why = "This job was stopped after notice, for one of your team with a higher priority"
+    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
+
+
+def _preemptible(record: JobRecord, world: ClusterState) -> str:
+    """What a preemptible job is called; who has not asked for that reads why it is one."""
+    if record.demote_at is None:
+        return "preemptible job"
+    return f"job, which is preemptible since your {_lost(record.job, world)},"
+
+
+def _lost(job: Job, world: ClusterState) -> str:
+    """What happened to a team whose quota is no longer enough for a job."""
+    return "team's quota was lowered" if world.team(job.team) else f"team “{job.team}” was removed"
+
+
+@dataclass(slots=True)
+class Preemptor:
+    """Reviews one book whenever there may be something to do; `run` never ends by itself.
+
+    ``probe`` has the Hub try the start of a job that waits for others to leave, and takes its promise back when that
+    would come to nothing; False when nobody knows.
+    """
+
+    book: JobStore
+    now: Callable[[], datetime]
+    probe: Callable[[Job], Awaitable[bool]]
+    _probed: dict[str, datetime] = field(default_factory=dict)  # jobs that wait, and when
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._look_at_promised(), name="look whether the Hub would start whom others leave for")
+            await self._review()
+
+    async def _look_at_promised(self) -> None:
+        """One after the other, so that the Hub has little of it; who was told to leave for it in vain soon knows."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._forget()
+            waits = (one.job for one in self.book.records.values() if one.job.reserved)
+            job = next((job for job in waits if job.id not in self._probed), None)
+            try:
+                async with self._asking:
+                    if job is not None and await self.probe(job):
+                        self._probed[job.id] = self.now()
+            except DatabaseUnavailable as problem:
+                log.warning("who has a promise is not asked for: %s", problem.__cause__)
+
+    def _forget(self) -> None:
+        now = self.now()
+        self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
+
+    async def _review(self) -> None:
+        while True:
+            if self._is_due():
+                by = self.now()  # whose notice is over later has not been asked for
+                try:
+                    await self._make_sure(by)
+                    await self.book.transact(partial(reconcile_preemptions, by=by))
+                except DatabaseUnavailable as problem:
+                    log.warning("who has to leave waits for the database: %s", problem.__cause__)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _make_sure(self, by: datetime) -> None:
+        if self._unsure(by):
+            async with self._asking:
+                unsure = self._unsure(by)  # one of them may just have been asked for
+                await asyncio.gather(*map(self.probe, unsure))
+                self._probed |= {job.id: by for job in unsure}
+
+    def _unsure(self, now: datetime) -> list[Job]:
+        """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
+        book = self.book
+        due = [job for job in book.cluster_state.jobs.values() if job.notice is not None and job.notice <= now]
+        due = [job for job in due if job.state in _BEFORE_STOP]
+        if not due:
+            return []
+        self._forget()
+        notices = [book.notices.pending((job.id, NoticeKind.PREEMPTED)) for job in due]
+        # Whoever they were told to leave for, or has been promised their place since.
+        causes, nodes = (
+            {known.cause for known in notices if known is not None},
+            {node for job in due for node in job.nodes},
+        )
+        waits = [one.job for one in book.records.values() if one.job.reserved and one.job.id not in self._probed]
+        return [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
+
+    def _is_due(self) -> bool:
+        memo = self.book.cluster_state.memo
+        if _REVIEWED not in memo:
+            return True
+        until: datetime | None = memo[_REVIEWED]
+        return until is not None and until <= self.now()

@@ -1,0 +1,376 @@
+"""The desk: what is answered to the Hub's question whether a job may start. The decision is the core's.
+
+A question has the job's id, and asking again gets the same answer: an answer may be lost, and the Hub then asks again.
+What was admitted is reserved in the same turn; the Hub creates the pod before the reservation's deadline or not at all.
+
+Who has to wait is written down as *queued*, and ``queue`` and ``starts`` do the rest; who needs an approval first as
+*pending-approval* (`approval.deciding`). A server has at most one job that waits; the Hub asks for its id (``waiting``)
+and asks with it again, so that it is the same job. Whoever asks again for no more than before keeps the place, which is
+the first submit time, and an approval; for more, the place is a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from dlspawner.core.config import SpecialPermission, Team
+from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason, Refuse
+from dlspawner.core.job import Job, JobState, Permissions
+from dlspawner.core.resources import request_of
+from dlspawner.core.scheduling import admission, limits
+from dlspawner.core.scheduling import queue as scheduling_queue
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.preemption import victims_will_stop_sentence
+from dlspawner.core.units import Manifest, counted
+from dlspawner.manager.admission import approvals
+from dlspawner.manager.admission.explain import Explainer
+from dlspawner.manager.admission.scheduler import Scheduler
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS, JobRecord, as_ended, as_queued
+from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
+from dlspawner.manager.state.notify import post
+
+log = logging.getLogger("dlspawner.manager")
+
+EXPIRED = "This start was cancelled, or has taken too long and its GPUs were given back. Start the job again."
+REPLACED = "It takes the place of your earlier request for this server, and asks for more: its place is a new one."
+KEEPS_SUBMIT_TIME = "It holds nothing until then, and keeps its submit time."
+EARLIER_JOBS_FIRST = "Others that wait are being started first."
+_LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
+WRONG_NAMESPACE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
+NO_SPECIAL_NAMESPACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
+NOT_YOURS = "Another job has this id already. Start the job again."
+_ASKED = 10_000  # servers whose latest start is remembered
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """A job that wants to start: whose, and the essentials of its final pods."""
+
+    job: str
+    user: str
+    server: str
+    team: str
+    template: str
+    preemptible: bool
+    priority: str  # the level's name; empty for the team's lowest
+    requeue: bool
+    request_seconds: float
+    namespace: str  # where its pods would be
+    pods: tuple[Manifest, ...]
+    special: tuple[SpecialPermission, ...] = ()  # permissions that somebody has to approve
+    image: str = ""  # what gets them
+    nonce: str = ""  # which its pods will have; none: any will do
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionResponse:
+    """``decision``: admit, wait or refuse. Of an admission, ``seconds`` until its deadline and the node of each pod."""
+
+    decision: str
+    reason: str
+    sentences: tuple[str, ...] = ()
+    seconds: float = 0.0
+    nodes: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """A job that waits, and its place in the queue, from 1."""
+
+    job: Job
+    position: int
+
+
+class AdmissionService:
+    """Answers from one book."""
+
+    def __init__(
+        self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
+    ) -> None:
+        self.store, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
+        self._reservation = book.reservation
+        self.explainer = looks
+        self._advising = asyncio.Lock()
+        self._last_starts: dict[tuple[str, str], tuple[datetime, str]] = {}
+
+    async def review(self, question: AdmissionRequest) -> AdmissionResponse:
+        """May this job start now?"""
+        place = self._namespaces.of(special=bool(question.special))
+        if question.namespace != place or not place:
+            log.error(
+                "job=%s would be in namespace %s, and Manager.%snamespace is %s: the spawner's has to be the same, and "
+                "enable_user_namespaces off",
+                *(question.job, question.namespace, "special_" if question.special else "", place or "not set"),
+            )
+            return _logged(
+                question,
+                AdmissionResponse(
+                    "refuse", "other-namespace", (NO_SPECIAL_NAMESPACE if question.special else WRONG_NAMESPACE,)
+                ),
+            )
+        answer = await self.store.transact(lambda turn: self._answer(turn, question))
+        self._remember_start(question, answer)
+        waits = self.store.records.get(question.job)
+        if answer.decision != "wait" or waits is None:
+            return answer
+        async with self._advising:
+            await asyncio.sleep(0)  # many may be told to wait at once, and each advice costs as much as many decisions
+            advice = self.explainer.advice(waits.job, self.store.now())
+        return replace(answer, sentences=(*answer.sentences, *_advice(advice)))
+
+    def last_start_of(self, user: str, server: str, since: datetime) -> str | None:
+        """The job that the Hub has asked for since then, because somebody wanted it started, and that was not refused.
+
+        Known for the servers of the latest 10,000 starts, and until this Manager ends.
+        """
+        at, job = self._last_starts.get((user, server), (since, None))
+        return job if at >= since else None
+
+    def _remember_start(self, question: AdmissionRequest, answer: AdmissionResponse) -> None:
+        where = (question.user, question.server)
+        if answer.decision == "refuse" or where in self._queue.starts_in_flight:
+            return  # the latter is a start of ours, whose turn has come
+        self._last_starts.pop(where, None)
+        self._last_starts[where] = (self.store.now(), question.job)
+        if len(self._last_starts) > _ASKED:
+            del self._last_starts[next(iter(self._last_starts))]
+
+    def pending(self, user: str, server: str | None = None) -> list[QueuePosition]:
+        """What of this person's waits, at one server or at all of them."""
+        book = self.store
+        mine = [job for (name, where), job in book.pending.items() if name == user and server in (None, where)]
+        now = book.now()
+        return [
+            QueuePosition(one, scheduling_queue.position(one, book.cluster_state, now))
+            for one in (book.records[job].job for job in mine)
+        ]
+
+    def starting_or_pending(self, user: str, server: str) -> JobRecord | None:
+        """The job that waits for this server, or is being started there and does not run yet."""
+        book = self.store
+        started = (book.records[one.id] for one in book.on(user, server) if one.state is JobState.STARTING)
+        return book.pending_job(user, server) or next(started, None)
+
+    async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
+        """Why this server's last job is as it is: reason and detail of its last event."""
+        return await self._ledger.last_event(user, server)
+
+    async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
+        """The Hub has not made the pod of this reservation, and will not; ``passes``: what was wrong passes by itself.
+
+        A job that had waited waits on then.
+        """
+
+        def give_back(turn: Transaction) -> None:
+            record = turn.record(job)
+            if record is None or not record.reserved or record.awaiting_start or record.job.user != user:
+                return
+            waits_again = (
+                passes and 0 < record.start_attempts < MAX_START_ATTEMPTS and record.job.state is JobState.STARTING
+            )
+            if waits_again:
+                self._queue.backoff(job, turn.now + timedelta(seconds=5))
+                lifecycle.wait_again(turn, record, "not-created", why)
+            else:
+                turn.write(as_ended(record), "not-created", why)
+
+        await self.store.transact(give_back)
+
+    def _answer(self, turn: Transaction, question: AdmissionRequest) -> AdmissionResponse:
+        turn.store.asked = turn.cluster_state.teams.has_limits(turn.cluster_state.cluster)
+        if turn.store.capacity_changed.is_set():
+            self._queue.schedule(turn)  # nobody new gets what others wait for
+        known = turn.record(question.job)
+        if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
+            return AdmissionResponse("refuse", "job-id", (NOT_YOURS,))
+        if known is not None and not known.is_pending:
+            left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
+            may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
+            admitted = AdmissionResponse("admit", "known", seconds=left, nodes=_preferred_nodes(known.job))
+            return admitted if may else AdmissionResponse("refuse", "over", (EXPIRED,))
+        if known is None:
+            if turn.store.recently_ended(question.job) or self._was_cancelled(question):
+                return AdmissionResponse("refuse", "over", (EXPIRED,))
+            turn.expect_new(question.job)
+            approvals.forget_denial(turn, question.user, question.server)
+        wanted = self._requested_job(turn, question)
+        if isinstance(wanted, Refuse):
+            return _answered(question, wanted)
+        other = turn.store.pending_job(question.user, question.server)
+        if other is not None and other is not known:
+            turn.write(as_ended(other), "replaced", f"by {question.job}")
+        if known is None:
+            return self._decide(turn, question, JobRecord(wanted, request_seconds=question.request_seconds))
+        return self._readmit(turn, question, known, wanted)
+
+    def _was_cancelled(self, question: AdmissionRequest) -> bool:
+        """Whether we ask the Hub for this start just now, for a job that ended before the Hub learned its id."""
+        told = self._queue.starts_in_flight.get((question.user, question.server))
+        return told is not None and told not in self.store.records
+
+    def _requested_job(self, turn: Transaction, question: AdmissionRequest) -> Job | Refuse:
+        """The job that is asked for, as a new one."""
+        world = turn.cluster_state
+        charged = request_of(question.pods, world.cluster)
+        if isinstance(charged, Refuse):
+            return charged
+        team = world.team(question.team) or Team(question.team)
+        level = world.cluster.priority(team, question.priority)
+        if level is None:
+            allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
+            return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority, allowed))
+        return Job(
+            id=question.job,
+            user=question.user,
+            team=question.team,
+            submitted=turn.now,
+            request=charged,
+            server=question.server,
+            template=question.template,
+            priority=level.level,
+            preemptible=question.preemptible,
+            requeue=question.requeue,
+            special=Permissions(question.special, question.image) if question.special else None,
+        )
+
+    def _readmit(
+        self, turn: Transaction, question: AdmissionRequest, known: JobRecord, wanted: Job
+    ) -> AdmissionResponse:
+        """A job that waits is asked for again: by its person, or by the Hub that was told to start it."""
+        keeps = _is_no_larger(wanted, known.job)
+        same = keeps and _options(wanted) == _options(known.job)
+        turn.store.mark_inadmissible(known.job.id, "")  # its person asks, or the files have changed
+        known = turn.store.records[known.job.id]
+        record = replace(known, request_seconds=question.request_seconds)
+        if record.awaiting_start and same:
+            return self._admit(turn, question, record, known.job.nodes)
+        if not keeps and (never := limits.inadmissible(wanted, turn.cluster_state)) is not None:
+            return _answered(question, never)  # and what waits there waits on
+        if not same:  # and what it was promised was for another job
+            job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted
+            record = as_queued(replace(record, job=job, demote_at=None))
+        elif record.job.state is JobState.LOGIN_REQUIRED:
+            record = as_queued(record)
+        if known.job.state is JobState.LOGIN_REQUIRED:
+            withdraw(turn, record.job.id, NoticeKind.LOGIN_REQUIRED)
+        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)  # what cannot start is told again, here
+        if record.job != known.job:
+            turn.write(record, "queued" if same else "changed")
+        if known.awaiting_start and record.job.team != known.job.team:
+            post(turn, record.job, NoticeKind.PREEMPTION_CANCELLED, _moved(known.job, record.job, turn.cluster_state))
+        return self._decide(turn, question, record, () if keeps else (REPLACED,))
+
+    def _decide(
+        self, turn: Transaction, question: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
+    ) -> AdmissionResponse:
+        """Whether it may start now; what may not is in the queue after that."""
+        world, job = turn.cluster_state, record.job
+        found = admission.admit(job, world, turn.now)
+        if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):
+            found = MustWait(
+                Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, world, turn.now)
+            )
+        if isinstance(found, Admit):
+            return self._admit(turn, question, record, found.nodes)
+        if isinstance(found, Refuse):
+            return _answered(question, found)
+        record = lifecycle.reevaluate(turn, record)
+        if record.job.state is JobState.PENDING_APPROVAL:
+            sentence = self.explainer.why(record.job, turn.now)
+            return _logged(
+                question, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME, *notes))
+            )
+        position = scheduling_queue.position(job, world, turn.now)
+        if job.state is JobState.SUBMITTED:
+            turn.write(as_queued(record), "queued", found.reason.value)
+        sentence = (
+            found.sentence
+            if isinstance(found, MustWait)
+            else victims_will_stop_sentence(job, [world.jobs[name] for name in found.victims])
+        )
+        where = f"It is number {position} in the queue and starts by itself."
+        if self.explainer.inadmissible(turn.store.records[job.id].job):
+            where = "It keeps its place in the queue, and cannot start as things are."
+        return _logged(question, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
+
+    def _admit(
+        self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
+    ) -> AdmissionResponse:
+        starting = admission.as_admitted(record.job, nodes, turn.cluster_state)
+        turns = record.start_attempts + (record.job.state is JobState.QUEUED)
+        deadline = turn.now + self._reservation
+        record = replace(
+            record, job=starting, deadline=deadline, awaiting_start=False, start_attempts=turns, nonce=question.nonce
+        )
+        turn.write(record, "admitted")
+        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)
+        seconds = self._reservation.total_seconds()
+        return _logged(
+            question,
+            AdmissionResponse("admit", Reason.ADMITTED.value, seconds=seconds, nodes=_preferred_nodes(starting)),
+        )
+
+
+def _moved(before: Job, after: Job, world: ClusterState) -> str:
+    """What somebody reads whose job changed teams while it waited, as the Hub said when its turn came."""
+    old, new = (
+        f"“{team.title or team.name}”" if (team := world.team(one.team)) else f"“{one.team}”" for one in (before, after)
+    )
+    return f"Your job does not count for team {old} any more: it is now one of team {new}, at the place it gets there."
+
+
+def _preferred_nodes(job: Job) -> tuple[str | None, ...]:
+    """The nodes that its pods are to prefer; where jobs without GPUs go, Kubernetes' scheduler knows best."""
+    return job.nodes if job.request.gpu_type is not None else ()
+
+
+def _is_no_larger(wanted: Job, known: Job) -> bool:
+    """Whether a job asks for nothing that another one does not ask for, so that it can have that one's place."""
+    same = (wanted.team, wanted.preemptible, wanted.request.gpu_type) == (
+        *(known.team, known.preemptible, known.request.gpu_type),
+    )
+    asked, before = _amounts(wanted), _amounts(known)
+    return same and wanted.priority <= known.priority and all(a <= b for a, b in zip(asked, before, strict=True))
+
+
+def _options(job: Job) -> tuple[object, ...]:
+    """What a turn was given for, beside team and GPU type."""
+    special = None if job.special is None else (job.special.special, job.special.image)
+    return (job.request, job.template, job.priority, job.requeue, special)
+
+
+def _amounts(job: Job) -> tuple[int, int, int]:
+    pods = job.request.pods
+    return job.request.gpus, sum(pod.cpu_milli for pod in pods), sum(pod.memory_bytes for pod in pods)
+
+
+def _answered(question: AdmissionRequest, found: Refuse) -> AdmissionResponse:
+    return _logged(question, AdmissionResponse("refuse", found.reason.value, (found.sentence,)))
+
+
+def _logged(question: AdmissionRequest, answer: AdmissionResponse) -> AdmissionResponse:
+    log.info(
+        "admission team=%s job=%s user=%s server=%s decision=%s reason=%s",
+        question.team,
+        question.job,
+        question.user,
+        question.server,
+        answer.decision,
+        answer.reason,
+    )
+    return answer
+
+
+def _advice(advice: Sequence[Alternative]) -> tuple[str, ...]:
+    told = [f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}" for one in advice]
+    if not told:
+        return ()
+    return (f"What would start at once: {', or '.join(told)}.",)

@@ -1,0 +1,230 @@
+"""What the Manager sees of a pod, and what a look at it changes. PURE: values in, values out.
+
+What a pod says about itself is a claim; what it holds is counted from its spec, never from its labels, and never
+refused: it is there. A GPU resource of several types is of the type that the pod's node is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dlspawner.core import naming
+from dlspawner.core.config import ClusterConfig, CpuMemory
+from dlspawner.core.decisions import Refuse
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node, has_type
+from dlspawner.core.resources import MOST_GPUS, PodRequest, ResourceRequest, foreign_usage, request_of, strip_manifest
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
+from dlspawner.core.units import Manifest
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.records import JobRecord, PodRef
+
+log = logging.getLogger("dlspawner.manager")
+_LONGEST_NAME = 255
+_SIGNALS = 128  # an exit code above: the signal that ended the program
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_MOST = CpuMemory(2**62, 2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """One pod with a job's label; ``job`` is what it claims to be, if its labels agree with each other."""
+
+    uid: str
+    name: str
+    job: naming.PodIdentity | None
+    node: str | None
+    running: bool
+    terminating: bool
+    over: bool  # it has ended and holds nothing, although it is still there
+    namespace: str  # as `Namespaces.short` says it
+    manifest: Manifest  # of its spec what counts
+    failure: str = ""  # of one that is over, where its program failed by itself: how
+    stopped: bool = False  # of one that is over: its deletion has ended it, and not its program
+
+
+def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
+    """A pod as the Kubernetes API tells it."""
+    metadata, status = manifest["metadata"], manifest.get("status") or {}
+    phase = status.get("phase")
+    failure = _failure(metadata, status) if phase == "Failed" else ""
+    return ObservedPod(
+        uid=str(metadata["uid"]),
+        name=str(metadata["name"]),
+        job=naming.read_job(metadata),
+        node=(manifest.get("spec") or {}).get("nodeName") or None,
+        running=phase == "Running",
+        terminating=bool(metadata.get("deletionTimestamp")),
+        over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
+        namespace=namespaces.to_key(str(metadata.get("namespace") or "")),
+        manifest=strip_manifest(manifest),
+        failure=failure,
+        stopped=bool(metadata.get("deletionTimestamp")) and not failure and not _ended_before(metadata, status),
+    )
+
+
+def pod_ref(pod: ObservedPod) -> PodRef:
+    """What is kept of a pod."""
+    return PodRef(pod.uid, pod.name, pod.running, pod.namespace)
+
+
+def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
+
+
+def _failure(metadata: Manifest, status: Manifest) -> str:
+    """How the program failed that the job stands on; nothing where the deletion of its pod has ended it."""
+    end = _end(status)
+    code = int(end.get("exitCode") or 0)
+    if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or _ended(end) > _asked(metadata))):
+        return ""
+    if end.get("reason") == "OOMKilled":
+        return "it used more memory than it had."
+    return f"signal {code - _SIGNALS}." if code > _SIGNALS else f"exit code {code}."
+
+
+def _ended_before(metadata: Manifest, status: Manifest) -> bool:
+    """Whether a program had ended when its pod was asked to: within the same second it was the stop that did it."""
+    return _ended(_end(status)) < _asked(metadata)
+
+
+def _end(status: Manifest) -> Manifest:
+    """How the container has ended that the job stands on; nothing of one that has not."""
+    ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
+    return next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
+
+
+def _ended(end: Manifest) -> datetime:
+    """When a container ended, to the second; one that tells no time counts as late."""
+    return _moment(end["finishedAt"]) if end.get("finishedAt") else _NEVER
+
+
+def _asked(metadata: Manifest) -> datetime:
+    """When a pod's deletion was asked for."""
+    return _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(microsecond=0)
+
+
+def _may_run(status: Mapping[str, Any]) -> bool:
+    """On a node that does not answer a container of a failed pod may run on."""
+    return bool((status.get("state") or {}).get("running"))
+
+
+def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
+    """What a pod holds, whatever the rules for jobs are."""
+    unlimited = replace(
+        cluster,
+        gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
+        cpu_only_max=_MOST,
+    )
+    found = request_of([pod.manifest], unlimited)
+    if isinstance(found, Refuse) and node is not None:
+        spec = {**pod.manifest["spec"], "nodeSelector": dict(node.labels)}
+        found = request_of([{"spec": spec}], unlimited)
+    return _as_it_is(pod, cluster, node) if isinstance(found, Refuse) else found
+
+
+def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
+    """The charge of a pod that no job could have."""
+    found = foreign_usage([pod.manifest])
+    known = [(milli, name) for name, milli in found.gpus if milli and name in cluster.gpu_resources]
+    gpus, resource = max(known, default=(0, ""))
+    kinds = [kind for kind in cluster.gpu_types if kind.resource == resource]
+    kinds = [kind for kind in kinds if node is not None and has_type(node, kind)] or kinds
+    charged = PodRequest(resource, gpus, found.cpu_milli, found.memory_bytes)
+    return ResourceRequest(kinds[0].name if kinds else None, (charged,))
+
+
+def claimed_name(text: str) -> str:
+    """A name that a pod claims, as far as every database takes it."""
+    return text.replace("\0", "").encode(errors="replace").decode()[:_LONGEST_NAME]
+
+
+def observe(
+    record: JobRecord, pod: ObservedPod, cluster: ClusterConfig, node: Node | None, now: datetime
+) -> tuple[str, JobRecord]:
+    """The record after a look at one of the job's pods, and the reason of the change; no reason, no change."""
+    job, reason, count = record.job, "", len(record.job.request.pods)
+    pods = list(record.pods) or [None] * count
+    known = next((index for index, one in enumerate(pods) if one is not None and one.uid == pod.uid), None)
+    index = known
+    if index is None:
+        reason, actual = "pod-seen", pod_request(pod, cluster, node)
+        index = _which(record, actual)
+        job = _charged(job, index, actual, pod.name)
+    pods[index] = pod_ref(pod)
+    nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
+    if pod.node is not None and nodes[index] != pod.node:
+        nodes[index] = pod.node
+        job, reason = replace(job, nodes=tuple(nodes)), reason or "bound"
+    if pod.terminating and job.state is not JobState.STOPPING:
+        job, reason = replace(job, state=JobState.STOPPING), "deleted"
+    elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
+        job, reason = replace(job, state=JobState.RUNNING, started=now), "running"
+    elif not reason and pods[index] != record.pods[index]:
+        reason = "pod-running" if pod.running else ""
+    return reason, replace(record, job=job, pods=tuple(pods))
+
+
+def _which(record: JobRecord, actual: ResourceRequest) -> int:
+    """Which pod of the charge a new one is: the first that nobody has seen and that asks for the same, or the first."""
+    unseen = [index for index in range(len(record.job.request.pods)) if not record.pods or record.pods[index] is None]
+    wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
+    alike = (
+        index
+        for index in unseen
+        for pod in [record.job.request.pods[index]]
+        if (pod.gpus, pod.cpu_milli, pod.memory_bytes) == wanted
+    )
+    return next(alike, unseen[0])
+
+
+def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
+    """The job with what this pod holds, whatever was reserved for it.
+
+    Of CPU and memory, to which the cluster may have added (overhead, sidecars, defaults), never less than was reserved:
+    that is what it asks for when it is started again.
+    """
+    reserved, seen = job.request.pods[index], actual.pods[0]
+    if (actual.gpus, seen.resource) == (reserved.gpus, reserved.resource) and (
+        not actual.gpus or actual.gpu_type == job.request.gpu_type
+    ):
+        cpu, memory = max(seen.cpu_milli, reserved.cpu_milli), max(seen.memory_bytes, reserved.memory_bytes)
+        held = replace(reserved, cpu_milli=cpu, memory_bytes=memory)
+        return job if held == reserved else replace(job, request=replace(job.request, pods=_instead(job, index, held)))
+    log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, name)
+    pods = _instead(job, index, seen)
+    return replace(
+        job,
+        request=ResourceRequest(actual.gpu_type or job.request.gpu_type if any(p.gpus for p in pods) else None, pods),
+    )
+
+
+def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
+    return (*job.request.pods[:index], pod, *job.request.pods[index + 1 :])
+
+
+def restore(record: JobRecord) -> JobRecord:
+    """A job that has ended because its pods were thought to be gone."""
+    job = record.job
+    state = JobState.STOPPING if record.stop else JobState.RUNNING if job.started else JobState.STARTING
+    return replace(record, job=replace(job, state=state, notice=None))
+
+
+def drop_missing_pods(record: JobRecord) -> JobRecord:
+    """The record of a job without those of its pods that never came; whole where none came."""
+    kept = [index for index, pod in enumerate(record.pods) if pod is not None]
+    if not kept:
+        return record
+    job = record.job
+    charge = ResourceRequest(job.request.gpu_type, tuple(job.request.pods[index] for index in kept))
+    nodes = tuple(job.nodes[index] for index in kept if index < len(job.nodes))
+    state = JobState.RUNNING if all(pod.running for pod in record.seen) else job.state
+    return replace(record, job=replace(job, request=charge, nodes=nodes, state=state), pods=record.seen)

@@ -1,0 +1,577 @@
+"""The book and the cluster, kept in agreement: what is seen is written down, what should not be is stopped.
+
+* A pod that a reservation covers is *seen*: from then on the job lives as long as the pod. Quota is free when the pod
+  is gone, or has ended for good, not when its deletion was asked for.
+* A reservation that the Hub was told of is over when its deadline has passed, every request that may have been sent
+  before it has timed out, and a consistent list shows no pod with the job's id. A job that had waited then waits again.
+* A pod is believed to be a reservation's only with the nonce of the start that was admitted, which nobody else knows
+  before the Hub's own pod is there, and with the name of that pod, which nobody else can have once it is there.
+* A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
+  before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
+  ours; they are nobody's quota and nobody stops them.
+* A pod whose server the Hub does not have for long is nobody's and is stopped (`owners`).
+* A pod that was a job's once stays that job's, whatever becomes of its labels.
+* Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
+  of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
+  in this epoch, and since there are limits: limits may come and go, and databases may be lost.
+* Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
+  ended is its job's again.
+* Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
+
+Pods that are no jobs, and what they hold of their nodes: system pods, DaemonSets, other people's work. PURE.
+
+They are nobody's quota, but a job that is sent to where they leave no room would hold its GPUs and not start.
+
+News of pods on their way to the book: those that may wait for a moment are written down together.
+
+Of a pod that starts there are several changes within a moment, while the Hub waits for its server on the same
+processors and disk. What is held, and by whom, is the same before and after all of them: so they wait until nothing
+more comes, and of each pod only the latest is looked at, many pods in one transaction. Everything else (a pod that is
+gone, that leaves or has ended, one that nothing covers, a complete list) is written down at once, after what came
+before it; and so is all that waits as soon as somebody asks (`caught_up`).
+
+What nodes had before they lost it or went, for whichever Manager acts next.
+
+What would fit there waits for a day and is not refused (`core.remembered`); who has just taken over, perhaps because
+the node was lost on which the last Manager ran, has never seen it. So what every node has is written down when that
+changes, with some delay. Only what says what fits is kept: not who is there, nor whether the node is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from dlspawner.backoff import delays
+from dlspawner.clients.hub import HubClient
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, WatchEvent
+from dlspawner.core import naming
+from dlspawner.core.config import Team
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import ForeignUsage, Node, read_node
+from dlspawner.core.resources import foreign_usage
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.units import Manifest
+from dlspawner.manager.cluster import pod_view
+from dlspawner.manager.cluster.orphans import UnmanagedPods, retry_later
+from dlspawner.manager.cluster.pod_view import ObservedPod
+from dlspawner.manager.db import config_versions
+from dlspawner.manager.db.config_versions import Size
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord, as_ended
+from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import JobStore, Transaction
+from dlspawner.manager.state.lifecycle import on_pods_gone
+
+
+class ForeignPods:
+    """By node; ``put`` and ``remove`` name the nodes on which something has changed."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, str] = {}  # by uid of a pod
+        self._held: dict[str, dict[str, ForeignUsage]] = {}  # by node and uid
+
+    def put(self, uid: str, node: str | None, pod: Manifest) -> set[str]:
+        """A pod as it is now."""
+        held = foreign_usage([pod])
+        if node is None or held == ForeignUsage():
+            return self.remove(uid)
+        old, here = self._nodes.get(uid), self._held.setdefault(node, {})
+        if old == node and here.get(uid) == held:
+            return set()
+        if old is not None and old != node:
+            self.remove(uid)
+        here[uid], self._nodes[uid] = held, node
+        return {node} | ({old} if old else set())
+
+    def remove(self, uid: str) -> set[str]:
+        """A pod that is gone, or holds nothing any more."""
+        node = self._nodes.pop(uid, None)
+        if node is None:
+            return set()
+        del self._held[node][uid]
+        return {node}
+
+    def usage_on(self, node: str) -> ForeignUsage:
+        """What they hold of a node together."""
+        gpus: dict[str, int] = {}
+        cpu = memory = 0
+        for one in self._held.get(node, {}).values():
+            cpu, memory = cpu + one.cpu_milli, memory + one.memory_bytes
+            for resource, milli in one.gpus:
+                gpus[resource] = gpus.get(resource, 0) + milli
+        return ForeignUsage(tuple(sorted(gpus.items())), cpu, memory)
+
+
+TOGETHER_SECONDS = 0.15  # for which news wait for more
+_LONGEST = 3  # times that, after which none waits any longer
+_PATIENCE_SECONDS = 1.0  # of whoever asks, with a database that is away
+_MOST = 500  # pods that wait at one time; who brings more of them waits as well
+
+
+@dataclass(slots=True)
+class PodEventQueue:
+    """``note`` writes one change down, for as long as that takes; `run` never ends by itself.
+
+    ``seconds``: for which those wait that may, since the last of them; with 0 every change is written down by itself.
+    """
+
+    note: Callable[[WatchEvent], Awaitable[None]]
+    may_wait: Callable[[WatchEvent], bool]
+    seconds: float = TOGETHER_SECONDS
+    _groups: list[tuple[str, dict[str, WatchEvent]]] = field(
+        default_factory=list
+    )  # in their order; within one there is none
+    _last: float = 0.0  # when something came, in the loop's time
+    _some: asyncio.Event = field(default_factory=asyncio.Event)
+    _urgent: asyncio.Event = field(default_factory=asyncio.Event)
+    _taken: asyncio.Event = field(default_factory=asyncio.Event)
+    _written: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _puts: int = 0
+    _done: int = 0
+
+    async def put(self, change: WatchEvent) -> None:
+        """The next change; returns at once unless too many wait."""
+        kind = change.type if change.type in {"DELETED", "SYNCED"} else "there"
+        uid = str(change.object["metadata"]["uid"]) if change.object else ""
+        if not self._groups or self._groups[-1][0] != kind or not self.seconds:
+            self._groups.append((kind, {}))
+        self._groups[-1][1][uid] = change
+        self._last = asyncio.get_running_loop().time()
+        self._puts += 1
+        self._some.set()
+        crowded = sum(len(some) for _, some in self._groups) >= _MOST
+        if crowded or not self.may_wait(change):
+            self._urgent.set()
+        if crowded:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def flush(self) -> None:
+        """All that has been put by now is written down, unless that takes long."""
+        puts = self._puts
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS), self._written:
+                if self._done < puts:
+                    self._urgent.set()
+                await self._written.wait_for(lambda: self._done >= puts)
+
+    async def run(self) -> None:
+        """Write down what is put, until it is cancelled."""
+        while True:
+            await self._some.wait()
+            await self._wait_for_more()
+            groups, self._groups, puts = self._groups, [], self._puts
+            self._some.clear()
+            self._urgent.clear()
+            self._taken.set()
+            for _, some in groups:
+                await asyncio.gather(*map(self.note, some.values()))
+            async with self._written:
+                self._done = puts
+                self._written.notify_all()
+
+    async def _wait_for_more(self) -> None:
+        clock = asyncio.get_running_loop().time
+        longest = clock() + _LONGEST * self.seconds
+        while not self._urgent.is_set() and (until := min(longest, self._last + self.seconds)) > clock():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._urgent.wait()
+
+
+T = TypeVar("T")
+
+_LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
+_DUE_SECONDS = 60.0  # after the deadline of a turn, which `starts` ends by itself unless something is wrong
+_OTHERS_SECONDS = 2.0
+_KNOWN_SECONDS = 60.0  # for which a pod that is gone is known by its job: its log and its events may come later
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """What one acting Manager sees of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
+
+    book: JobStore
+    ledger: JobRepository
+    cluster: KubernetesClient
+    hub: HubClient
+    namespaces: JobNamespaces
+    now: Callable[[], datetime]
+    watch_all_namespaces: bool = True
+    observers: Sequence[
+        Callable[[WatchEvent], None]
+    ] = ()  # are told of every change of a pod, before it is written down
+    news_seconds: float = TOGETHER_SECONDS
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _pods: dict[str, ObservedPod] = field(default_factory=dict)
+    _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _neighbours: ForeignPods = field(default_factory=ForeignPods)
+    _unseen: set[str] = field(default_factory=set)  # namespaces that have not been listed yet
+
+    @property
+    def strays(self) -> UnmanagedPods:
+        return UnmanagedPods(self.book, self.cluster, self.hub, self.namespaces, self._went)
+
+    def pod_identities(self) -> dict[str, naming.PodIdentity]:
+        """What pods say of the jobs that they are, by uid."""
+        return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
+
+    def job_of(self, uid: str) -> str | None:
+        """The job that a pod was seen to be of; None for pods that nothing covers."""
+        job = self._jobs.get(uid)
+        return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
+
+    async def run(self) -> None:
+        nodes_known = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
+            if self.watch_all_namespaces:
+                others_known = asyncio.Event()
+                group.create_task(self._watch_others(others_known), name="watch pods of other namespaces")
+                with contextlib.suppress(TimeoutError):  # nothing is wrong without them, but the guess at what fits
+                    await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
+            await nodes_known.wait()
+            self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
+            self._unseen = set(self.namespaces.all)
+            for namespace in self.namespaces.all:
+                group.create_task(self._watch_pods(namespace), name=f"watch pods in {namespace}")
+            await self.ready.wait()
+            group.create_task(self._expire(), name="expire reservations")
+            group.create_task(self.strays.stop_uncovered(), name="stop pods that nothing covers")
+
+    # Nodes
+
+    async def _watch_nodes(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(NODES):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._nodes.pop(change.object["metadata"]["name"], None)
+                self.book.remove_node(change.object["metadata"]["name"])
+            else:
+                node = read_node(change.object)
+                self._nodes[node.name] = node
+                self._settle(node.name)
+
+    def _settle(self, *names: str) -> None:
+        """Nodes with what pods that are no jobs hold there."""
+        for name in names:
+            node = self._nodes.get(name)
+            if node is not None:
+                self.book.put_node(replace(node, others=self._neighbours.usage_on(name)))
+
+    async def _watch_others(self, known: asyncio.Event) -> None:
+        async for change in self.cluster.watch(PODS, fields=self.namespaces.elsewhere):
+            if change.type == "SYNCED":
+                known.set()
+            elif change.type == "DELETED":
+                self._settle(*self._neighbours.remove(change.object["metadata"]["uid"]))
+            else:
+                self._settle(*self._meet(change.object))
+
+    def _meet(self, pod: Manifest) -> set[str]:
+        """A pod that is no job; the nodes on which that changes something."""
+        node = (pod.get("spec") or {}).get("nodeName")
+        return self._neighbours.put(str(pod["metadata"]["uid"]), node, pod)
+
+    # Pods
+
+    async def _watch_pods(self, namespace: str) -> None:
+        async def note(change: WatchEvent) -> None:
+            if change.type == "SYNCED":
+                self._unseen.discard(namespace)
+            await self._persist(change)
+
+        news = PodEventQueue(note, self._may_wait, self.news_seconds)
+        self.book.pending_observers.append(news.flush)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(news.run(), name=f"write down what pods in {namespace} do")
+            async for change in self.cluster.watch(PODS, namespace):
+                for tell in self.observers:
+                    tell(change)
+                await news.put(change)
+
+    def _may_wait(self, change: WatchEvent) -> bool:
+        """Whether a change says nothing of what is held: its job is starting, and it is neither over nor leaving."""
+        if change.type in {"DELETED", "SYNCED"}:
+            return False
+        metadata, status = change.object["metadata"], change.object.get("status") or {}
+        record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
+        starts = record is not None and record.job.state is JobState.STARTING and not record.is_pending
+        return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
+
+    async def _persist(self, change: WatchEvent) -> None:
+        """Write down what a change means, however long the database is away."""
+        for delay in delays():
+            try:
+                await self._note(change)
+            except DatabaseRejected:
+                log.error("a pod cannot be written down; what it holds is counted on its node only")  # noqa: TRY400
+                self._settle(*self._meet(change.object))
+                return
+            except DatabaseUnavailable as problem:
+                log.warning("pod change waits for the database: %s", problem.__cause__)
+                await asyncio.sleep(delay)
+            else:
+                return
+
+    async def _note(self, change: WatchEvent) -> None:
+        if change.type == "SYNCED":
+            if not self.ready.is_set() and not self._unseen:
+                await self.book.transact(self._forget_unlisted)
+                self.ready.set()
+            return
+        metadata = change.object["metadata"]
+        uid = str(metadata["uid"])
+        if change.type == "DELETED":
+            self._settle(*self._neighbours.remove(uid))
+            await self._went(uid)
+        elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
+            self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
+            await self._see(pod_view.read_pod(change.object, self.namespaces))
+        else:
+            self._settle(*self._meet(change.object))
+
+    async def _see(self, pod: ObservedPod) -> None:
+        known = self._pods.get(pod.uid)
+        if pod.job is None and known is not None:
+            pod = replace(pod, job=known.job)
+        self._pods[pod.uid] = pod
+        before = await self._before(pod)
+        if await self._was_nobodys(pod):
+            self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
+        await self.book.transact(lambda turn: self._covered(turn, pod, before))
+
+    async def _went(self, uid: str) -> None:
+        self._pods.pop(uid, None)
+        await self.book.transact(lambda turn: self._gone(turn, uid))
+        asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
+
+    def _forget(self, uid: str) -> None:
+        """Whose pod it was, unless it is there again: one list did not have it."""
+        if uid not in self._pods:
+            self._jobs.pop(uid, None)
+
+    async def _before(self, pod: ObservedPod) -> JobRecord | None:
+        """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
+        claimed, records = pod.job, self.book.records
+        if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
+            return None
+        return await self.ledger.find(claimed.id)
+
+    async def _was_nobodys(self, pod: ObservedPod) -> bool:
+        """Whether this pod, which is over and is seen here for the first time, was an earlier Manager's stray."""
+        claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
+        return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
+
+    def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
+        """One look at a pod with a job's label: what it means for the record that covers it."""
+        where = self.namespaces.from_key(pod.namespace)
+        record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
+        if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
+            record = pod_view.restore(before)
+            turn.write(record, "found-again", f"pod={pod.name}")
+        if record is None:
+            if not pod.over:
+                self._charge(turn, pod, asked_about=before is not None and before.admitted)
+            return
+        world = turn.cluster_state
+        self._jobs[pod.uid] = record.job.id
+        reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
+        # Who is stopped waits again only when the pod is gone.
+        if pod.over and record.stop is None and self._was_last(seen, pod.uid):
+            turn.write(as_ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
+        elif reason:
+            turn.write(seen, reason)
+
+    def _was_last(self, record: JobRecord, uid: str) -> bool:
+        """Whether a job has ended with this pod."""
+        return not record.reserved and all(self._is_over(pod.uid) for pod in record.seen if pod.uid != uid)
+
+    def _is_over(self, uid: str) -> bool:
+        """Whether a pod that was seen once is gone or has ended."""
+        pod = self._pods.get(uid)
+        return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
+
+    def _charge(self, turn: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
+        """A pod that nothing covers: what it holds is held by somebody, from now on."""
+        claimed, world = pod.job, turn.cluster_state
+        adopting = claimed is not None and not (asked_about or self.book.asked)
+        known = claimed is not None and turn.record(claimed.id) is None
+        job = Job(
+            id=claimed.id if adopting and claimed and known else f"{EXTERNAL_POD_PREFIX}{pod.uid}",
+            user=pod_view.claimed_name(claimed.user) if claimed else "",
+            team=pod_view.claimed_name(claimed.team) if claimed else "",
+            submitted=turn.now,
+            request=pod_view.pod_request(pod, world.cluster, self._nodes.get(pod.node or "")),
+            server=pod_view.claimed_name(claimed.server) if claimed else "",
+            template=pod_view.claimed_name(claimed.template) if claimed else "",
+            priority=_level(world, claimed),
+            preemptible=bool(claimed and claimed.preemptible),
+            requeue=bool(claimed and claimed.requeue),
+            state=JobState.RUNNING if pod.running else JobState.STARTING,
+            started=turn.now if pod.running else None,
+            nodes=(pod.node,),
+            exempt_from_quota=adopting,
+        )
+        if pod.terminating:
+            job = replace(job, state=JobState.STOPPING)
+        record = JobRecord(job, pods=(pod_view.pod_ref(pod),))
+        self._jobs[pod.uid] = job.id
+        if adopting and known:
+            turn.write(record, "adopted", f"pod={pod.name}")
+            return
+        why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
+        log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
+        turn.write(record, "uncovered", f"pod={pod.name} {why}")
+
+    def _gone(self, turn: Transaction, uid: str) -> None:
+        for record in tuple(turn.store.records.values()):
+            if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
+                on_pods_gone(turn, record, _how(record))
+
+    def _forget_unlisted(self, turn: Transaction) -> None:
+        """After the first complete list: whatever is not in it went while nobody looked."""
+        for record in tuple(turn.store.records.values()):
+            held = record.job.holds and not record.reserved
+            if held and not any(pod.uid in self._pods for pod in record.seen):
+                on_pods_gone(turn, record, _how(record))
+        _let_one_wait(turn)
+
+    # Reservations
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            now = self.now()
+            for record in tuple(self.book.records.values()):
+                if record.reserved and record.deadline is not None:
+                    seconds = _DUE_SECONDS if record.awaiting_start else record.request_seconds + _LATE_SECONDS
+                    late = timedelta(seconds=seconds)
+                    if now > record.deadline + late:
+                        await retry_later(f"expiry of job={record.job.id}", self._expire_one(record))
+
+    async def _expire_one(self, record: JobRecord) -> None:
+        selector, seen = naming.job_selector(record.job.id), list[ObservedPod]()
+        for namespace in self.namespaces.all:
+            listed = await self.cluster.list(PODS, namespace, labels=selector)
+            seen += [pod_view.read_pod(one, self.namespaces) for one in listed]
+        found = [pod for pod in seen if not pod.over]
+
+        def expire(turn: Transaction) -> None:
+            now = turn.record(record.job.id)
+            if now is None or not now.reserved or now.deadline != record.deadline:
+                return
+            if now.awaiting_start:
+                lifecycle.wait_again(turn, now, "turn-over")
+                return
+            known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
+            if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
+                return  # the watch is about to tell, or has told already that it is gone: this list may be older
+            left = pod_view.drop_missing_pods(now)
+            if any(not self._is_over(pod.uid) for pod in left.seen):
+                turn.write(left, "never-seen")
+            elif not left.seen and 0 < now.start_attempts < MAX_START_ATTEMPTS and now.job.state is JobState.STARTING:
+                lifecycle.wait_again(turn, now, "never-seen")
+            else:
+                turn.write(as_ended(left), "never-seen")
+
+        await self.book.transact(expire)
+
+
+def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
+    """The priority of a pod that says it is this job: none that its team may not use."""
+    if claimed is None:
+        return 0
+    team = world.team(claimed.team) or Team(claimed.team)
+    return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
+
+
+def _how(record: JobRecord) -> str:
+    """Stopped, where that was seen; else nobody knows what became of the job."""
+    return "gone" if record.job.state is JobState.STOPPING or record.stop is not None else "disappeared"
+
+
+def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
+    """Whether this pod was the job's while the job lasted."""
+    claimed = pod.job
+    same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
+    return same and any(one.uid == pod.uid for one in record.seen)
+
+
+def _let_one_wait(turn: Transaction) -> None:
+    """Of a server's jobs only the newest waits, whatever an earlier Manager has written down."""
+    for record in tuple(turn.store.records.values()):
+        other = turn.store.pending_job(record.job.user, record.job.server)
+        if record.is_pending and other is not None and other.job.id != record.job.id:
+            turn.write(as_ended(record), "replaced", f"by {other.job.id}")
+
+
+def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:
+    """The record that covers a pod: the job it is ``known`` as, its own, or the one that it says it is."""
+    for job in (known, f"{EXTERNAL_POD_PREFIX}{pod.uid}"):
+        own = turn.record(job)
+        if own is not None and any(one.uid == pod.uid for one in own.seen):
+            return own
+    record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
+    if pod.job is None or record is None or record.is_pending or (record.seen and not record.reserved):
+        return None  # who waits was told of no pod; and what was nobody's once never is a job's
+    if record.nonce and not naming.verify(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
+        return None  # somebody else has made it, or an earlier start
+    return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
+
+
+_EVERY_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Sizes:
+    """Keeps them for one book; `run` never ends by itself."""
+
+    book: JobStore
+    ledger: JobRepository
+    _written: dict[str, Size] = field(default_factory=dict)
+
+    async def load(self) -> None:
+        """Let the book know what is written down, before it knows any node."""
+        self._written = await self.ledger.read(config_versions.read)
+        for node, since in self._written.values():
+            self.book.cluster_state.recall(node, since)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            now = sizes(self.book.cluster_state)
+            changed = {name: size for name, size in now.items() if self._written.get(name) != size}
+            gone = self._written.keys() - now.keys()
+            if not changed and not gone:
+                continue
+            try:
+                await self.ledger.write_as_leader(
+                    self.book.term, partial(config_versions.write, changed=changed, gone=gone)
+                )
+            except DatabaseUnavailable as problem:
+                log.warning("what nodes have is not written down yet: %s", problem)
+            else:
+                self._written = now
+
+
+def sizes(world: ClusterState) -> dict[str, Size]:
+    """What every node has, or had."""
+    found: dict[str, Size] = {name: (_size(room.node), None) for name, room in world.rooms.items()}
+    return found | {name: (_size(room.node), world.away.since(name)) for name, room in world.away.rooms.items()}
+
+
+def _size(node: Node) -> Node:
+    return Node(node.name, node.gpus, node.cpu_milli, node.memory_bytes, node.labels, node.taints)

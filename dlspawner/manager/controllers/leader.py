@@ -1,0 +1,405 @@
+"""Who acts: of several Managers on one database the one that holds the lease.
+
+It renews the lease three times while it lasts, and stops acting when it cannot; the database refuses whatever it still
+tries to write (`ledger`). The others ask for the lease once a second, so that one of them acts soon after it expired.
+One that stops in order gives the lease up. Acting begins with reading the administrators' files anew (`files`) and
+rebuilding the book, from the database and then from complete lists of nodes and pods; nothing is decided before.
+
+Within an epoch time is steady, and taken from the machine's clock at its start only. When that clock has been set, the
+epoch ends and another one begins (`clock`).
+
+The machine's clock was set: an epoch that finds that begins by putting every time right that was written down.
+
+`acting` notices it while it acts. When a clock was set back while no Manager acted, or the next one is on a machine
+whose clock is behind, times that were written down have not come yet. Set forward meanwhile, it looks like so much time
+without a Manager; nothing tells the two apart.
+
+Whether the Hub answers, as far as anybody here has seen: what people are told at once, and not when they look again.
+
+Nobody asks the Hub for this while it answers: each request that fails says that it is away. Only then it is asked every
+few seconds, until it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from dlspawner.clients.hub import HubClient, HubError
+from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
+from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core.job import JobState
+from dlspawner.errors import Problem
+from dlspawner.manager.admission.dispatcher import Dispatcher
+from dlspawner.manager.admission.explain import Explainer, StartTimeEstimator
+from dlspawner.manager.admission.preemption import Preemptor, issue_preemption, shift
+from dlspawner.manager.admission.scheduler import Scheduler
+from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.cluster.orphans import OrphanReaper
+from dlspawner.manager.cluster.reconciler import TOGETHER_SECONDS, Reconciler, Sizes
+from dlspawner.manager.cluster.termination import Terminator
+from dlspawner.manager.culling.culler import Culler
+from dlspawner.manager.culling.evidence import ActivityCollector
+from dlspawner.manager.db.repository import JobRepository, NotLeader
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
+from dlspawner.manager.logs.collector import LogCollector, LogRetention
+from dlspawner.manager.logs.pod_events import PodEventCollector
+from dlspawner.manager.logs.reader import LogReader
+from dlspawner.manager.model.activity import ActivityRecord, counted_anew
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state import config_reload, lifecycle
+from dlspawner.manager.state.config_reload import ConfigReloader
+from dlspawner.manager.state.event_bus import EventBus
+from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
+from dlspawner.manager.state.metrics import ManagerMetrics
+from dlspawner.manager.state.notify import post_to_admins
+from dlspawner.settings import Settings
+
+_POLL_SECONDS = 1.0
+_FILES_SECONDS = 0.5
+_USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
+log = logging.getLogger("dlspawner.manager")
+
+
+class _LeaseLost(Exception):
+    """The lease is another one's, or nobody can tell."""
+
+
+class _Jumped(Exception):
+    """The machine's clock was set."""
+
+
+@dataclass(slots=True)
+class LeaderElector:
+    """The part of the Manager that decides; `desk` is there while this process is the one that acts."""
+
+    ledger: JobRepository
+    files: ConfigReloader
+    settings: Settings
+    hub: HubClient
+    namespace: str
+    lease_seconds: float
+    reservation_seconds: float
+    look_seconds: float
+    watch_all_namespaces: bool
+    now: Callable[[], datetime]
+    ticks: Callable[[], float] = time.monotonic
+    max_concurrent_starts: int = 20
+    prometheus: PrometheusClient | None = None
+    cull_every: float = 30.0
+    special_namespace: str = ""
+    orphan_seconds: float = 900.0
+    news_seconds: float = TOGETHER_SECONDS
+    retention: HistoryRetention = field(default_factory=HistoryRetention)
+    metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
+    log_retention: LogRetention = field(default_factory=LogRetention)
+    event_bus: EventBus = field(default_factory=EventBus)
+    hub_health: HubHealth = field(init=False)
+    admission: AdmissionService | None = None
+    culler: Culler | None = None
+    log_reader: LogReader | None = None
+    is_leader: bool = False  # as far as is known; another Manager acts while it is not so
+    identity: str = field(default_factory=lambda: secrets.token_hex(8))
+    _term: int = 0
+    _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
+
+    def __post_init__(self) -> None:
+        self.hub_health = HubHealth(self.event_bus.on_hub_health)
+        self.hub.on_answer = self.hub_health.on_answer
+        self.metrics.world = lambda: self.admission.store.cluster_state if self.admission is not None else None
+
+    async def run(self) -> None:
+        """Act whenever the lease is ours; ends when it is cancelled."""
+        try:
+            while True:
+                epoch = await self._acquire()
+                self.is_leader = epoch is not None
+                if epoch is None:
+                    await asyncio.sleep(_POLL_SECONDS)
+                    continue
+                log.info("lease epoch=%d holder=%s taken", epoch, self.identity)
+                if epoch != self._term + 1:
+                    self._jump = timedelta(0)  # another one has acted meanwhile, by its own clock
+                self._term = epoch
+                await self._lead_until_lost(epoch)
+        finally:
+            with contextlib.suppress(DatabaseUnavailable):
+                await self.ledger.release(self.identity)
+
+    async def flush_observed(self) -> None:
+        """What was seen of pods by now is known, for somebody who looks at jobs, or decides about one."""
+        if self.admission is not None:
+            await asyncio.gather(*(catch_up() for catch_up in self.admission.store.pending_observers))
+
+    async def _lead_until_lost(self, epoch: int) -> None:
+        # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
+        acting = asyncio.create_task(self._lead(epoch), name=f"epoch {epoch}")
+        try:
+            await asyncio.wait({acting})
+        finally:
+            acting.cancel()
+            await asyncio.wait({acting})
+            if not acting.cancelled():
+                acting.exception()  # when we are cancelled ourselves nobody else looks at it, and asyncio complains
+        try:
+            acting.result()
+        except* (_LeaseLost, NotLeader) as ends:
+            log.warning("lease epoch=%d holder=%s lost: %s", epoch, self.identity, _first(ends))
+        except* _Jumped as ends:
+            log.warning("epoch=%d begins anew: %s", epoch, _first(ends))
+        except* (DatabaseUnavailable, KubernetesError) as ends:
+            log.warning("epoch=%d cannot act: %s", epoch, _first(ends))
+            await asyncio.sleep(_POLL_SECONDS)
+        except* Exception:
+            log.exception("epoch=%d ended by a fault; it begins anew", epoch)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _acquire(self) -> int | None:
+        try:
+            return await self.ledger.acquire(self.identity, self.lease_seconds)
+        except DatabaseUnavailable as problem:
+            log.warning("lease: %s", problem.__cause__)
+            return None
+
+    async def _lead(self, epoch: int) -> None:
+        clock = self._steady()
+        reservation = timedelta(seconds=self.reservation_seconds)
+        book = JobStore(self.ledger, epoch, self.settings, clock, reservation)
+        book.subscribers += [self.metrics.record, self.event_bus.on_events]
+        book.notices.hears.append(self.event_bus.on_notices)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._renew(epoch), name="renew the lease")
+                await self._read_files(book)
+                await book.load()
+                sizes = Sizes(book, self.ledger)
+                await sizes.load()
+                group.create_task(sizes.run(), name="write down what nodes have")
+                group.create_task(book.run(), name="the book's writer")
+                await put_right(book, self.ledger, self._jump)
+                self._jump = timedelta(0)
+                group.create_task(self._reconcile(book, clock), name="reconcile")
+                group.create_task(self._reload(book), name="read the files anew")
+                group.create_task(self.event_bus.run(), name="tell who listens")
+                group.create_task(_persist_usage(book), name="write down what teams have used")
+                group.create_task(self._look_at_the_clock(clock), name="look at the clock")
+        finally:
+            self.admission = self.culler = self.log_reader = None
+            book.notices.close()
+            self.event_bus.end()
+
+    async def _read_files(self, book: JobStore) -> None:
+        """Since this Manager read them another one may have acted, by a later version."""
+        found = await config_reload.newer(self.files, self.ledger)
+        if found is not None:
+            self.settings = found
+            book.configure(found.cluster, found.teams)
+        await config_reload.persist(self.files, self.ledger, book.term)
+
+    def _steady(self) -> Callable[[], datetime]:
+        begun, ticks = self.now(), self.ticks()
+        return lambda: begun + timedelta(seconds=self.ticks() - ticks)
+
+    async def _look_at_the_clock(self, clock: Callable[[], datetime]) -> None:
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            jump = self.now() - clock()
+            if abs(jump) > JUMP:
+                self._jump += jump
+                raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
+
+    async def _renew(self, epoch: int) -> None:
+        clock, third = asyncio.get_running_loop().time, self.lease_seconds / 3
+        until = clock() + self.lease_seconds
+        while True:
+            await asyncio.sleep(third)
+            asked = clock()
+            try:
+                async with asyncio.timeout_at(max(until, asked + third)):
+                    kept = await self.ledger.renew(epoch, self.lease_seconds)
+            except (DatabaseUnavailable, TimeoutError) as problem:
+                if clock() >= until:
+                    raise _LeaseLost("the database does not answer") from problem
+                continue
+            if not kept:
+                raise _LeaseLost("another Manager acts")
+            until = asked + self.lease_seconds
+
+    async def _reconcile(self, book: JobStore, clock: Callable[[], datetime]) -> None:
+        async with await KubernetesClient.connect() as cluster, await KubernetesClient.connect() as for_logs:
+            reconciler = Reconciler(
+                book,
+                self.ledger,
+                cluster,
+                self.hub,
+                JobNamespaces(self.namespace or cluster.namespace, self.special_namespace),
+                clock,
+                self.watch_all_namespaces,
+                news_seconds=self.news_seconds,
+            )
+            stopper = Terminator(book, self.hub, cluster, reconciler.namespaces)
+            logs = LogCollector(
+                for_logs, self.ledger, book.term, reconciler.job_of, self.flush_observed, clock, self.log_retention
+            )
+            await logs.load()
+            hearing = PodEventCollector(
+                *(for_logs, self.ledger, book.term, reconciler.namespaces.all, reconciler.job_of),
+                *(lambda: book.cluster_state.cluster.gpu_resources, clock),
+            )
+            reconciler.observers = (logs.observe, hearing.observe)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(reconciler.run(), name="reconciler")
+                await reconciler.ready.wait()
+                group.create_task(stopper.run(), name="stop jobs")
+                queue = Scheduler(book, self.max_concurrent_starts, issue_preemption)
+                starts = Dispatcher(book, queue, self.hub)
+                group.create_task(Preemptor(book, clock, starts.probe).run(), name="who has to leave")
+                group.create_task(queue.run(), name="queue")
+                group.create_task(starts.run(), name="starts")
+                self.culler = await self._cull(book, reconciler, clock)
+                group.create_task(self.culler.run(), name="look for unused jobs")
+                keeper = HistoryKeeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
+                group.create_task(keeper.run(), name="keep history")
+                facts, strays = self.culler.evidence.activities.of, reconciler.strays
+                group.create_task(logs.run(), name="keep logs")
+                group.create_task(self.hub_health.run(self.hub.check_reachable), name="look for the Hub")
+                group.create_task(hearing.run(), name="hear what happens to pods")
+                self.log_reader = LogReader(logs)
+                owners = OrphanReaper(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
+                group.create_task(owners.run(), name="look for owners")
+                looks = Explainer(book, self._offers_preemptible)
+                estimating = StartTimeEstimator(book, self.ledger, looks, lambda: self.settings)
+                group.create_task(estimating.run(), name="estimate starts")
+                self.admission = AdmissionService(book, self.ledger, queue, looks, reconciler.namespaces)
+                log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+
+    def _offers_preemptible(self, template: str) -> bool:
+        found = self.settings.template(template)
+        return found is not None and found.option("preemptible") is not None
+
+    async def _cull(self, book: JobStore, reconciler: Reconciler, clock: Callable[[], datetime]) -> Culler:
+        evidence = ActivityCollector(
+            book=book,
+            hub=self.hub,
+            prometheus=self.prometheus,
+            namespaces=reconciler.namespaces,
+            settings=lambda: self.settings,
+            pods=reconciler.pod_identities,
+            now=clock,
+        )
+        culler = Culler(evidence, self.ledger, self.cull_every)
+        await culler.load()
+        book.keep_alive = culler.keep_alive
+        return culler
+
+    async def _reload(self, book: JobStore) -> None:
+        # What an earlier epoch has said may be over.
+        told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
+        await book.transact(lifecycle.tell)
+        while True:
+            found = await asyncio.to_thread(self.files.changed)
+            if found is not None:
+                self.settings = found
+                await config_reload.persist(self.files, self.ledger, book.term)
+                await book.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
+                await book.transact(lifecycle.tell)
+            if self.files.problems != told:
+                problems = told = self.files.problems
+                await book.transact(partial(_notify_config_problems, problems=problems))
+            await asyncio.sleep(_FILES_SECONDS)
+
+
+def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...]) -> None:
+    if not problems:
+        withdraw(turn, "", NoticeKind.CONFIG_INVALID)
+        return
+    first, count = problems[0], len(problems)
+    names = sorted({Path(problem.file).name for problem in problems})
+    have, mistakes = "has" if len(names) == 1 else "have", "a mistake" if count == 1 else f"{count} mistakes"
+    where = f"{f'line {first.line} of ' if first.line else ''}{Path(first.file).name}"
+    text = (
+        f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. The first one is in "
+        f"{where}; dlspawner validate, and the Manager's log, say what is wrong."
+    )
+    post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
+
+
+async def _persist_usage(book: JobStore) -> None:
+    while True:
+        await asyncio.sleep(_USAGE_SECONDS)
+        with contextlib.suppress(DatabaseUnavailable):
+            await book.transact(Transaction.persist_usage)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """One of the problems themselves, however the tasks were grouped."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+JUMP = timedelta(seconds=30)  # a clock that is this far from where it should be has been set
+
+
+async def put_right(book: JobStore, ledger: JobRepository, jump: timedelta) -> None:
+    """Before anything is decided in this epoch; ``jump`` is by how much the clock was seen to be set before it."""
+    by = jump or _set_back(book)
+    if not by:
+        return
+    log.warning("epoch=%d the clock was set by %.0f seconds: all times move with it", book.term, by.total_seconds())
+    now, known = book.now(), await ledger.activities()
+    running = [job for job, record in book.records.items() if record.job.state is JobState.RUNNING]
+    await ledger.write_activities(
+        book.term, {job: counted_anew(known.get(job, ActivityRecord()), now) for job in running}
+    )
+    await book.transact(partial(shift, by=by))
+
+
+def _set_back(book: JobStore) -> timedelta:
+    """By how much the clock was set back while nobody looked."""
+    times = [usage.since for usage in book.cluster_state.usage.values()]
+    for record in book.records.values():
+        times += [record.job.submitted, record.job.started or record.job.submitted]
+    now = book.now()
+    ahead = max(times, default=now) - now
+    return -ahead if ahead > JUMP else timedelta(0)
+
+
+PROBE_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class HubHealth:
+    """``told`` is called when the Hub has gone, and when it is back."""
+
+    told: Callable[[], None]
+    unreachable: bool = False
+    _gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def on_answer(self, answers: bool) -> None:
+        """The Hub was asked something, and has answered or not."""
+        if answers is not self.unreachable:
+            return
+        self.unreachable = not answers
+        log.warning("the Hub %s", "does not answer" if self.unreachable else "answers again")
+        self._gone.set() if self.unreachable else self._gone.clear()
+        self.told()
+
+    async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Look for a Hub that is away; never ends by itself."""
+        while True:
+            await self._gone.wait()
+            await asyncio.sleep(PROBE_SECONDS)
+            with contextlib.suppress(HubError):
+                await ask()

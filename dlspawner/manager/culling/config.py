@@ -1,0 +1,73 @@
+"""The settings that say where the use of GPUs is to be read."""
+
+from __future__ import annotations
+
+import os
+
+from traitlets import List, Unicode
+from traitlets.config import Configurable
+
+from dlspawner.clients.prometheus import MetricNames, PrometheusClient
+
+
+class GpuMetrics(Configurable):
+    """Where the Manager reads how GPUs are used, and what that is called there."""
+
+    prometheus_url = Unicode(
+        help="""The address of a Prometheus that scrapes NVIDIA's dcgm-exporter, or another one, on all GPU nodes:
+        http://prometheus.monitoring:9090. A token that it wants belongs into the environment variable
+        DLSPAWNER_PROMETHEUS_TOKEN. Default: the environment variable DLSPAWNER_PROMETHEUS_URL; without either the use
+        of GPUs is not known, and no job that holds some is stopped as unused.""",
+    ).tag(config=True)
+    utilisation = List(
+        Unicode(),
+        default_value=list(MetricNames().utilisation),
+        help="""Metrics of how busy a GPU is, in percent; several where nodes have exporters of different makers. AMD's
+        device-metrics-exporter calls it gpu_gfx_activity.""",
+    ).tag(config=True)
+    memory = List(
+        Unicode(),
+        default_value=list(MetricNames().memory),
+        help="""Metrics of how much of a GPU's memory is in use, in MiB, for the report; gpu_used_vram of AMD's.""",
+    ).tag(config=True)
+    cpu = List(
+        Unicode(),
+        default_value=list(MetricNames().cpu),
+        help="""Metrics that count the CPU seconds of containers, by the labels namespace, pod and container, as the
+        kubelet's cAdvisor does: for the use of a job over time.""",
+    ).tag(config=True)
+    host_memory = List(
+        Unicode(),
+        default_value=list(MetricNames().host_memory),
+        help="""Metrics of the memory that containers use, in bytes, with the same labels.""",
+    ).tag(config=True)
+    namespace_label = Unicode(
+        MetricNames().namespace_label,
+        help="""The label with the namespace of the pod that holds a GPU. A Prometheus that sets `namespace` itself, as
+        the Prometheus Operator does without honorLabels, calls it exported_namespace.""",
+    ).tag(config=True)
+    pod_label = Unicode(
+        MetricNames().pod_label, help="""The label with the name of that pod; exported_pod likewise."""
+    ).tag(config=True)
+    gpu_labels = List(
+        Unicode(),
+        default_value=list(MetricNames().gpu_labels),
+        help="""The labels that tell one GPU from another; the first that a metric has counts. AMD's exporter has
+        serial_number.""",
+    ).tag(config=True)
+
+    def client(self) -> PrometheusClient | None:
+        """A client, where there is anybody to ask."""
+        url = self.prometheus_url or os.environ.get("DLSPAWNER_PROMETHEUS_URL", "")
+        if not url:
+            return None
+        names = MetricNames(
+            tuple(self.utilisation),
+            tuple(self.memory),
+            self.namespace_label,
+            self.pod_label,
+            tuple(self.gpu_labels),
+            tuple(self.cpu),
+            tuple(self.host_memory),
+        )
+        return PrometheusClient(url, os.environ.get("DLSPAWNER_PROMETHEUS_TOKEN", ""), names)

@@ -1,0 +1,103 @@
+"""Requests for an approval in the database. With `store` and `ledger` what speaks SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, delete, insert, or_, select
+
+from dlspawner.core.scheduling.limits import ApprovalKind
+from dlspawner.manager.db.tables import approvals
+from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState
+
+_RENAMED = {"user": "user_name", "server": "server_name", "gpus": "gpus_milli", "by": "decided_by", "at": "decided"}
+_COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields(ApprovalRequest)}
+
+# Of every page of jobs, made once: to put it together costs as much as to run it.
+_OF_JOBS = (
+    select(approvals)
+    .where(approvals.c.job.in_(bindparam("jobs", expanding=True)))
+    .order_by(approvals.c.asked, approvals.c.id)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalQuery:
+    """Which requests: a page of those that everything said here is true of, the newest first.
+
+    ``user`` and ``teams`` together are whose may be seen: that person's own, and everybody's of those teams; without
+    either everybody's. ``after`` is the last one of the page before.
+    """
+
+    user: str | None = None
+    teams: Collection[str] | None = None
+    standings: Collection[ApprovalState] = ()
+    kinds: Collection[ApprovalKind] = ()
+    team: str = ""
+    of: str = ""  # whose
+    job: str = ""
+    id: str = ""
+    after: tuple[datetime, str] | None = None
+    limit: int = 50
+
+
+def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a job has ever made a request, as a part of another statement."""
+    return select(approvals.c.id).where(approvals.c.job == job).exists()
+
+
+def read_pending_requests(connection: Connection) -> list[ApprovalRequest]:
+    """Every request that waits."""
+    query = select(approvals).where(approvals.c.standing == ApprovalState.WAITING.value)
+    return [_read(row) for row in connection.execute(query)]
+
+
+def find_requests(connection: Connection, wanted: ApprovalQuery) -> list[ApprovalRequest]:
+    """These requests."""
+    return [_read(row) for row in connection.execute(_query(wanted))]
+
+
+def latest_requests(connection: Connection, jobs: Collection[str]) -> dict[str, ApprovalRequest]:
+    """The latest request of each of these jobs that ever made one."""
+    if not jobs:
+        return {}
+    return {row.job: _read(row) for row in connection.execute(_OF_JOBS, {"jobs": [*jobs]})}
+
+
+def write_requests(connection: Connection, requests: Sequence[ApprovalRequest]) -> None:
+    """How these are from now on, in a transaction of somebody else's."""
+    latest = {one.id: one for one in requests}
+    if latest:
+        connection.execute(delete(approvals).where(approvals.c.id.in_(latest)))
+        connection.execute(insert(approvals), [_row(one) for one in latest.values()])
+
+
+def _query(wanted: ApprovalQuery) -> Select[Any]:
+    columns, query = approvals.c, select(approvals)
+    if wanted.user is not None or wanted.teams is not None:
+        query = query.where(or_(columns.user_name == wanted.user, columns.team.in_(wanted.teams or ())))
+    if wanted.standings:
+        query = query.where(columns.standing.in_([one.value for one in wanted.standings]))
+    if wanted.kinds:
+        query = query.where(columns.kind.in_([one.value for one in wanted.kinds]))
+    exact = {columns.id: wanted.id, columns.job: wanted.job, columns.team: wanted.team, columns.user_name: wanted.of}
+    for column, value in exact.items():
+        if value:
+            query = query.where(column == value)
+    if wanted.after is not None:
+        at, last = wanted.after
+        query = query.where(or_(columns.asked < at, and_(columns.asked == at, columns.id < last)))
+    return query.order_by(columns.asked.desc(), columns.id.desc()).limit(wanted.limit)
+
+
+def _row(request: ApprovalRequest) -> dict[str, Any]:
+    row = {column: getattr(request, name) for name, column in _COLUMNS.items()}
+    return {**row, "kind": request.kind.value, "standing": request.standing.value}
+
+
+def _read(row: Row[Any]) -> ApprovalRequest:
+    values = {name: getattr(row, column) for name, column in _COLUMNS.items()}
+    return ApprovalRequest(**{**values, "kind": ApprovalKind(row.kind), "standing": ApprovalState(row.standing)})

@@ -1,0 +1,322 @@
+"""Jobs, their events and the lease in the database.
+
+Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
+whoever takes it counts its epoch up, the same Manager too when it begins anew. Every write of jobs looks at the epoch
+in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes nothing
+(`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the lease is
+the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than any lease
+may last was written by a clock that has been set back since, and is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling.cluster_state import DecayedUsage
+from dlspawner.manager.db import activity, approvals, notices
+from dlspawner.manager.db import jobs as db_jobs
+from dlspawner.manager.db import pod_events as pod_event_rows
+from dlspawner.manager.db.jobs import LastEnd
+from dlspawner.manager.db.store import Database, DatabaseRejected
+from dlspawner.manager.db.tables import job_events, jobs, leases, team_usage
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.activity import ActivityRecord
+from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory, JobTransition, has_detail
+from dlspawner.manager.model.notice import Notice, NoticeChange
+from dlspawner.manager.model.records import CANCELLED, JobEvent, JobRecord
+
+T = TypeVar("T")
+
+_LEASE = leases.c.name == "manager"
+LONGEST_LEASE = 60.0  # seconds
+_ROWS = 500  # in one statement
+# The statements of every admission, made once: to put one together costs more than to run it.
+_TERM = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
+_KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
+_NEW_JOBS, _NEW_EVENTS = insert(jobs), insert(job_events)
+
+
+class NotLeader(Exception):
+    """Another Manager acts by now; nothing was written."""
+
+
+class DuplicateJob(Exception):
+    """Jobs that were thought to be new have been here before, whether they have ended or not; nothing was written."""
+
+    def __init__(self, jobs: Collection[str]) -> None:
+        super().__init__(", ".join(sorted(jobs)))
+        self.jobs = jobs
+
+
+class JobRepository:
+    """The jobs of one store."""
+
+    def __init__(self, store: Database) -> None:
+        self._store = store
+
+    async def acquire(self, holder: str, seconds: float) -> int | None:
+        """Take the lease, for a new epoch; None while somebody else has it."""
+        return await self._store.write(lambda connection: _acquire(connection, holder, seconds))
+
+    async def renew(self, epoch: int, seconds: float) -> bool:
+        """Keep the lease of this epoch; False when a later one has begun."""
+
+        def renew(connection: Connection) -> bool:
+            until = _now(connection) + timedelta(seconds=seconds)
+            mine = _LEASE & (leases.c.epoch == epoch)
+            return connection.execute(update(leases).where(mine).values(expires=until)).rowcount == 1
+
+        return await self._store.write(renew)
+
+    async def release(self, holder: str) -> None:
+        """Let the next one take over at once."""
+        mine = _LEASE & (leases.c.holder == holder)
+
+        def expire(connection: Connection) -> None:
+            connection.execute(update(leases).where(mine).values(expires=_now(connection)))
+
+        await self._store.write(expire)
+
+    async def ensure_leader(self, epoch: int) -> None:
+        """Fenced when a later epoch has begun: before what no database can refuse."""
+        await self._store.read(lambda connection: _check(connection, epoch))
+
+    async def load(self) -> list[JobRecord]:
+        """Every job that has not ended."""
+        query = select(jobs).where(jobs.c.state != JobState.ENDED.value)
+        return await self._store.read(lambda connection: [db_jobs.from_row(row) for row in connection.execute(query)])
+
+    async def usage(self) -> dict[str, DecayedUsage]:
+        """What each team had used lately when that was last written down."""
+
+        def read(connection: Connection) -> dict[str, DecayedUsage]:
+            rows = connection.execute(select(team_usage))
+            return {row.team: DecayedUsage(row.amount, row.since, row.rate) for row in rows}
+
+        return await self._store.read(read)
+
+    async def find(self, job: str) -> JobRecord | None:
+        """A job, ended ones too."""
+        row = await self._store.read(
+            lambda connection: connection.execute(select(jobs).where(jobs.c.job == job)).first()
+        )
+        return None if row is None else db_jobs.from_row(row)
+
+    async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
+        """What became of a job, in its order."""
+        query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
+
+        def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
+            return [(row.at, JobState(row.state), row.reason) for row in connection.execute(query)]
+
+        return await self._store.read(read)
+
+    async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
+        """Jobs that somebody may see and wants, ended ones too, the newest first."""
+        return await self._store.read(lambda connection: db_jobs.read_page(connection, viewer, wanted, after, limit))
+
+    async def job_history(self, job: str) -> JobHistory | None:
+        """What people are told of a job, ended ones too."""
+        return await self._store.read(lambda connection: db_jobs.find_job(connection, job))
+
+    async def visible_job(self, viewer: Viewer, job: str) -> JobHistory | None:
+        """What this viewer is told of a job; nothing of one that they may not see, as if there were none."""
+        kept = await self.job_history(job)
+        return kept if kept is not None and viewer.reaches(kept.user, kept.team) else None
+
+    async def find_many(self, ids: Collection[str]) -> list[JobHistory]:
+        """What people are told of these jobs, in no order."""
+        return await self._store.read(lambda connection: db_jobs.read_jobs(connection, ids))
+
+    async def history(self, job: str, most: int = db_jobs.MOST_EVENTS) -> list[JobTransition]:
+        """What became of a job, and the details of it; the latest of more than so many."""
+        return await self._store.read(lambda connection: db_jobs.read_events(connection, job, most))
+
+    async def latest_pod_events(self, ids: Iterable[str]) -> dict[str, str]:
+        """The latest sentence about the pods of each of these jobs, as far as there is one."""
+        found = [*ids]
+        return (
+            await self._store.read(lambda connection: pod_event_rows.read_latest_pod_events(connection, found))
+            if found
+            else {}
+        )
+
+    async def end_details(self, found: Iterable[JobHistory]) -> dict[str, str]:
+        """The details of the ends of those of these jobs whose sentence has any, in one statement, or in none."""
+        ids = [kept.id for kept in found if kept.state is JobState.ENDED and has_detail(kept.reason, kept.stop)]
+        return await self._store.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
+
+    async def notices(self) -> list[Notice]:
+        """Every open notice."""
+        return await self._store.read(notices.read_notices)
+
+    async def last_ends(self, user: str) -> dict[str, LastEnd]:
+        """How the last job of each of a person's servers ended."""
+        return await self._store.read(lambda connection: db_jobs.read_last_ends(connection, user))
+
+    async def servers(self, user: str) -> frozenset[str]:
+        """A person's servers that ever had a job."""
+        query = select(jobs.c.server_name).where(jobs.c.user_name == user).distinct()
+        return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
+
+    async def pending_requests(self) -> list[ApprovalRequest]:
+        """Every request for an approval that waits."""
+        return await self._store.read(approvals.read_pending_requests)
+
+    async def requests(self, wanted: approvals.ApprovalQuery) -> list[ApprovalRequest]:
+        """Requests for an approval, the newest first."""
+        return await self._store.read(lambda connection: approvals.find_requests(connection, wanted))
+
+    async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
+        """Reason and detail of the last event of a server's last job; None for a server that never had one.
+
+        Of one that was cancelled when it may have had a pod, it is the cancel and not what became of the pod.
+        """
+        mine = (jobs.c.user_name == user) & (jobs.c.server_name == server)
+        query = (
+            select(job_events.c.reason, job_events.c.detail, jobs.c.stop_reason)
+            .join(jobs, jobs.c.job == job_events.c.job)
+            .where(mine)
+            .order_by(job_events.c.id.desc())
+            .limit(1)
+        )
+        row = await self._store.read(lambda connection: connection.execute(query).first())
+        if row is None or row.stop_reason != CANCELLED:
+            return None if row is None else (row.reason, row.detail)
+        return CANCELLED, ""
+
+    async def write(
+        self,
+        epoch: int,
+        entries: Sequence[JobEvent],
+        told: Sequence[NoticeChange] = (),
+        usage: Mapping[str, DecayedUsage] | None = None,
+        claimed: Collection[str] = (),
+    ) -> None:
+        """All of it or nothing; Fenced when a later epoch has begun, Known when a ``claimed`` id is a job's already.
+
+        ``usage``: all teams', where it is to be kept.
+        """
+
+        # Of a claimed job that is written down its own row tells; only the others are looked for first.
+        unwritten = set(claimed).difference(entry.record.job.id for entry in entries)
+
+        def write(connection: Connection) -> None:
+            _check(connection, epoch)
+            known = _known(connection, unwritten)
+            if known:
+                raise DuplicateJob(known)
+            if usage is not None:
+                _write_usage(connection, usage)
+            if entries:
+                _write(connection, entries, claimed)
+            notices.write_notices(connection, told)
+
+        try:
+            await self._store.write(write)
+        except DatabaseRejected:
+            known = await self._store.read(lambda connection: _known(connection, claimed))
+            if known:
+                raise DuplicateJob(known) from None
+            raise
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """What a `*rows` module asks."""
+        return await self._store.read(query)
+
+    async def write_as_leader(self, epoch: int, change: Callable[[Connection], T]) -> T:
+        """Another change of the Manager that acts; Fenced when a later epoch has begun."""
+
+        def checked(connection: Connection) -> T:
+            _check(connection, epoch)
+            return change(connection)
+
+        return await self._store.write(checked)
+
+    async def activities(self) -> dict[str, ActivityRecord]:
+        """What is known of the use of every job that has not ended."""
+        return await self._store.read(activity.read_activities)
+
+    async def write_activities(self, epoch: int, facts: Mapping[str, ActivityRecord]) -> None:
+        """What is known of the use of these jobs; Fenced when another Manager has taken over."""
+
+        def note(connection: Connection) -> None:
+            _check(connection, epoch)
+            for some in _in_parts(sorted(facts), _ROWS):
+                activity.write_activities(connection, {job: facts[job] for job in some})
+            activity.sweep_activities(connection)
+
+        await self._store.write(note)
+
+
+def _now(connection: Connection) -> datetime:
+    if connection.dialect.name == "postgresql":
+        found: datetime | None = connection.scalar(select(func.clock_timestamp()))
+        if found is not None:
+            return found.astimezone(UTC)
+    return datetime.now(UTC)
+
+
+def _acquire(connection: Connection, holder: str, seconds: float) -> int | None:
+    now = _now(connection)
+    until = now + timedelta(seconds=seconds)
+    row = connection.execute(select(leases).where(_LEASE).with_for_update()).first()
+    if row is None:
+        connection.execute(insert(leases).values(name="manager", holder=holder, epoch=1, expires=until))
+        return 1
+    if row.holder != holder and now < row.expires <= now + timedelta(seconds=LONGEST_LEASE):
+        return None
+    connection.execute(update(leases).where(_LEASE).values(holder=holder, epoch=row.epoch + 1, expires=until))
+    return int(row.epoch) + 1
+
+
+def _check(connection: Connection, epoch: int) -> None:
+    found = connection.scalar(_TERM)
+    if found != epoch:
+        raise NotLeader(f"epoch {epoch}, and the database is at {found}")
+
+
+def _write_usage(connection: Connection, usage: Mapping[str, DecayedUsage]) -> None:
+    connection.execute(delete(team_usage))
+    rows = [{"team": team, "amount": one.amount, "since": one.since, "rate": one.rate} for team, one in usage.items()]
+    if rows:
+        connection.execute(insert(team_usage), rows)
+
+
+def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [names[at : at + size] for at in range(0, len(names), size)]
+
+
+def _known(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that the database has."""
+    return set(connection.scalars(_KNOWN, {"ids": [*ids]})) if ids else set()
+
+
+def _write(connection: Connection, entries: Sequence[JobEvent], claimed: Collection[str]) -> None:
+    latest = {entry.record.job.id: entry for entry in entries}
+    new = {entry.record.job.id for entry in entries if entry.new}
+    new -= _known(connection, new.difference(claimed))  # one that had ended, and is there after all
+    inserted = [db_jobs.to_row(latest[job]) for job in new]
+    if inserted:
+        connection.execute(_NEW_JOBS, inserted)
+    for job, entry in latest.items():
+        if job not in new:
+            connection.execute(update(jobs).where(jobs.c.job == job).values(db_jobs.to_row(entry)))
+    events = [
+        {
+            "job": entry.record.job.id,
+            "at": entry.at,
+            "state": entry.record.job.state.value,
+            "reason": entry.reason,
+            "detail": entry.detail,
+        }
+        for entry in entries
+    ]
+    connection.execute(_NEW_EVENTS, events)
+    approvals.write_requests(connection, [one for entry in entries for one in entry.requests])

@@ -1,0 +1,362 @@
+"""The Manager's tables as the code uses them now; `migrations/` says how a database gets there.
+
+A test upgrades an empty database and compares it with this file, so the two cannot drift apart. Users are the Hub's:
+there is no table of them, only their names, so a name without rows looks like one that does not exist.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
+from sqlalchemy.types import TypeDecorator
+
+metadata = MetaData(
+    # Names for everything, or SQLite could never alter a constraint again.
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(column_0_N_label)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    }
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware datetimes in UTC, on SQLite too, which stores none."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+ssh_keys = Table(
+    "ssh_keys",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("key", Text, nullable=False),  # "type base64"
+    Column("fingerprint", String(64), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("added", UtcDateTime, nullable=False),
+    Column("last_used", UtcDateTime),
+    # Once per user, not once for all: the login name says who logs in, so two accounts of one person may share a key,
+    # nobody can lock a key of somebody else by adding it first, and no answer tells whether others have it.
+    UniqueConstraint("user_name", "fingerprint"),
+    sqlite_autoincrement=True,  # an id is never given again: a late "used" cannot hit another key
+)
+
+ssh_settings = Table(
+    "ssh_settings",
+    metadata,
+    Column("user_name", String(255), primary_key=True),
+    Column("start_on_connect", Boolean, nullable=False),
+)
+
+key_suggestions = Table(
+    "key_suggestions",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("key", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("source", String(200), nullable=False),  # the file it was found in, as the job says
+    Column("server_name", String(255), nullable=False),
+    Column("found", UtcDateTime, nullable=False),
+    UniqueConstraint("user_name", "fingerprint"),
+    sqlite_autoincrement=True,
+)
+
+# The uid, and gid of the same number, of people whose authenticator tells none. Rows stay for ever: files may outlive
+# their owner's name in the Hub, and must never become somebody else's.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("user_name", String(255), nullable=False, unique=True),
+    Column("uid", Integer, nullable=False, unique=True),
+    Column("made", UtcDateTime, nullable=False),
+)
+
+# How far uids have been given out, for each beginning that the range had: the next one is larger, also when somebody
+# removes rows of `accounts` by hand.
+uid_marks = Table(
+    "uid_marks",
+    metadata,
+    Column("first", Integer, primary_key=True, autoincrement=False),
+    Column("highest", Integer, nullable=False),
+)
+
+# One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
+# and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says which they are, as
+# JSON: one for each pod of the charge, null for one that nobody has seen; `pod_uid` and `pod_name` are the first one's.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job", String(64), primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("team", String(255), nullable=False),
+    Column("template", String(255), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("preemptible", Boolean, nullable=False),
+    Column("state", String(20), nullable=False, index=True),
+    Column("gpu_type", String(255)),
+    Column("gpus_milli", BigInteger, nullable=False),
+    Column("cpu_milli", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("charge", Text, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("submitted", UtcDateTime, nullable=False),
+    Column("deadline", UtcDateTime),
+    Column("request_seconds", Float, nullable=False),
+    Column("started", UtcDateTime),
+    Column("ended", UtcDateTime),
+    Column("pod_uid", String(64)),
+    Column("pod_name", String(255)),
+    # `notice`: when a victim is stopped; `yields`: when a guaranteed job turns preemptible; `stop_…`: that it was
+    # decided to stop the job, and what its owner reads about it.
+    Column("notice", UtcDateTime),
+    Column("yields", UtcDateTime),
+    Column("requeue", Boolean, nullable=False, server_default=false()),
+    Column("stop_reason", String(40)),
+    Column("stop_sentence", Text),
+    Column("pods", Text, nullable=False, server_default="[]"),
+    Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
+    Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
+    Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
+    Column("nonce", String(255), nullable=False, server_default=""),  # of its last start, which its pods have
+    Column("exempt_from_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
+    Column("reason", String(40), nullable=False, server_default=""),  # of its last event
+    Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON
+    Column("approved", Boolean, nullable=False, server_default=false()),  # soft caps do not count for it
+    # For pages of jobs, the newest first: all, a person's, a team's.
+    Index(None, "submitted", "job"),
+    Index(None, "user_name", "submitted", "job"),
+    Index(None, "team", "submitted", "job"),
+    # Whether its GPU-hours are in `gpu_days`, and until when; every write of the job says that they are not all there.
+    Column("folded", Boolean, nullable=False, server_default=false(), index=True),
+    Column("folded_until", UtcDateTime),
+    Index("ix_jobs_server", "user_name", "server_name", "submitted"),
+    Index("ix_jobs_ended", "ended"),
+)
+
+# Every word that a job has waited for: what was asked, and who decided it, when and why. Rows stay as history.
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job"), nullable=False, index=True),
+    Column("kind", String(20), nullable=False),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("team", String(255), nullable=False),
+    Column("gpu_type", String(255)),
+    Column("gpus_milli", BigInteger, nullable=False),
+    Column("what", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("asked", UtcDateTime, nullable=False, index=True),
+    Column("standing", String(20), nullable=False, index=True),
+    Column("decided", UtcDateTime),
+    Column("decided_by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+# Every transition of a job, with its reason: what history, portal and metrics read.
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job"), nullable=False, index=True),
+    Column("at", UtcDateTime, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", String(40), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+# What the runs of a job's containers have printed, as far as it was read: the mark where the next reading goes on
+# (`stamp`, `lines`), the size of what is kept, whether more was printed than that, and whether all of it was read.
+log_runs = Table(
+    "log_runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job", ondelete="CASCADE"), nullable=False, index=True),
+    Column("pod_uid", String(64), nullable=False),
+    Column("pod_name", String(255), nullable=False),
+    Column("container", String(255), nullable=False),
+    Column("run", Integer, nullable=False),
+    Column("stamp", String(64), nullable=False),
+    Column("lines", Integer, nullable=False),
+    Column("read", UtcDateTime, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("lost", Boolean, nullable=False),
+    Column("whole", Boolean, nullable=False),
+    UniqueConstraint("pod_uid", "container", "run"),
+    sqlite_autoincrement=True,
+)
+
+# The text itself, compressed, in parts of one size at most; only the last one still grows.
+log_parts = Table(
+    "log_parts",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("log", Integer, ForeignKey("log_runs.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("size", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What Kubernetes has told of a job's pods, in our words; `key` is what makes it the same one when it is told again.
+pod_events = Table(
+    "pod_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job", String(64), ForeignKey("jobs.job", ondelete="CASCADE"), nullable=False, index=True),
+    Column("key", String(64), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("count", Integer, nullable=False),
+    UniqueConstraint("job", "key"),
+    sqlite_autoincrement=True,
+)
+
+# What people are told about their jobs and have not been told the end of; "" as job and user: for administrators.
+notices = Table(
+    "notices",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("job", String(64), nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("user_name", String(255), nullable=False),
+    Column("server_name", String(255), nullable=False),
+    Column("cause", String(200), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("posted", UtcDateTime, nullable=False),
+    Column("until", UtcDateTime),
+    Column("keep", Boolean, nullable=False),
+    Column("seen", UtcDateTime),
+    UniqueConstraint("job", "kind"),
+)
+
+# How much each team has used lately, decayed: milli-GPU-seconds at a time, and milli-GPUs held since then.
+team_usage = Table(
+    "team_usage",
+    metadata,
+    Column("team", String(255), primary_key=True),
+    Column("amount", Float, nullable=False),
+    Column("since", UtcDateTime, nullable=False),
+    Column("rate", BigInteger, nullable=False),
+)
+
+# What is known of the use of a job that has not ended, as JSON: times when somebody, or a GPU, was last seen busy, when
+# that was last known at all, and the warnings that its owner was given.
+activities = Table(
+    "activities",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("facts", Text, nullable=False),
+)
+
+# GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.gpu_hours`); they outlive the jobs.
+gpu_days = Table(
+    "gpu_days",
+    metadata,
+    Column("day", Date, primary_key=True),
+    Column("team", String(255), primary_key=True),
+    Column("user_name", String(255), primary_key=True),
+    Column("gpu_type", String(255), primary_key=True),
+    Column("requested", BigInteger, nullable=False),
+    Column("allocated", BigInteger, nullable=False),
+    Column("measured", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("reclaimed", BigInteger, nullable=False),
+)
+
+# What the GPUs of a job computed, as sampled, until it is in `gpu_days`.
+gpu_use = Table(
+    "gpu_use",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("measured", BigInteger, nullable=False),
+    Column("used", BigInteger, nullable=False),
+)
+
+# GPUs of a type, free ones, and free ones of no use, as sampled: milli-GPU-seconds by UTC day.
+gpu_free = Table(
+    "gpu_free",
+    metadata,
+    Column("day", Date, primary_key=True),
+    Column("gpu_type", String(255), primary_key=True),
+    Column("total", BigInteger, nullable=False),
+    Column("free", BigInteger, nullable=False),
+    Column("closed", BigInteger, nullable=False),
+    Column("fragmented", BigInteger, nullable=False),
+)
+
+# Requests that are carried out once: the key that their sender (``owner``) gave them, and the answer as soon as it is
+# known.
+claims = Table(
+    "claims",
+    metadata,
+    Column("owner", String(300), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("request", String(64), nullable=False),
+    Column("made", UtcDateTime, nullable=False, index=True),
+    Column("status", Integer),
+    Column("answer", Text, nullable=False),
+)
+
+# The administrators' files as they were when they were last all right: "cluster", "teams", "jobs/NAME.yaml".
+good_files = Table(
+    "good_files",
+    metadata,
+    Column("name", String(300), primary_key=True),
+    Column("text", Text, nullable=False),
+)
+
+# Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(40), primary_key=True),
+    Column("holder", String(64), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires", UtcDateTime, nullable=False),
+)
+
+# Nodes as they were when they had all that they ever had, as JSON; `since`: missed since then, or less than that now.
+node_sizes = Table(
+    "node_sizes",
+    metadata,
+    Column("name", String(253), primary_key=True),
+    Column("content", Text, nullable=False),
+    Column("since", UtcDateTime),
+)

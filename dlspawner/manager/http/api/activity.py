@@ -1,0 +1,167 @@
+"""REST resources about the use of jobs, under /services/jobs/api/.
+
+    PUT   kernels                 a job tells of its kernels, with its own token; for its own server only
+    PUT   ssh-sessions            the gateway tells of all its sessions, by the scope custom:ssh-sessions:write
+    POST  jobs/{id}/keep-alive    a person keeps one of theirs; the job's own token is enough
+    GET   idle                    what the latest round has found, for administrators of the Hub
+
+How long ago something was is told in seconds: the clocks of pods and gateways are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dlspawner.clients.hub import has_scope, own_server
+from dlspawner.core.idle import KeepJob, StopJob, WarnUser
+from dlspawner.core.job import JobState
+from dlspawner.core.text import time
+from dlspawner.manager.culling.culler import Culler, held_text
+from dlspawner.manager.culling.evidence import JobEvaluation
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api.base import as_name, fields
+from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.activity import SshSessionReport
+
+WRITE_SESSIONS = "custom:ssh-sessions:write"
+MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
+_LONGEST = 10 * 366 * 86400.0
+
+
+class _AboutUse(ApiHandler):
+    def culler(self) -> Culler:
+        """Where it is known; 503 when that is not here."""
+        acting = self.manager.leader
+        if acting is None:
+            raise HttpProblem(503, NOT_LEADER)
+        if acting.culler is None:
+            raise HttpProblem(503, NOT_YET)
+        return acting.culler
+
+
+class KernelReportHandler(_AboutUse):
+    """Whether a kernel is busy, and how many seconds ago one was; the answer says when to tell again."""
+
+    async def put(self) -> None:
+        identity = self.check_parameters()
+        server = own_server(identity)
+        if server is None:
+            raise HttpProblem(403, "Only a job itself can tell of its kernels, with its own token.")
+        body = self.read_object()
+        busy = body.get("busy")
+        if set(body) != {"busy", "seconds"} or not isinstance(busy, bool):
+            raise HttpProblem(422, "The fields busy (true or false) and seconds (a number, or null) are needed.")
+        culler = self.culler()
+        if not culler.report_kernels(identity.name, server, busy, _seconds(body["seconds"])):
+            raise HttpProblem(404, "There is no running job on this server.")
+        self.reply({"seconds": culler.report_seconds})
+
+
+class SshSessionReportHandler(_AboutUse):
+    """Every server that the gateway has sessions on, or whose last session it has not told the end of."""
+
+    async def put(self) -> None:
+        if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):
+            raise HttpProblem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
+        body = fields(self.read_object(MOST), {"gateway": str, "sessions": list}, {"gateway", "sessions"})
+        sessions = [_session(one) for one in body["sessions"]]
+        try:
+            await self.culler().report_ssh(body["gateway"][:64], sessions)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.set_status(204)
+
+
+class KeepAliveHandler(_AboutUse):
+    """The button."""
+
+    async def post(self, job: str) -> None:
+        identity, culler = self.check_parameters(), self.culler()
+        record = culler.record(job)
+        server = own_server(identity)
+        if record is None or record.job.user != identity.name or server not in {None, record.job.server}:
+            raise HttpProblem(404, "You have no such job that runs.")
+        if server is None:
+            self.viewer(AccessRight.ACT)  # 403 for a token that is less than its owner; the job's own is enough
+        if record.job.state is not JobState.RUNNING:
+            raise HttpProblem(409, "This job does not run.")
+        try:
+            kept = await culler.keep(record)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.reply({"until": time(kept.until), "longest": kept.longest, "sentence": kept.sentence})
+
+
+class CullReportHandler(_AboutUse):
+    """The report. Of people's jobs it says no more than what the Hub's admin page does."""
+
+    async def get(self) -> None:
+        identity = self.check_parameters()
+        if not identity.admin or own_server(identity) is not None:
+            raise HttpProblem(403, "This is for administrators of the Hub.")
+        if not self.viewer(AccessRight.SEE).all:
+            raise HttpProblem(
+                403, f"This needs a token with the scope {AccessRight.SEE.value}, for everybody's servers."
+            )
+        report = self.culler().report
+        if report is None:
+            raise HttpProblem(503, NOT_YET)
+        jobs = [_told(one) for one in report.judged]
+        self.reply(
+            {"at": time(report.at), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
+        )
+
+
+def _told(one: JobEvaluation) -> dict[str, object]:
+    job, verdict = one.job, one.decision
+    match verdict:
+        case KeepJob():
+            word = "keep"
+        case WarnUser(percent):
+            word = f"warned-{percent}"
+        case StopJob(dry_run=dry_run):
+            word = "would-stop" if dry_run else "stop"
+    gpus = [{"memory_bytes": gpu.memory_bytes, "busy": time(gpu.last_busy)} for gpu in one.activity.gpus]
+    return {
+        "job": job.id,
+        "user": job.user,
+        "server": job.server,
+        "team": job.team,
+        "template": job.template,
+        "preemptible": job.preemptible,
+        "holds": held_text(job),
+        "verdict": word,
+        "why": verdict.why.value,
+        "idle": one.idle,
+        "since": time(verdict.idle_since),
+        "window_seconds": one.policy.window.total_seconds() if one.policy.window else None,
+        "used": {
+            "http": time(one.activity.http),
+            "kernel": time(one.activity.kernel_busy),
+            "kernels_told": time(one.activity.kernel_report),
+            "ssh": time(one.activity.ssh),
+            "ssh_told": time(one.activity.ssh_report),
+            "ssh_open": one.activity.ssh_open,
+            "kept": time(one.activity.kept),
+        },
+        "gpus": gpus,
+    }
+
+
+def _session(item: Any) -> SshSessionReport:
+    if not isinstance(item, list) or len(item) != 4:
+        raise HttpProblem(422, "Every session must be a list of user, server, seconds and whether it is open.")
+    user, server, seconds, is_open = item
+    if not isinstance(user, str) or not isinstance(server, str) or not isinstance(is_open, bool):
+        raise HttpProblem(422, "User and server must be text, and whether it is open true or false.")
+    return SshSessionReport(as_name(user), as_name(server), _seconds(seconds), is_open)
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise HttpProblem(422, "seconds must be a number, or null.")
+    return min(max(0.0, float(value)), _LONGEST)

@@ -1,0 +1,119 @@
+"""GetClusterStatus, the teams' quotas, and the queue.
+
+GET  cluster    GPU types and nodes: what there is, and what of it is free
+GET  quota      the teams that somebody is in or administers, all of them for administrators of the Hub
+GET  queue      what waits and may be seen, in the order in which it is looked at; and how many wait in all
+"""
+
+from __future__ import annotations
+
+from dlspawner.core.config import DEFAULT_TEAM, Team
+from dlspawner.core.scheduling import queue, usage_report
+from dlspawner.core.text import amount, time
+from dlspawner.manager.http.api import base
+from dlspawner.manager.http.api.base import JobApiHandler
+from dlspawner.manager.http.api.jobs import JobResource
+from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.model.access import Viewer
+
+
+class ClusterHandler(JobApiHandler):
+    """Everybody's: before somebody starts a job, and why one waits."""
+
+    def get(self) -> None:
+        self.sees()
+        book = self.admission.store
+        nodes = usage_report.node_statuses(book.cluster_state)
+        self.reply(
+            {
+                "at": time(book.now()),
+                "gpu_types": [_type(one) for one in usage_report.type_statuses(book.cluster_state, nodes)],
+                "nodes": [_node(one) for one in nodes],
+            }
+        )
+
+
+class QuotaHandler(JobApiHandler):
+    """How much of its quota a team uses, and what it has borrowed."""
+
+    async def get(self) -> None:
+        viewer = self.sees()
+        world = self.admission.store.cluster_state
+        teams = await self._teams(viewer)
+        self.reply({"items": [_quota(one) for one in usage_report.quota_statuses(world, teams)], "next": None})
+
+    async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
+        """Those of whoever asks."""
+        known = self.admission.store.cluster_state.teams
+        if viewer.all:
+            every = known.teams
+            return every if known.named(DEFAULT_TEAM) else (*every, Team(DEFAULT_TEAM))
+        user = await self.leader.hub.user(viewer.name)
+        mine = {team.name for team in known.team_of(viewer.name, tuple(user.groups if user else ()))} | viewer.teams
+        return tuple(team for team in known.teams if team.name in mine) or (Team(DEFAULT_TEAM),)
+
+
+class QueueHandler(JobResource):
+    """Places move; a page that was read a while ago may overlap with the next one."""
+
+    async def get(self) -> None:
+        viewer, given, desk = self.sees(), self.given(), self.admission
+        try:
+            base.check_parameters(given, "limit", "cursor")
+            limit, begin = base.read_limit(given), base.read_index(given)
+        except base.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+        world, now = desk.store.cluster_state, desk.store.now()
+        order = queue.order(world, now)
+        seen = [job for job in order if viewer.reaches(job.user, job.team)]
+        ids = [job.id for job in seen[begin : begin + limit]]
+        kept = {one.id: one for one in await self.leader.ledger.find_many(ids)}
+        setting, end = self.setting(), begin + limit
+        types = usage_report.type_statuses(world, ())
+        self.reply(
+            {
+                "items": [self.shown(kept[job], setting, now, {}) for job in ids if job in kept],
+                "next": str(end) if end < len(seen) else None,
+                "others": len(order) - len(seen),
+                "waiting": [
+                    {"gpu_type": one.gpu_type.name, "jobs": one.waiting_jobs, "gpus": amount(one.waiting_gpus)}
+                    for one in types
+                ],
+            }
+        )
+
+
+def _type(one: usage_report.TypeStatus) -> dict[str, object]:
+    return {
+        "name": one.gpu_type.name,
+        "title": one.gpu_type.title,
+        "total": amount(one.total),
+        "free": amount(one.free),
+        "most_on_one_node": amount(one.most),
+        "closed": amount(one.unschedulable),
+        "waiting_jobs": one.waiting_jobs,
+        "waiting_gpus": amount(one.waiting_gpus),
+    }
+
+
+def _node(one: usage_report.NodeStatus) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "state": one.state,
+        "gpus": [{"gpu_type": on.gpu_type, "total": amount(on.total), "free": amount(on.free)} for on in one.gpus],
+        "cpu": {"total": amount(one.cpu_milli), "free": amount(one.cpu_free)},
+        "memory_bytes": {"total": one.memory_bytes, "free": one.memory_free},
+    }
+
+
+def _quota(one: usage_report.QuotaStatus) -> dict[str, object]:
+    return {
+        "team": one.team.name,
+        "title": one.team.title or one.team.name,
+        "gpu_type": one.gpu_type,
+        "entitled": amount(one.quota),
+        "used": amount(one.used),
+        "borrowed": amount(one.borrowed),
+        "free": amount(one.free),
+        "borrow_limit": one.team.borrow_limit,
+    }

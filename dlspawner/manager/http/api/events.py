@@ -1,0 +1,111 @@
+"""GET api/events: server-sent events for pages and programs, with a login or a token that may see jobs.
+
+    event: changed
+    data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices": true,
+           "hub": true}
+
+    event: ended
+    data: {"detail": "a sentence"}
+
+Each part is there when it has changed: of the Hub, that it does not answer any more, or does again. Jobs are those that
+the reader may see; ``more``: there were too many to name. The first event, ``ready``, comes at once. A comment every
+few seconds keeps the connection; a stream ends in a while, and ``retry`` says when to come back. Who listens is asked
+for every half a minute: whoever may not any more is told why by ``ended``, and a team's former admin is not told of its
+jobs. 429: this person's pages, this person's programs, or this service have too many of them open; 503: too many listen
+altogether, or this Manager does not decide now. Who cannot listen asks again now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+
+from tornado.iostream import StreamClosedError
+
+from dlspawner.clients.hub import HubIdentity, IdentityKind
+from dlspawner.manager.http.api.base import until_access_ends
+from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.state.event_bus import PER_SHARE, EventBus, Listener, ListenerLimit, ListenerShare
+
+RETRY_MILLISECONDS = 3000
+BEAT_SECONDS = 5.0  # an open page that hears nothing for some of them says so: portal_live.html
+LONGEST_SECONDS = 600.0
+_PATIENCE_SECONDS = 30.0  # with somebody who does not read
+_TOO_MANY = {
+    "pages": "You have {} pages that are kept up to date; close one.",
+    "programs": "Your programs follow the jobs with {} streams already; close one.",
+    "service": "This service follows the jobs with {} streams already; close one.",
+}
+EVERYBODY = "More pages and programs follow the jobs than this service can keep up to date; ask again now and then."
+
+
+class EventStreamHandler(ApiHandler):
+    """One stream."""
+
+    _listener: Listener | None = None
+
+    async def get(self) -> None:
+        share = self._share(self.check_parameters())
+        listener = self._changes().subscribe(self.viewer(AccessRight.SEE), share)
+        if isinstance(listener, ListenerLimit):
+            sentence = EVERYBODY if listener is ListenerLimit.ALL else _TOO_MANY[share.kind].format(PER_SHARE)
+            raise HttpProblem(listener.value, sentence, {"Retry-After": "60"})
+        self._listener = listener
+        self.set_header("Content-Type", "text/event-stream")
+        self.set_header("X-Accel-Buffering", "no")
+        self.manager.running.end()  # a stop of this process does not wait for streams
+        checking = asyncio.create_task(self._end(listener), name=f"right of {share.name} to listen")
+        try:
+            await self._tell(listener)
+            if checking.done():
+                await self._send(f"event: ended\ndata: {json.dumps({'detail': checking.result()})}\n\n")
+        except (StreamClosedError, TimeoutError):
+            return
+        finally:
+            checking.cancel()
+            self.manager.running.begin()
+            self._changes().unsubscribe(listener)
+
+    async def _end(self, listener: Listener) -> str:
+        async def allowed() -> None:
+            listener.sees(self.viewer(AccessRight.SEE))
+
+        try:
+            return await until_access_ends(self, allowed)
+        finally:
+            listener.end()
+
+    def _share(self, identity: HubIdentity) -> ListenerShare:
+        if identity.kind is IdentityKind.SERVICE:
+            return ListenerShare("service", identity.name)
+        return ListenerShare("programs" if self.by_token else "pages", identity.name)
+
+    def _changes(self) -> EventBus:
+        acting = self.manager.leader
+        if acting is None:
+            raise HttpProblem(501, NOT_LEADER)
+        if acting.admission is None and self._listener is None:
+            raise HttpProblem(503, NOT_YET)
+        return acting.event_bus
+
+    async def _tell(self, listener: Listener) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + LONGEST_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - so that not all come back at once
+        await self._send(f"retry: {RETRY_MILLISECONDS}\nevent: ready\ndata: {{}}\n\n")
+        while clock() < until:
+            await listener.wait(min(BEAT_SECONDS, max(0.0, until - clock())))
+            if listener.ended:
+                return
+            news = listener.take()
+            await self._send(f"event: changed\ndata: {json.dumps(news.as_json())}\n\n" if news else ": \n\n")
+
+    async def _send(self, text: str) -> None:
+        self.write(text)
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await self.flush()
+
+    def on_connection_close(self) -> None:
+        if self._listener is not None:
+            self._listener.end()

@@ -1,0 +1,338 @@
+"""GPU-hours for programs and spreadsheets, under /services/jobs/api/.
+
+    GET  history/gpu-hours?by=team|user|gpu_type&since=&until=       as JSON
+    GET  history/gpu-hours.csv?…                                     the same as CSV
+
+Days are UTC's, both included; thirty days until today unless they are given. People see their own hours, and those of
+the teams that they administer; the Hub's administrators all. What is free belongs to nobody, and is told by GPU type.
+
+An answer may have a row for each of thousands of people and a thousand days. It is put together and written in a
+thread, and row by row: one call of json or sort for all of it would keep the Manager from all else, in a thread too.
+
+What a job used over time, as Prometheus knows it: its GPUs, their memory, CPU and memory.
+
+Each point is what was measured in the step before it, a mean, so a step without a sample is not known, and no sample is
+shown twice. A pod's name may have been another job's before: only the job's own life is asked for.
+
+What a job used over time, for who may see it.
+
+    GET  api/jobs/{id}/usage?since=&until=&step=    times and series, for programs
+    GET  jobs/{id}/usage                            the same as a page, with lines and a table
+
+Times are within the job's life: its last six hours unless they are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TypeVar
+
+from dlspawner.clients.prometheus import MIB, GpuSample, MetricNames, MetricsUnavailable, PrometheusClient
+from dlspawner.core.accounting import NONE, PER_HOUR, GpuTime
+from dlspawner.core.text import time
+from dlspawner.manager.culling.evidence import NO_PROMETHEUS
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.gpu_hours import Hours
+from dlspawner.manager.http.api.base import JobApiHandler, leader_of
+from dlspawner.manager.http.handlers import (
+    NOT_LEADER,
+    NOT_YET,
+    ApiHandler,
+    HttpProblem,
+    IdentityHandler,
+    ManagerContext,
+)
+from dlspawner.manager.model.access import AccessRight, Viewer
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, read_gpu_hours_query, write_csv
+from dlspawner.manager.model.job_history import JobHistory
+
+AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
+FREE = ("total", "free", "closed", "fragmented")
+Row = dict[str, object]
+Done = TypeVar("Done")
+
+_ASIDE = ThreadPoolExecutor(1, "reports")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHoursReport:
+    """The answer: hours by day and key, sums by key, and the free GPUs of each type by day."""
+
+    question: GpuHoursQuery
+    days: tuple[Row, ...]
+    totals: tuple[Row, ...]
+    free: tuple[Row, ...]
+
+
+async def in_report_thread(work: Callable[..., Done], *given: object) -> Done:
+    """What takes long, in a thread; one at a time, so that reports take nobody else's threads."""
+    return await asyncio.get_running_loop().run_in_executor(_ASIDE, work, *given)
+
+
+def read_query(handler: IdentityHandler) -> GpuHoursQuery:
+    """What the address asks for; 422 with a sentence where that is nothing that can be answered."""
+    by, since, until = (handler.get_query_argument(name, "") for name in ("by", "since", "until"))
+    found = read_gpu_hours_query(by, since, until, handler.manager.now())
+    if isinstance(found, str):
+        raise HttpProblem(422, found)
+    return found
+
+
+async def report(manager: ManagerContext, question: GpuHoursQuery, viewer: Viewer) -> GpuHoursReport:
+    """The answer for whoever asks; 501 on a Manager that counts nothing."""
+    if manager.leader is None:
+        raise HttpProblem(501, NOT_LEADER)
+    now = manager.now()
+    hours = await manager.store.read(lambda connection: gpu_hours.read_gpu_hours(connection, question, viewer, now))
+    free = await manager.store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    return await in_report_thread(_report, question, hours, free)
+
+
+def _report(
+    question: GpuHoursQuery, hours: Hours, free: Mapping[tuple[date, str], Mapping[str, int]]
+) -> GpuHoursReport:
+    name = question.by.value
+    sums: dict[str, GpuTime] = {}
+    keys: dict[date, list[str]] = {}
+    for (day, key), amount in hours.items():
+        sums[key] = sums.get(key, NONE) + amount
+        keys.setdefault(day, []).append(key)
+    return GpuHoursReport(
+        question,
+        tuple(
+            {"day": day.isoformat(), name: key, **hours[day, key].hours()}
+            for day in sorted(keys)
+            for key in sorted(keys[day])
+        ),
+        tuple({name: key, **sums[key].hours()} for key in sorted(sums, key=lambda key: (-sums[key].allocated, key))),
+        tuple(_free(day, kind, amount) for (day, kind), amount in sorted(free.items())),
+    )
+
+
+def _free(day: date, kind: str, amount: Mapping[str, int]) -> Row:
+    return {"day": day.isoformat(), "gpu_type": kind, **{name: amount[name] / PER_HOUR for name in FREE}}
+
+
+def as_json(told: GpuHoursReport) -> bytes:
+    """The answer for programs."""
+    question = told.question
+    head = {"by": question.by.value, "since": question.since.isoformat(), "until": question.until.isoformat()}
+    lists = {"items": told.days, "totals": told.totals, "free": told.free}
+    written = [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
+    written += [f'"{name}": [{", ".join(map(json.dumps, rows))}]' for name, rows in lists.items()]
+    return f"{{{', '.join(written)}}}".encode()
+
+
+def as_csv(told: GpuHoursReport) -> bytes:
+    """The days for spreadsheets; by GPU type with what was free of it, too."""
+    name, rows = told.question.by.value, told.days
+    columns = ["day", name, *AMOUNTS]
+    if told.question.by is GroupBy.GPU_TYPE:
+        columns += FREE
+        both: dict[tuple[str, str], Row] = {}
+        for row in (*told.days, *told.free):
+            key = (str(row["day"]), str(row["gpu_type"]))
+            both[key] = {**both.get(key, {}), **row}
+        rows = tuple(both[key] for key in sorted(both))
+    return write_csv(columns, rows).encode()
+
+
+class GpuHoursHandler(ApiHandler):
+    """As JSON, in hours of one GPU."""
+
+    async def get(self) -> None:
+        self.check_parameters()
+        found = await report(self.manager, read_query(self), self.viewer(AccessRight.SEE))
+        body = await in_report_thread(as_json, found)
+        self.tell_presence()
+        self.set_header("Content-Type", "application/json")
+        self.finish(body)
+
+
+class GpuHoursCsvHandler(ApiHandler):
+    """As CSV."""
+
+    async def get(self) -> None:
+        self.check_parameters()
+        question = read_query(self)
+        found = await report(self.manager, question, self.viewer(AccessRight.SEE))
+        body = await in_report_thread(as_csv, found)
+        self.set_header("Content-Type", "text/csv; charset=utf-8")
+        file = f"gpu-hours-{question.by.value}-{question.since}-{question.until}.csv"
+        self.set_header("Content-Disposition", f'attachment; filename="{file}"')
+        self.finish(body)
+
+
+POINTS = 200  # of a series whose step is not given
+MOST_POINTS = 1000
+SHORTEST = timedelta(seconds=15)
+LONGEST = timedelta(days=31)
+USUAL = timedelta(hours=6)  # before the end
+_RATE = timedelta(minutes=2)  # of a counter that is read every half minute or so
+WRONG_STEP = f"step is a number of seconds, at least {SHORTEST.seconds}."
+WRONG_TIME = "since and until are times, such as 2026-11-22T12:00:00Z."
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """The points that are asked for: one every ``step``, the first one a step after ``since``."""
+
+    since: datetime
+    until: datetime
+    step: timedelta
+
+    @property
+    def times(self) -> list[datetime]:
+        return [self.since + number * self.step for number in range(1, (self.until - self.since) // self.step + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """One number for each time, ``None`` for what is not known."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    name: str
+    unit: str
+    expression: str
+    factor: float = 1.0
+
+
+def read_time_range(since: str, until: str, step: str, begin: datetime, end: datetime) -> TimeRange | str:
+    """The points within a job's life, from ``begin`` to ``end``; or a sentence that says what cannot be asked."""
+    first, last = _time(since, max(begin, end - USUAL)), _time(until, end)
+    if first is None or last is None:
+        return WRONG_TIME
+    first, last = max(first, begin), min(last, end)
+    if last - first > LONGEST:
+        return f"At most {LONGEST.days} days can be asked for at once."
+    if not step:
+        usual = math.ceil((last - first) / SHORTEST / POINTS) * SHORTEST
+        return TimeRange(first, last, max(SHORTEST, usual))
+    if not re.fullmatch(r"\d{1,7}", step, re.ASCII) or timedelta(seconds=int(step)) < SHORTEST:
+        return WRONG_STEP
+    found = TimeRange(first, last, timedelta(seconds=int(step)))
+    if (last - first) // found.step > MOST_POINTS:
+        return f"That would be more than {MOST_POINTS} points: ask for a longer step or less time."
+    return found
+
+
+def _time(text: str, usual: datetime) -> datetime | None:
+    if not text:
+        return usual
+    try:
+        found = datetime.fromisoformat(text)
+        return found.astimezone(usual.tzinfo) if found.tzinfo else found.replace(tzinfo=usual.tzinfo)
+    except (ValueError, OverflowError):
+        return None
+
+
+def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: timedelta) -> tuple[_Wanted, ...]:
+    """What Prometheus is asked about these pods, for points a step apart."""
+
+    def over(metrics: Sequence[str], labels: tuple[str, str], more: str = "", window: timedelta = step) -> str:
+        which = json.dumps("|".join(metrics))
+        pod = json.dumps("|".join(re.escape(name) for name in pods))
+        where = f"{labels[0]}={json.dumps(namespace)},{labels[1]}=~{pod}"
+        return f"{{__name__=~{which},{where}{more}}}[{max(1, int(window.total_seconds()))}s]"
+
+    of_gpus, of_containers = (names.namespace_label, names.pod_label), ("namespace", "pod")
+    real = ',container!="",container!="POD"'  # not the pod's own sum, which would count everything twice
+    cpu = over(names.cpu, of_containers, real, max(step, _RATE))
+    memory = over(names.host_memory, of_containers, real)
+    once = "max by (pod, container) "  # the kubelet tells the same under /metrics/cadvisor and /metrics/resource
+    return (
+        _Wanted("gpu", "percent", f"avg(avg_over_time({over(names.utilisation, of_gpus)}))"),
+        _Wanted("gpu_memory", "bytes", f"sum(avg_over_time({over(names.memory, of_gpus)}))", MIB),
+        _Wanted("cpu", "cores", f"sum({once}(rate({cpu})))"),
+        _Wanted("memory", "bytes", f"sum({once}(avg_over_time({memory})))"),
+    )
+
+
+async def read_usage(
+    prometheus: PrometheusClient, namespace: str, pods: Sequence[str], span: TimeRange
+) -> tuple[MetricSeries, ...]:
+    """All series of a job; MetricsUnavailable."""
+    wanted, times = expressions(prometheus.names, namespace, pods, span.step), span.times
+    if not pods or not times:
+        return tuple(MetricSeries(one.name, one.unit, (None,) * len(times)) for one in wanted)
+    asked = (prometheus.over_time(one.expression, times[0], times[-1], span.step) for one in wanted)
+    found = await asyncio.gather(*asked)
+    return tuple(
+        MetricSeries(one.name, one.unit, _at(times, samples, one.factor))
+        for one, samples in zip(wanted, found, strict=True)
+    )
+
+
+def _at(times: Sequence[datetime], samples: Sequence[GpuSample], factor: float) -> tuple[float | None, ...]:
+    known = {round(at.timestamp()): value * factor for at, value in samples}
+    return tuple(known.get(round(at.timestamp())) for at in times)
+
+
+TITLES = {
+    "gpu": "GPUs, percent busy",
+    "gpu_memory": "Memory of the GPUs, GiB",
+    "cpu": "Processor, cores",
+    "memory": "Memory, GiB",
+}
+NOTHING_YET = "It has not run yet."
+_GIB = 2**30
+_EVERY_SECONDS = 60  # between two looks of a page that is open
+JOB = r"(j-[a-z2-7]{12})"
+
+
+async def read_job_usage(
+    handler: IdentityHandler, kept: JobHistory, since: str = "", until: str = "", step: str = ""
+) -> tuple[TimeRange, tuple[MetricSeries, ...]]:
+    """What is known; 422 for what cannot be asked, 501 and 503 where nobody can tell."""
+    acting = leader_of(handler.manager)
+    if acting.culler is None:
+        raise HttpProblem(503, NOT_YET)
+    if acting.prometheus is None:
+        raise HttpProblem(501, NO_PROMETHEUS)
+    now = handler.manager.now()
+    span = read_time_range(since, until, step, kept.started or now, kept.ended or now)
+    if isinstance(span, str):
+        raise HttpProblem(422, span)
+    namespaces = acting.culler.evidence.namespaces
+    record = await acting.ledger.find(kept.id)
+    pods = record.seen if record is not None else ()
+    namespace = namespaces.from_key(pods[0].namespace) if pods else namespaces.ordinary
+    try:
+        return span, await read_usage(acting.prometheus, namespace, [pod.name for pod in pods], span)
+    except MetricsUnavailable as problem:
+        raise HttpProblem(503, str(problem)) from problem
+
+
+class JobUsageHandler(JobApiHandler):
+    """As JSON."""
+
+    async def get(self, job: str) -> None:
+        kept = await self.seen(job, self.sees())
+        since, until, step = (self.get_query_argument(name, "") for name in ("since", "until", "step"))
+        span, found = await read_job_usage(self, kept, since, until, step)
+        self.reply(
+            {
+                "job": job,
+                "since": time(span.since),
+                "until": time(span.until),
+                "step_seconds": span.step.total_seconds(),
+                "times": [time(at) for at in span.times],
+                "series": [{"name": one.name, "unit": one.unit, "values": list(one.values)} for one in found],
+            }
+        )
+
+
+USAGE_TEMPLATES = ("usage.html",)

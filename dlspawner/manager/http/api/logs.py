@@ -1,0 +1,279 @@
+"""What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
+
+GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
+GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; ?search= as below
+GET  jobs/{id}/log-kept    whether what has ended of its pod of the uid ?pod= is kept: for the Hub, which waits for that
+GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
+
+    pod, container, run   which one; run 1 is the container's first start
+    previous=true         the run before that
+    tail                  its last lines, 1,000 unless said; 0 for all that is kept
+    search                only lines with these words, in capitals or not
+    follow=true           go on with what is printed, for ten minutes at most; not with tail or search. Whoever may not
+                          read it any more is told so in its last line, within half a minute or so
+    place                 a name for where that ends: 32 hexadecimal digits
+    after                 go on at the place of this name, with the very next line; 410 where the log does not go on
+                          there, or nobody remembers: after more than some minutes, or with another Manager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tornado.iostream import StreamClosedError
+
+from dlspawner.core.text import time
+from dlspawner.manager.db import pod_events as pod_event_rows
+from dlspawner.manager.http.api import base
+from dlspawner.manager.http.api.base import JobApiHandler, until_access_ends
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler
+from dlspawner.manager.logs import redaction
+from dlspawner.manager.logs.reader import ContainerRun, FollowCursor, LogReader, LogText, TooManyReads, choose
+
+NO_LOG = "There is no such log: nothing is kept of such a pod, container or run of this job."
+NOT_YOURS = (
+    "Logs, and events of pods, are for the job's owner and the admins of its team. An administrator of the Hub who has "
+    "to read them becomes one of those in teams.yaml."
+)
+TAIL = 1000
+NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
+FOLLOW_SECONDS = 600.0
+_FOLLOWERS, _OF_ONE = 24, 4
+_KEPT_SECONDS = 4.0  # for which the Hub may wait for one log: shorter than it waits for any answer
+PLACE = re.compile(r"[0-9a-f]{32}")
+NO_PLACE = (
+    "Nobody remembers where this log was followed to, or it has ended; without after it begins with its last lines."
+)
+NOT_FOLLOWED_ON = "A place is 32 hexadecimal digits, of a log that is followed: place and after need follow."
+_PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow", "place", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """What of which log is wanted; ``tail`` 0: all of it."""
+
+    pod: str = ""
+    container: str = ""
+    run: int | None = None
+    previous: bool = False
+    tail: int = TAIL
+    search: str = ""
+    follow: bool = False
+    place: str = ""
+    after: str = ""
+
+    @property
+    def lines(self) -> int:
+        """How many lines have to be read; 0 for all."""
+        return 0 if self.search else self.tail
+
+
+def read_log_query(given: Mapping[str, Sequence[str]], *more: str) -> LogQuery:
+    """From a query; `query.Wrong` for what cannot be."""
+    base.check_parameters(given, *_PARAMETERS, *more)
+    found = {name: values[-1] for name, values in given.items()}
+    texts = [found.get(name, "") for name in ("pod", "container", "search")]
+    if any(len(value) > base.LONGEST_SEARCH or "\0" in value for value in texts):
+        raise base.InvalidQuery(f"What is searched for, and names, have at most {base.LONGEST_SEARCH} letters.")
+    run, tail = _number(found, "run"), _number(found, "tail")
+    (pod, container, search), previous, follow = texts, _flag(found, "previous"), _flag(found, "follow")
+    places = [found.get(name, "") for name in ("place", "after")]
+    if any(place and not (follow and PLACE.fullmatch(place)) for place in places):
+        raise base.InvalidQuery(NOT_FOLLOWED_ON)
+    return LogQuery(pod, container, run, previous, TAIL if tail is None else tail, search, follow, *places)
+
+
+def shown(body: bytes, wish: LogQuery) -> str:
+    """What of a log was asked for, as harmless text."""
+    found = redaction.readable(body)
+    if wish.search:
+        found = redaction.matching(found, wish.search)
+    return redaction.last_lines(found, wish.tail) if wish.tail else found
+
+
+async def read_log(shelf: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
+    """A log, and what of it was asked for as harmless text; 429 for who reads many already."""
+    try:
+        async with shelf.turns.wait_for_slot(who):
+            found = await shelf.text(run, wish.lines)
+            return found, await asyncio.to_thread(shown, found.body, wish)
+    except TooManyReads as problem:
+        raise HttpProblem(429, str(problem), {"Retry-After": "2"}) from None
+
+
+class JobInsideHandler(JobApiHandler):
+    """Something from inside of a job."""
+
+    async def readable(self, job: str) -> None:
+        """Nothing for who may read it; 403 for who only sees that the job is there, 404 for everybody else."""
+        viewer = self.sees()
+        kept = await self.seen(job, viewer)
+        if not viewer.reads(kept.user, kept.team):
+            raise HttpProblem(403, NOT_YOURS)
+
+
+class LogApiHandler(JobInsideHandler):
+    """Something about a job's logs."""
+
+    @property
+    def log_reader(self) -> LogReader:
+        shelf = self.leader.log_reader
+        if shelf is None:
+            raise HttpProblem(503, NOT_YET)
+        return shelf
+
+    async def runs(self, job: str) -> list[ContainerRun]:
+        """The job's logs, for who may read them."""
+        await self.readable(job)
+        return await self.log_reader.runs(job)
+
+
+class LogsHandler(LogApiHandler):
+    """Which there are."""
+
+    async def get(self, job: str) -> None:
+        self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
+
+
+class PodEventsHandler(JobInsideHandler):
+    """What Kubernetes has told of its pods."""
+
+    async def get(self, job: str) -> None:
+        await self.readable(job)
+        words = self.searched()
+        found = await self.leader.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
+        items = [
+            {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
+            for one in found
+            if base.matches_search(words, one.reason, one.sentence)
+        ]
+        self.reply({"items": items, "next": None})
+
+
+class LogCollectedHandler(HubOnlyHandler):
+    """Whether what has ended of a pod is kept: answered when it is, or after a moment, and the Hub has it deleted."""
+
+    async def get(self, _job: str) -> None:
+        acting = self.manager.leader
+        if acting is not None and acting.log_reader is None:
+            raise HttpProblem(503, NOT_YET)
+        pod = self.get_query_argument("pod", "", strip=False)
+        kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
+        self.reply({"kept": kept})  # who has no files keeps none
+
+
+class LogHandler(LogApiHandler):
+    """One of them."""
+
+    _following: asyncio.Task[None] | None = None
+
+    async def get(self, job: str) -> None:
+        try:
+            wish = read_log_query(self.given())
+            if wish.follow and not self.given().keys().isdisjoint({"tail", "search"}):
+                raise base.InvalidQuery(NOT_FOLLOWED)
+        except base.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+        runs = await self.runs(job)
+        if wish.after:
+            await self._go_on(job, runs, wish.after)
+            return
+        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
+        if run is None:
+            raise HttpProblem(404, NO_LOG)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        if wish.follow and run.running:
+            place = FollowCursor(run.key)
+            if wish.place:
+                self.log_reader.places.keep(self.check_parameters().name, wish.place, place)
+            await self._follow(job, run, place)
+            return
+        found, body = await read_log(self.log_reader, self.check_parameters().name, run, wish)
+        if found.note:
+            self.set_header("Dlspawner-Note", found.note)
+        self.finish(body)
+
+    def on_connection_close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+
+    async def _go_on(self, job: str, runs: Sequence[ContainerRun], after: str) -> None:
+        place = self.log_reader.places.find(self.check_parameters().name, after)
+        run = next((one for one in runs if place is not None and one.running and one.key == place.key), None)
+        if place is None or run is None:
+            raise HttpProblem(410, NO_PLACE)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        await self._follow(job, run, place)
+
+    async def _follow(self, job: str, run: ContainerRun, place: FollowCursor) -> None:
+        who, followers = self.check_parameters().name, self.log_reader.followers
+        if followers.count(who) >= _OF_ONE or len(followers) >= _FOLLOWERS:
+            sentence = "Too many logs are being followed: end one, or ask without follow."
+            raise HttpProblem(429, sentence, {"Retry-After": "60"})
+        followers.append(who)
+        self.manager.running.end()  # a stop of this process does not wait for streams
+        checking = asyncio.create_task(self._end(job), name=f"right of {who} to follow")
+        try:
+            # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
+            task = self._following = asyncio.create_task(self._stream(run, place), name=f"follow for {who}")
+            await asyncio.wait({task, checking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.manager.running.begin()
+            followers.remove(who)
+            self.on_connection_close()
+            checking.cancel()
+        if task.done() and not task.cancelled():
+            task.result()
+        elif checking.done():
+            await self._say(checking.result())
+
+    async def _end(self, job: str) -> str:
+        return await until_access_ends(self, lambda: self.runs(job))
+
+    async def _say(self, sentence: str) -> None:
+        with contextlib.suppress(StreamClosedError):
+            self.write(f"dlspawner: {sentence}\n")
+            await self.flush()
+
+    async def _stream(self, run: ContainerRun, place: FollowCursor) -> None:
+        with contextlib.suppress(StreamClosedError):
+            await self.flush()
+            async with contextlib.aclosing(self.log_reader.follow(run, place, FOLLOW_SECONDS)) as pieces:
+                async for piece in pieces:
+                    self.write(redaction.readable(piece))
+                    await self.flush()  # the next piece is read when this one has been taken
+
+
+def _told(run: ContainerRun) -> dict[str, object]:
+    kept = run.kept
+    return {
+        "pod": run.pod,
+        "container": run.container,
+        "run": run.number,
+        "running": run.running,
+        "kept": kept is not None,
+        "size": kept.size if kept else None,
+        "read": time(kept.read) if kept else None,
+        "whole": kept.whole if kept else False,
+        "shortened": kept.lost if kept else False,
+    }
+
+
+def _number(found: Mapping[str, str], name: str) -> int | None:
+    value = found.get(name, "")
+    if not value:
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) < 8):
+        raise base.InvalidQuery(f"{name} is a whole number.")
+    return int(value)
+
+
+def _flag(found: Mapping[str, str], name: str) -> bool:
+    value = found.get(name, "false")
+    if value not in {"true", "false"}:
+        raise base.InvalidQuery(f"{name} is true or false.")
+    return value == "true"

@@ -1,0 +1,228 @@
+"""REST resources of notices, under /services/jobs/api/.
+
+    GET   notices?after=VERSION&wait=SECONDS    what is open for whoever asks
+    POST  notices/{id}/seen                     its reader has read it
+    POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
+    GET   users/{name}/notices                  for the Hub's own pages
+
+An answer is always the whole list, with its version. With the version of the list that the client has, the answer waits
+until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, whatever was restarted between
+two requests. Waiting costs an event and no question to the Hub; who may read was settled when the request came, so a
+token that is revoked meanwhile learns of its own job's notices until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime
+
+from dlspawner.clients.hub import own_server
+from dlspawner.core.text import time, with_time
+from dlspawner.manager.admission.approvals import pending_notice
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api.base import as_name
+from dlspawner.manager.http.auth import may_read_notices, recipient_of
+from dlspawner.manager.http.handlers import (
+    NOT_LEADER,
+    NOT_YET,
+    ApiHandler,
+    HttpProblem,
+    HubOnlyHandler,
+    IdentityHandler,
+    ManagerContext,
+)
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind, Recipient, version
+from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, withdraw
+from dlspawner.manager.state.notify import mark_read
+
+LONGEST_WAIT = 300.0
+GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
+NO_KEEPING = "This job cannot be kept alive."
+_LEVELS = {
+    NoticeKind.APPROVALS: "info",
+    NoticeKind.APPROVED: "info",
+    NoticeKind.PREEMPTION_CANCELLED: "info",
+    NoticeKind.CONFIG_INVALID: "error",
+    NoticeKind.HUB_FORBIDS: "error",
+}
+_PAGES = {NoticeKind.APPROVALS: "approvals", NoticeKind.DENIED: "approvals"}  # of ours, that says more
+
+
+def leader_store(manager: ManagerContext) -> JobStore:
+    """The book of the Manager that acts; 503 when that is not this one."""
+    if manager.leader is None:
+        raise HttpProblem(503, NOT_LEADER)
+    if manager.leader.admission is None:
+        raise HttpProblem(503, NOT_YET)
+    return manager.leader.admission.store
+
+
+def level_of(notice: Notice) -> str:
+    """How serious it is: info, warning or error."""
+    return _LEVELS.get(notice.kind, "warning")
+
+
+def page(notice: Notice) -> str | None:
+    """The page of ours that says more."""
+    return _PAGES.get(notice.kind)
+
+
+def as_json(notice: Notice, now: datetime) -> dict[str, object]:
+    """A notice as its reader gets it.
+
+    ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for those who
+    tell ``until`` in their reader's own time zone. After ``ends`` it says nothing any more.
+    """
+    return {
+        "id": notice.id,
+        "kind": notice.kind.value,
+        "level": level_of(notice),
+        "sentence": with_time(notice.text, notice.until, now),
+        "text": notice.text,
+        "job": notice.job,
+        "user": notice.user,
+        "server": notice.server,
+        "posted": time(notice.posted),
+        "until": time(notice.until),
+        "ends": time(notice.ends),
+        "keep": notice.keep,
+        "seen": notice.seen is not None,
+        "page": page(notice),
+    }
+
+
+class NoticeApiHandler(ApiHandler):
+    """A resource of somebody who may read notices."""
+
+    def reader(self) -> Recipient:
+        identity = self.check_parameters()
+        self.refuse(may_read_notices(identity))
+        reader = recipient_of(identity, by_token=self.by_token)
+        if not reader.everything and own_server(identity) is None:
+            self.viewer(AccessRight.SEE)  # notices name servers and say what becomes of them
+        return reader
+
+    def own(self, id_: str) -> Notice:
+        """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""
+        reader = self.reader()
+        if not reader.everything:
+            for notice in leader_store(self.manager).notices.read(reader, self.manager.now()):
+                if notice.id == id_:
+                    return notice
+        raise HttpProblem(404, GONE)
+
+
+class NoticesHandler(NoticeApiHandler):
+    """What is open."""
+
+    _waiting: asyncio.Task[None] | None = None
+
+    async def get(self) -> None:
+        reader, board = self.reader(), leader_store(self.manager).notices
+        known, clock = self.get_query_argument("after", ""), asyncio.get_running_loop().time
+        until = clock() + _seconds(self.get_query_argument("wait", "0"))
+        while True:
+            found = board.read(reader, self.manager.now())
+            left = until - clock()
+            if left <= 0 or version(found) != known:
+                break
+            if not await self._changed(board, reader, left):
+                return  # nobody listens any more
+        now = self.manager.now()
+        self.reply({"version": version(found), "notices": [as_json(notice, now) for notice in found]})
+
+    async def _changed(self, board: NoticeStore, reader: Recipient, seconds: float) -> bool:
+        """Wait, without holding up a stop of this process; False when the client has gone."""
+        self._waiting = asyncio.create_task(board.changed(reader, seconds), name="a reader of notices")
+        self.manager.running.end()
+        try:
+            await asyncio.wait({self._waiting})
+        finally:
+            self.manager.running.begin()
+            self._waiting.cancel()
+        if self._waiting.cancelled():
+            return False
+        try:
+            self._waiting.result()
+        except NoticeStoreClosed:
+            raise HttpProblem(503, NOT_YET) from None
+        return True
+
+    def on_connection_close(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+class NoticeReadHandler(NoticeApiHandler):
+    """One of their notices was read."""
+
+    async def post(self, id_: str) -> None:
+        notice = self.own(id_)
+        check_may_answer(self)
+        await mark_seen(self.manager, notice)
+        self.set_status(204)
+
+
+class NoticeKeepAliveHandler(NoticeApiHandler):
+    """The button of one of their notices."""
+
+    async def post(self, id_: str) -> None:
+        notice = self.own(id_)
+        check_may_answer(self)
+        self.reply({"said": await keep_alive(self.manager, notice)})
+
+
+class UserNoticesHandler(HubOnlyHandler):
+    """A person's notices for the Hub's home page; the Hub says whether they are an administrator."""
+
+    def get(self, user: str) -> None:
+        reader = Recipient(as_name(user), admin=self.get_query_argument("admin", "") == "1")
+        if self.manager.leader is None:  # of a Manager that decides nothing there are none
+            self.reply({"notices": []})
+            return
+        book = leader_store(self.manager)
+        asked = pending_notice(book, reader.user, admin=reader.admin)
+        now = self.manager.now()
+        found = (*book.notices.read(reader, now), *asked)
+        self.reply({"notices": [as_json(notice, now) for notice in found]})
+
+
+def check_may_answer(handler: IdentityHandler) -> None:
+    """The job's own token is enough for its job; any other has to be one that may act on jobs."""
+    if handler.identity is not None and own_server(handler.identity) is None:
+        handler.viewer(AccessRight.ACT)
+
+
+async def mark_seen(manager: ManagerContext, notice: Notice) -> None:
+    """Note it, durably."""
+    try:
+        await leader_store(manager).transact(lambda turn: mark_read(turn, notice))
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
+
+
+async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
+    """Keep the job of a notice alive, and what its owner is told; 409 with a sentence when that is not possible."""
+    book = leader_store(manager)
+    if not notice.keep or book.keep_alive is None:
+        raise HttpProblem(409, NO_KEEPING)
+    try:
+        said = await book.keep_alive(notice.job)
+        await book.transact(lambda turn: withdraw(turn, notice.job, notice.kind))
+    except CannotKeep as problem:
+        raise HttpProblem(409, str(problem)) from None
+    except NotLeader:
+        raise HttpProblem(503, NOT_YET) from None
+    return said
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise HttpProblem(422, f"wait is a number of seconds from 0 to {LONGEST_WAIT:g}.")
+    return seconds

@@ -1,0 +1,74 @@
+"""A job that waits, for programs: what its page says, and the end of it, with a token of its owner or an administrator.
+
+    GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
+    DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
+
+404 when nothing waits there, and for everybody else. Once its turn has come both work until its server is ready, which
+is 409 then: who has a server that is ready stops it.
+"""
+
+from __future__ import annotations
+
+from dlspawner.clients.hub import HubClient, HubIdentity
+from dlspawner.core.job import JobState
+from dlspawner.core.text import amount, time
+from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start, unready_job
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api.base import owner, page_path
+from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
+from dlspawner.manager.model.access import AccessRight
+
+NOTHING_WAITS = "Nothing waits for this server."
+
+
+class PendingJobHandler(ApiHandler):
+    """The request for one server; the default one has an empty name."""
+
+    async def get(self, user: str, server: str) -> None:
+        self._owner(user, AccessRight.SEE)
+        desk, hub = self._deciding()
+        record = desk.starting_or_pending(user, server) or await unready_job(desk.store, hub, user, server)
+        if record is None:
+            raise HttpProblem(404, NOTHING_WAITS)
+        look = desk.explainer.explain(record)
+        self.reply(
+            {
+                "job": look.job.id,
+                "state": JobState.STARTING.value if look.job.state is JobState.RUNNING else look.state,
+                "position": look.position,
+                "waiting": look.waiting,
+                "why": look.sentence,
+                "submitted": time(look.job.submitted),
+                "alternatives": [
+                    {"gpus": amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible}
+                    for one in look.advice
+                ],
+                "page": page_path(self.manager.service.prefix, user, server),
+            }
+        )
+
+    async def delete(self, user: str, server: str) -> None:
+        who = self._owner(user, AccessRight.ACT)
+        try:
+            desk, hub = self._deciding()
+            found = await cancel_server_start(desk.store, hub, user, server, who.name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        if found is CancelResult.NOTHING:
+            raise HttpProblem(404, NOTHING_WAITS)
+        if found is CancelResult.RUNS:
+            raise HttpProblem(409, RUNS)
+        self.set_status(204)
+
+    def _owner(self, user: str, right: AccessRight) -> HubIdentity:
+        self.check_parameters()
+        return owner(self, user, right)
+
+    def _deciding(self) -> tuple[AdmissionService, HubClient]:
+        acting = self.manager.leader
+        if acting is None:
+            raise HttpProblem(404, NOT_LEADER)
+        if acting.admission is None:
+            raise HttpProblem(503, NOT_YET)
+        return acting.admission, acting.hub

@@ -1,0 +1,456 @@
+"""REST resources, under /services/jobs/api/.
+
+    GET, POST   keys                     a person's own keys
+    DELETE      keys/{id}
+    PUT         key-suggestions          keys found in the home directory; a job's own token is enough
+    GET         users/{name}/keys        for the gateway, by the scope custom:ssh-keys:read
+    POST        users/{name}/keys/{id}/used
+    PUT         users/{name}/account     for the Hub: the person's uid and gid, the same for ever
+
+Bodies are checked field by field; an unknown field is refused, so that a typing error is not silently ignored.
+
+The gateway's public host keys, from the file that `Manager.ssh_host_key_file` names; for people to pin.
+
+One question of the gateway about everybody who is connected: ``POST /services/jobs/api/ssh-access``.
+
+It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and reads which of them
+are registered no more, and of ``teams.yaml`` whom it blocks and the teams whose terminals are recorded. By the scope
+custom:ssh-keys:read, for all users.
+
+What a person's own OpenSSH needs to know, so that ``ssh train.dl`` works: as data, and as two files to download.
+
+    GET  api/ssh-config     who, through which gateway, to which servers; what `dlspawner ssh-config` reads
+    GET  ssh-config         the file for ~/.ssh (`dlspawner.ssh_config`)
+    GET  ssh-known-hosts    the gateway's host keys
+
+The host keys are read from `Manager.ssh_host_key_file` for every answer, so a new key is told at once. While the Hub
+does not answer, or nothing is decided here, no server is named; what is told then still reaches each of them.
+
+Starts by a login: the gateway asks, for the person whose credential it has just verified. Scope custom:ssh-starts.
+
+    POST  api/ssh-starts/{user}/{server}          start it unless it is on its way; where it stands then
+    GET   api/ssh-starts/{user}/{server}?job=ID   where it stands, after such a start
+
+* Nothing starts against the person's wish (`api/ssh-settings`) or the template's (``start_on_connect``), and no server
+  that has never been, but for one with the name of a template that always starts by a login. All that is ``off``.
+* What has ended a moment ago is not started: programs that connect again by themselves, as editors do, would make every
+  stop one of seconds. Templates that always start by a login are for exactly that.
+* It is a start like any other: the Hub and the desk judge it, and their no is told in their words.
+* Of several logins at once one starts the server, and the others read where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from dlspawner.clients.hub import HubError, HubIdentity, HubServer, IdentityKind, has_scope, own_server
+from dlspawner.core.config import TeamsConfig
+from dlspawner.core.job import JobState
+from dlspawner.core.template import EndpointProtocol, Template
+from dlspawner.core.text import time
+from dlspawner.manager.db.store import DatabaseUnavailable, FoundKey, StoredKey, TooManyKeys
+from dlspawner.manager.http.api.base import as_name, fields, page_path, read_host_keys
+from dlspawner.manager.http.api.start_jobs import RUNS, StartRequest
+from dlspawner.manager.http.api.submit import StartJobHandler, check_blocked
+from dlspawner.manager.http.auth import NOT_THE_GATEWAY, READ_KEYS, may_manage_keys, may_read_keys, may_suggest_keys
+from dlspawner.manager.http.handlers import (
+    NOTHING_HERE,
+    STALE_PAGE,
+    ApiHandler,
+    HttpProblem,
+    IdentityHandler,
+    ManagerContext,
+    ManagerHandler,
+    PageHandler,
+    Routes,
+)
+from dlspawner.manager.model import ssh_keys
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.job_history import end_sentence
+from dlspawner.manager.model.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
+from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
+
+MAX_SUGGESTIONS = 20
+MAX_SOURCE = 200
+
+
+class HealthHandler(ManagerHandler):
+    """Whether this process answers. Asks neither the Hub nor the database: a restart would cure neither."""
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", "application/json")
+        self.finish('{"status": "ok"}')
+
+
+class ReadyHandler(ManagerHandler):
+    """Whether requests should be sent here: to the one of several Managers that acts, while the others stand by."""
+
+    async def get(self) -> None:
+        acting = self.manager.leader
+        if acting is not None and not acting.is_leader:
+            raise HttpProblem(503, "This Manager stands by: another one acts.")
+        self.set_header("Content-Type", "application/json")
+        self.finish('{"status": "ok"}')
+
+
+class UserApiHandler(ApiHandler):
+    """A resource of whoever asks."""
+
+    def current_user_name(self) -> HubIdentity:
+        """Who asks, when they may manage their keys."""
+        identity = self.check_parameters()
+        self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
+        return identity
+
+
+class OwnKeysHandler(UserApiHandler):
+    """Their keys."""
+
+    async def get(self) -> None:
+        keys = await self.manager.store.keys(self.current_user_name().name)
+        self.reply({"keys": [_own(key) for key in keys]})
+
+    async def post(self) -> None:
+        person = self.current_user_name()
+        body = fields(self.read_object(), {"key": str, "name": str}, {"key"})
+        parsed = ssh_keys.parse_keys(body["key"])
+        if isinstance(parsed, KeyRejected):
+            raise HttpProblem(422, " ".join(parsed.sentences))
+        name = ssh_keys.clean_name(body.get("name", ""))
+        if name and len(parsed) > 1:
+            raise HttpProblem(422, "A name fits one key; these are several, which are named by their comments.")
+        limit = self.manager.keys_per_user
+        result = await self.manager.store.add_keys(
+            person.name, ssh_keys.with_names(parsed, name), self.manager.now(), limit
+        )
+        if isinstance(result, TooManyKeys):
+            raise HttpProblem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
+        content = {"keys": [_own(key) for key in result.new], "known": [_own(key) for key in result.known]}
+        self.reply(content, 201 if result.new else 200)
+
+
+class OwnKeyHandler(UserApiHandler):
+    """One of their keys."""
+
+    async def delete(self, id_: str) -> None:
+        if await self.manager.store.remove_key(self.current_user_name().name, int(id_)) is None:
+            raise HttpProblem(404, "You have no such key.")
+        self.set_status(204)
+
+
+class KeySuggestionsHandler(ApiHandler):
+    """What a job found; files that hold no acceptable key are passed over, for any file may be called id.pub."""
+
+    async def put(self) -> None:
+        identity = self.check_parameters()
+        self.refuse(may_suggest_keys(identity))
+        found = [_found(item) for item in _items(self.read_object())]
+        server = own_server(identity) or ""
+        valid = [one for one in found if one is not None]
+        await self.manager.store.suggest(identity.name, server, valid, self.manager.now())
+        self.set_status(204)
+
+
+class UserKeysHandler(ApiHandler):
+    """A user's keys for the gateway. A name that nobody has is answered like one without keys, by the same work."""
+
+    async def get(self, user: str) -> None:
+        self.refuse(may_read_keys(self.check_parameters(), user))
+        keys = await self.manager.store.keys(as_name(user))
+        self.reply({"keys": [_public(key) for key in keys]})
+
+
+class KeyUsedHandler(ApiHandler):
+    """The gateway saw a login with this key."""
+
+    async def post(self, user: str, id_: str) -> None:
+        self.refuse(may_read_keys(self.check_parameters(), user))
+        if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
+            raise HttpProblem(404, "The user has no such key.")
+        self.set_status(204)
+
+
+def _public(key: StoredKey) -> dict[str, object]:
+    return {"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name}
+
+
+def _own(key: StoredKey) -> dict[str, object]:
+    return {**_public(key), "added": time(key.added), "last_used": time(key.last_used)}
+
+
+def _items(body: dict[str, Any]) -> list[Any]:
+    items: list[Any] = fields(body, {"keys": list}, {"keys"})["keys"]
+    if len(items) > MAX_SUGGESTIONS:
+        raise HttpProblem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
+    return items
+
+
+def _found(item: Any) -> FoundKey | None:
+    """One suggestion, or None for what is not a key."""
+    if not isinstance(item, dict):
+        raise HttpProblem(422, "Every suggestion must be an object with key and source.")
+    read = fields(item, {"key": str, "source": str}, {"key"})
+    if len(read["key"]) > MAX_INPUT or ssh_keys.is_private(read["key"]):
+        return None
+    parsed = ssh_keys.parse_keys(read["key"])
+    if isinstance(parsed, KeyRejected):
+        return None
+    first: PublicKey = parsed[0]
+    return FoundKey(first, ssh_keys.clean_name(read.get("source", ""), MAX_SOURCE))
+
+
+MOST = 240 * 1024
+MOST_KEYS = 1000
+
+
+class SshAccessHandler(ApiHandler):
+    """A Manager without files knows of nobody who is blocked, or recorded."""
+
+    async def post(self) -> None:
+        self.refuse(None if has_scope(self.check_parameters().scopes, READ_KEYS) else NOT_THE_GATEWAY)
+        asked = _pairs(fields(self.read_object(MOST), {"keys": list}, {"keys"})["keys"])
+        registered = await self.manager.store.registered(asked)
+        acting = self.manager.leader
+        teams = acting.settings.teams if acting is not None else TeamsConfig()
+        recorded = sorted(team.name for team in teams.teams if team.record_terminals)
+        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered), "recorded": recorded})
+
+
+def _pairs(items: list[Any]) -> set[tuple[str, str]]:
+    right = all(isinstance(one, list) and [type(part) for part in one] == [str, str] for one in items)
+    if len(items) > MOST_KEYS or not right:
+        raise HttpProblem(422, f"At most {MOST_KEYS} pairs of a user's name and a key's fingerprint are expected.")
+    return {(as_name(user), as_name(fingerprint)) for user, fingerprint in items}
+
+
+ACCESS_ROUTES: Routes = (("api/ssh-access", SshAccessHandler),)
+
+
+NO_GATEWAY = "There is no SSH gateway here."
+FOR_PEOPLE = "This is about a person's own jobs; a service has none."
+
+
+class SshConfigHandler(ApiHandler):
+    """For the command line, which makes the file itself."""
+
+    async def get(self) -> None:
+        self.check_parameters()
+        access = await access_of(self)
+        self.reply(
+            {
+                "user": access.user,
+                "host": access.host,
+                "port": access.port,
+                "servers": list(access.servers),
+                "host_keys": list(access.host_keys),
+            }
+        )
+
+
+class _File(PageHandler):
+    name: str
+    content: Callable[[SshAccessConfig], str]
+
+    async def get(self) -> None:
+        if self.identity is None:
+            raise HttpProblem(403, STALE_PAGE)
+        try:
+            content = type(self).content(await access_of(self))
+        except Unwritable as problem:
+            raise HttpProblem(409, str(problem)) from None
+        if not content:
+            raise HttpProblem(404, NOTHING_HERE)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", f"attachment; filename={self.name}")
+        self.finish(content)
+
+
+class SshConfigFileHandler(_File):
+    """The configuration."""
+
+    name = CONFIG_FILE
+    content = staticmethod(config)
+
+
+class KnownHostsFileHandler(_File):
+    """What is pinned."""
+
+    name = KNOWN_HOSTS_FILE
+    content = staticmethod(known_hosts)
+
+
+async def access_of(handler: IdentityHandler) -> SshAccessConfig:
+    """What whoever asks may know of their own ways in."""
+    viewer = handler.viewer(AccessRight.SEE)
+    if handler.identity is None or handler.identity.kind is not IdentityKind.USER:
+        raise HttpProblem(403, FOR_PEOPLE)
+    target = handler.manager.ssh_target
+    if target is None:
+        raise HttpProblem(404, NO_GATEWAY)
+    servers = await _servers(handler.manager, viewer.name)
+    return SshAccessConfig(viewer.name, *target, servers, read_host_keys(handler.manager.ssh_host_key_file))
+
+
+async def _servers(manager: ManagerContext, user: str) -> tuple[str, ...]:
+    """The named servers that had a job once and offer SSH, as far as that is known."""
+    if manager.leader is None:
+        return ()
+    templates = {template.name: template for template in manager.leader.settings.templates}
+    try:
+        found = await manager.leader.hub.user(user)
+        used = await manager.leader.ledger.servers(user)
+    except (HubError, DatabaseUnavailable):
+        return ()
+    servers = found.servers.values() if found is not None else ()
+    had_jobs = (one for one in servers if one.name in used or not one.stopped)
+    return tuple(sorted(one.name for one in had_jobs if one.name and _offers_ssh(one, templates)))
+
+
+def _offers_ssh(server: HubServer, templates: dict[str, Template]) -> bool:
+    template = templates.get(str(server.user_options.get("template", "")))
+    return template is None or any(way.protocol is EndpointProtocol.SSH for way in template.endpoints)
+
+
+CONFIG_ROUTES: Routes = (
+    ("api/ssh-config", SshConfigHandler),
+    ("ssh-config", SshConfigFileHandler),
+    ("ssh-known-hosts", KnownHostsFileHandler),
+)
+
+
+START = "custom:ssh-starts"
+START_NOT_THE_GATEWAY = (
+    f"Starting what others log in to needs the scope {START}, which only the SSH gateway should hold."
+)
+OFF: Mapping[str, object] = {"state": "off", "job": None, "sentence": "", "page": ""}
+ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
+LOG_IN = "Its turn came, and the Hub wants you to log in there again before it starts."
+
+
+class SshStartHandler(StartJobHandler):
+    """One server of a person's."""
+
+    async def post(self, user: str, server: str) -> None:
+        user, server = self._names(user, server)
+        check_blocked(self, user)
+        async with self.manager.locks.held("ssh-start", user, server):
+            found = await self._where(user, server)
+            if found is None:
+                found = await self._start(user, server)
+        self.reply(found)
+
+    async def get(self, user: str, server: str) -> None:
+        user, server = self._names(user, server)
+        found = await self._where(user, server)
+        if found is None:
+            found = await self._ended(user, server, self.get_query_argument("job", ""))
+        self.reply(found)
+
+    def _names(self, user: str, server: str) -> tuple[str, str]:
+        if not has_scope(self.check_parameters().scopes, START):
+            raise HttpProblem(403, START_NOT_THE_GATEWAY, scope=START)
+        if not as_name(user) or as_name(server) != server:
+            raise HttpProblem(404, "No user or server has such a name.")
+        return user, server
+
+    async def _start(self, user: str, server: str) -> Mapping[str, object]:
+        known = await self.leader.hub.user(user)
+        there = known.servers.get(server) if known is not None else None
+        prefers = await self.manager.store.starts_by_login(user)
+        templates = self.leader.settings.templates
+        kept = there if there is not None and there.user_options else None
+        always = template_to_start(server, None, templates, prefers=prefers)
+        if kept is not None and always is not None and server not in await self.leader.ledger.last_ends(user):
+            kept = None  # of a request that was refused: nothing has ever run by it
+        template = template_to_start(server, kept, templates, prefers=prefers)
+        if known is None or template is None:
+            return OFF
+        if template.start_on_connect is None:
+            await self._refuse_again(user, server)
+        options = None if kept is not None else {"template": template.name}
+        try:
+            _, begun = await self.starter().start(StartRequest(user, server, options))
+        except HttpProblem as problem:
+            if problem.detail != RUNS:
+                raise
+            begun = None  # it runs by now, or stops: the gateway sees which
+        found = await self._where(user, server)
+        return found or self._stands("starting", begun.id if begun is not None else None, user, server)
+
+    async def _refuse_again(self, user: str, server: str) -> None:
+        last = (await self.leader.ledger.last_ends(user)).get(server)
+        wait = timedelta(seconds=self.manager.ssh_restart_seconds)
+        if last is not None and self._now() - last.at < wait:
+            until = last.at + wait
+            raise HttpProblem(409, ENDED.format(server=server or "Your default server", minutes=_clock(until)))
+
+    async def _where(self, user: str, server: str) -> Mapping[str, object] | None:
+        """Where a job that waits, starts or runs stands; ``None`` where there is none."""
+        desk = self.admission
+        record = desk.starting_or_pending(user, server)
+        if record is None:
+            holds = [job for job in desk.store.on(user, server) if job.holds]
+            runs = any(job.state is JobState.RUNNING for job in holds)
+            return self._stands("running" if runs else "stopping", holds[0].id, user, server) if holds else None
+        job = record.job
+        if not record.is_pending:
+            return self._stands("starting", job.id, user, server)
+        if job.state is JobState.LOGIN_REQUIRED:
+            return self._stands(job.state.value, job.id, user, server, LOG_IN)
+        look = desk.explainer.explain(record, advises=False)
+        place = f"number {look.position} in the queue. " if job.state is JobState.QUEUED else ""
+        return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())
+
+    async def _ended(self, user: str, server: str, job: str) -> Mapping[str, object]:
+        """What became of the start that a login has asked for; one that is not known yet is on its way."""
+        last = (await self.leader.ledger.last_ends(user)).get(server)
+        if last is None or last.job != job:
+            return self._stands("starting", job or None, user, server)
+        return self._stands("ended", job, user, server, end_sentence(last.reason, last.detail, last.stop))
+
+    def _stands(self, state: str, job: str | None, user: str, server: str, said: str = "") -> Mapping[str, object]:
+        page = page_path(self.manager.service.prefix, user, server)
+        return {"state": state, "job": job, "sentence": said, "page": page}
+
+    def _now(self) -> datetime:
+        return self.admission.store.now()
+
+
+def template_to_start(
+    server: str, there: HubServer | None, templates: Iterable[Template], *, prefers: bool
+) -> Template | None:
+    """The template that a login to this server starts; ``None`` where it starts nothing."""
+    named = {template.name: template for template in templates}
+    if there is not None and there.user_options:
+        template = named.get(str(there.user_options.get("template", "")))
+        allowed = template is not None and (
+            template.start_on_connect if template.start_on_connect is not None else prefers
+        )
+        return template if allowed else None
+    template = named.get(server)
+    return template if template is not None and template.start_on_connect else None
+
+
+def _clock(at: datetime) -> str:
+    return at.strftime("%H:%M:%S UTC")
+
+
+class SshSettingsHandler(UserApiHandler):
+    """What a person wants of their logins."""
+
+    async def get(self) -> None:
+        self.reply({"start_on_connect": await self.manager.store.starts_by_login(self.current_user_name().name)})
+
+    async def put(self) -> None:
+        person = self.current_user_name()
+        body = fields(self.read_object(), {"start_on_connect": bool}, {"start_on_connect"})
+        await self.manager.store.start_by_login(person.name, body["start_on_connect"])
+        self.reply({"start_on_connect": body["start_on_connect"]})
+
+
+START_ROUTES: Routes = (
+    (r"api/ssh-starts/([^/]*)/([^/]*)", SshStartHandler),
+    ("api/ssh-settings", SshSettingsHandler),
+)

@@ -1,0 +1,206 @@
+"""Starts that we ask the Hub for, which makes the pod and asks us whether it may: by REST, SSH, or for somebody else.
+
+The Hub starts anything with our own token, so whoever calls this has looked before whether its caller may. What the Hub
+answers becomes a status and a sentence: a refusal 422, what runs already 409, a place in the queue 202 like a start.
+
+Whether what the Hub has kept of a server is what a job of it was started with. PURE.
+
+The Hub keeps the options of the last start that was asked for, also of one that was refused and left no job. Of a job
+the Manager knows what it costs and for whom; its image, its command and a template's own options it does not know.
+
+Whether a job that has ended can start again as what it was: the Hub starts a server with what it keeps now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from dlspawner.clients.hub import HubClient, HubRejected, HubUnavailable
+from dlspawner.core.config import Team
+from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.core.job import JobState
+from dlspawner.core.launch import options
+from dlspawner.core.units import GPU
+from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.job_history import JobFilter, JobHistory
+from dlspawner.settings import Settings
+
+NOT_FOR_OTHERS = "Only administrators of the Hub, and services, start jobs for other people."
+BLOCKED = "{user} may not start jobs here. Ask an administrator."
+RUNS = "A job of this server runs, starts or stops already. Stop it first, or use another server."
+LOG_IN = "The Hub wants a fresh login from {user} before it starts anything: log in there, and ask again."
+NO_USER = "The Hub has no user {user!r}, or no such server can be."
+_LOOKS, _LOOK_SECONDS = 100, 0.05
+_LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon as the machine has time
+_WAITING = {JobState.PENDING_APPROVAL, JobState.QUEUED, JobState.LOGIN_REQUIRED}
+_BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
+_EVERYBODYS = Viewer("", all=True)
+
+
+def check_may_start(acting: LeaderElector, viewer: Viewer, user: str) -> None:
+    """403 for who may act on jobs and start none for this person, and for a person who may not work here."""
+    if user != viewer.name and not viewer.all:
+        raise HttpProblem(403, NOT_FOR_OTHERS)
+    if user in acting.settings.teams.blocked:
+        raise HttpProblem(403, BLOCKED.format(user=user))
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """A server to start; without options with those that the Hub kept."""
+
+    user: str
+    server: str
+    options: Mapping[str, object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarter:
+    """Starts servers for people; ``prefix`` is where the Manager's pages are."""
+
+    desk: AdmissionService
+    ledger: JobRepository
+    hub: HubClient
+    prefix: str
+
+    async def start(self, wanted: StartRequest) -> tuple[int, JobHistory | None]:
+        """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet."""
+        begun = self.desk.store.now()
+        if self._holds(wanted):
+            raise HttpProblem(409, RUNS)
+        try:
+            ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
+        except HubRejected as no:
+            ran = await self._ran(wanted, begun) if no.status == JOB_ENDED or no.status >= 500 else None
+            return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
+        except HubUnavailable:
+            found = await self.since(wanted, begun)
+            if found is None:
+                raise
+            return 202, found
+        return 201 if ready else 202, await self._appears(wanted, begun)
+
+    async def since(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:
+        """The job that a start since then has brought about: nothing as long as the Hub has not asked for it.
+
+        One that waited before, and is asked for again, has its first submit time.
+        """
+        job = self.desk.last_start_of(wanted.user, wanted.server, begun)
+        if job is not None:
+            return await self.ledger.job_history(job)
+        mine = JobFilter(user=wanted.user, server=wanted.server, since=begun)
+        return next(iter(await self.ledger.page(_EVERYBODYS, mine, None, 1)), None)
+
+    async def _appears(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:
+        """The job, when the Hub has asked for it; before that it has hooks to run."""
+        for _ in range(_LOOKS):
+            found = await self.since(wanted, begun)
+            if found is not None:
+                return found
+            await asyncio.sleep(_LOOK_SECONDS)
+        return None
+
+    async def _ran(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:
+        """The job whose program has ended already: to the Hub a start that failed, to its person a job with a log."""
+        found = await self.since(wanted, begun)
+        for _ in range(_LOOKS_AT_ITS_END):
+            if found is None or found.submitted < begun or found.state in _WAITING:
+                return None
+            if found.state is JobState.ENDED:
+                return found if found.started is not None or found.reason in _BY_ITSELF else None
+            await asyncio.sleep(_LOOK_SECONDS)
+            found = await self.ledger.job_history(found.id)
+        return None
+
+    def _holds(self, wanted: StartRequest) -> bool:
+        """Whether the server has a job already; one whose turn has come may be asked for again."""
+        book = self.desk.store
+        return any(job.holds and not book.records[job.id].awaiting_start for job in book.on(wanted.user, wanted.server))
+
+    async def _refused(self, wanted: StartRequest, no: HubRejected) -> JobHistory:
+        """The job that waits; a problem for every other no."""
+        record = self.desk.starting_or_pending(wanted.user, wanted.server)
+        waits = no.status == 429 and page_path(self.prefix, wanted.user, wanted.server) in str(no)
+        kept = await self.ledger.job_history(record.job.id) if waits and record is not None else None
+        if kept is not None:
+            return kept
+        if no.wants_login:
+            raise HttpProblem(403, LOG_IN.format(user=wanted.user))
+        if no.status == 404:
+            raise HttpProblem(404, NO_USER.format(user=wanted.user))
+        if no.is_there and self._holds(wanted):
+            raise HttpProblem(409, RUNS)
+        if no.status in {403, 429}:
+            raise HttpProblem(no.status, str(no))
+        raise HttpProblem(422, str(no))
+
+
+def differences(
+    kept: JobHistory, given: Mapping[str, object], settings: Settings, teams: Sequence[Team]
+) -> tuple[str, ...]:
+    """What would be another thing, in words; nothing where the Hub will refuse these options by itself."""
+    template = options.find_template(settings.templates, given, teams, settings.cluster.default_template)
+    if isinstance(template, options.InvalidOptions):
+        return ()
+    if template.name != kept.template:
+        return (_not("template", template.name, kept.template),)
+    chosen = options.select_options(template, settings.cluster, given, teams)
+    if isinstance(chosen, options.InvalidOptions):
+        return ()
+    kind = chosen.gpu_type.name if chosen.gpu_type else None
+    told = (
+        ("team", chosen.team if given.get("team") else kept.team, kept.team),
+        ("GPUs", chosen.gpus, kept.gpus_milli // GPU),
+        ("GPU type", kind, kept.gpu_type),
+        ("preemptible", chosen.preemptible, kept.preemptible),
+        ("waiting again after it was stopped for others", chosen.requeue, kept.requeue),
+    )
+    return tuple(_not(name, now, then) for name, now, then in told if now != then)
+
+
+def _not(name: str, now: object, then: object) -> str:
+    return f"{name}: {_word(now)}, not {_word(then)}"
+
+
+def _word(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return str(value)
+
+
+TURNED = "turned-preemptible"  # the reason of an event, as `preempting` writes it
+NOT_ENDED = "It has not ended. Only what has ended can be started again."
+LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
+NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
+OTHERS = "The Hub has kept other options of this server since ({}): submit it anew."
+
+
+async def check_restart(acting: LeaderElector, kept: JobHistory) -> None:
+    """A problem where what would start now is not what this job was; HubUnavailable when that cannot be told."""
+    if kept.state is not JobState.ENDED:
+        raise HttpProblem(409, NOT_ENDED)
+    newest = await acting.ledger.page(Viewer("", all=True), JobFilter(user=kept.user, server=kept.server), None, 1)
+    if newest and newest[0].id != kept.id:
+        raise HttpProblem(409, LATER)
+    user = await acting.hub.user(kept.user)
+    server = user.servers.get(kept.server) if user is not None else None
+    if server is None or not server.user_options:
+        raise HttpProblem(409, NO_OPTIONS)
+    teams = acting.settings.teams.team_of(kept.user, tuple(user.groups if user else ()))
+    others = differences(await _as_asked(acting, kept), server.user_options, acting.settings, teams)
+    if others:
+        raise HttpProblem(409, OTHERS.format("; ".join(others)))
+
+
+async def _as_asked(acting: LeaderElector, kept: JobHistory) -> JobHistory:
+    """A job as its person had asked for it: one that turned preemptible with its team's quota was not."""
+    turned = kept.preemptible and any(one.reason == TURNED for one in await acting.ledger.history(kept.id))
+    return replace(kept, preemptible=False) if turned else kept

@@ -1,0 +1,327 @@
+"""SubmitJob: a server with options, for oneself or, by administrators of the Hub and services, for others.
+
+    POST  jobs    {"server": "train", "options": {"template": "ipython", "gpus": 2}, "user": "alice"}
+
+The answer is the job: 201 when it runs, 202 while it starts or waits in the queue. The options are the form's.
+
+What is done to one job by those who may act on it.
+
+DELETE  jobs/{id}            KillJob: 202 while it stops, 204 when it has ended, or had before
+POST    jobs/{id}/cancel     only what waits or is being started; 409 for what runs
+POST    jobs/{id}/requeue    a job that has ended starts again with the same options: a new job
+
+Requests that are carried out once, however often they come: by the key that their sender gave them.
+
+``Idempotency-Key``: whoever sends the same request with the same key again within a day is answered as before, also
+after a restart; the same key for another request is refused. Two at the same moment wait for each other.
+
+A key is written down before the request is carried out and its answer after. A Manager that is killed in between leaves
+a key without an answer: whoever sends the request again is answered by what it has brought about, and only if that is
+nothing it is carried out. So it is when nobody knows what came of it, because the Hub or the database was away. What
+was refused has made nothing and frees its key.
+
+The address of one job, at which people and their programs, and the Hub itself, ask.
+
+GET     jobs/{id}    GetJobDetail
+PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``); nobody else may ask it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+
+from dlspawner.core.job import JobState
+from dlspawner.manager.cluster.termination import JobEnder, unready_job
+from dlspawner.manager.db import idempotency
+from dlspawner.manager.db.idempotency import Claim
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.http.api import base, hub, jobs, start_jobs
+from dlspawner.manager.http.api.base import JobApiHandler, as_name, fields
+from dlspawner.manager.http.api.jobs import JobResource
+from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerHandler, NamedLocks, for_hub
+from dlspawner.manager.model.access import actor_name
+from dlspawner.manager.model.job_history import NO_NAME, JobCursor, JobFilter, JobHistory, is_server_name
+from dlspawner.manager.model.records import CANCELLED
+from dlspawner.manager.state.lifecycle import BEFORE, stop
+
+FIELDS: Mapping[str, type] = {"server": str, "user": str, "options": dict}
+FOR_WHOM = "A service says for whom: the field user is missing."
+MOST_OPTIONS = 100
+_PREPARED = "The Hub prepares it."
+
+
+class StartJobHandler(JobResource):
+    """What starts jobs."""
+
+    def starter(self) -> JobStarter:
+        return JobStarter(self.admission, self.leader.ledger, self.leader.hub, self.manager.service.prefix)
+
+    def answer(self, answer: Answer) -> None:
+        self.set_header("Location", answer.location)
+        self.reply(answer.content, answer.status)
+
+    async def carry_out(self, wanted: StartRequest, request: object, work: Callable[[], Awaitable[Answer]]) -> None:
+        """Answer this request for a start: once, where it has an ``Idempotency-Key``."""
+        key, who = self.request.headers.get("Idempotency-Key"), self.check_parameters()
+        if key is None:
+            self.answer(await work())
+            return
+        if not is_key(key):
+            raise HttpProblem(422, NO_KEY)
+
+        async def found(since: datetime) -> Answer | None:
+            kept = await self.starter().since(wanted, since)
+            return None if kept is None else await self.told(202, wanted, kept)
+
+        alone = Once(self.manager.store, self.manager.locks, f"{who.kind.value} {who.name}", self.admission.store.now)
+        try:
+            self.answer(await alone.carry_out(key, fingerprint(request), work, found))
+        except OtherRequest:
+            raise HttpProblem(422, OTHER_REQUEST) from None
+
+    async def start(self, wanted: StartRequest) -> Answer:
+        status, kept = await self.starter().start(wanted)
+        return await self.told(status, wanted, kept)
+
+    async def told(self, status: int, wanted: StartRequest, kept: JobHistory | None) -> Answer:
+        jobs = f"{self.manager.service.prefix}api/jobs"
+        if kept is None:
+            told = {"id": None, "user": wanted.user, "server": wanted.server, "state": "submitted", "why": _PREPARED}
+            return Answer(status, told, jobs)
+        return Answer(status, await self.detail(kept), f"{jobs}/{kept.id}")
+
+
+class SubmitHandler(StartJobHandler):
+    """The collection's own method."""
+
+    async def post(self) -> None:
+        wanted = self._wanted()
+        await self._check_name(wanted)
+        request = [wanted.user, wanted.server, wanted.options]
+        await self.carry_out(wanted, request, lambda: self.start(wanted))
+
+    async def _check_name(self, wanted: StartRequest) -> None:
+        """422 for a name that no new server gets; one that there was already is the Hub's to judge."""
+        if not is_server_name(wanted.server):
+            named = JobFilter(user=wanted.user, server=wanted.server)
+            if not await self.leader.ledger.page(self.acts(), named, None, 1):
+                raise HttpProblem(422, NO_NAME)
+
+    def _wanted(self) -> StartRequest:
+        viewer = self.acts()
+        body = fields(self.read_object(), FIELDS, {"options"})
+        user, server = body.get("user", viewer.name), body.get("server", "")
+        if not user:
+            raise HttpProblem(422, FOR_WHOM)
+        if user != viewer.name and not viewer.all:
+            raise HttpProblem(403, NOT_FOR_OTHERS)
+        if not as_name(user) or as_name(server) != server:
+            raise HttpProblem(422, "No user or server has such a name.")
+        check_blocked(self, user)
+        return StartRequest(user, server, _options(body["options"]))
+
+
+def check_blocked(handler: JobApiHandler, user: str) -> None:
+    """403 for people who may not work here."""
+    if user in handler.leader.settings.teams.blocked:
+        raise HttpProblem(403, BLOCKED.format(user=user))
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """Names and plain values, as the form has them; what they mean is the Hub's to check."""
+    if len(given) > MOST_OPTIONS:
+        raise HttpProblem(422, f"At most {MOST_OPTIONS} options can be given.")
+    for name, value in given.items():
+        plain = value is None or isinstance(value, str | bool | int)
+        if not plain and not (isinstance(value, float) and math.isfinite(value)):
+            raise HttpProblem(422, f"The option {name[:100]!r} must be text, a number, or true or false.")
+    return given
+
+
+RUNS = "It runs: to stop it, delete it."
+_BEFORE_IT_RUNS = frozenset(JobState) - {JobState.RUNNING, JobState.STOPPING, JobState.ENDED}
+
+
+class EndJobHandler(JobApiHandler):
+    """What ends jobs."""
+
+    async def end(self, kept: JobHistory) -> None:
+        """End a job wherever it stands, and say whether it has ended."""
+        record = self.admission.store.records.get(kept.id)
+        if record is None:
+            self.set_status(204)
+            return
+        name = actor_name(self.check_parameters())
+        try:
+            await JobEnder(self.admission.store, self.leader.hub).end(record, name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.set_status(202 if kept.id in self.admission.store.records else 204)
+
+
+class CancelHandler(EndJobHandler):
+    """For those who would not stop what runs. A pod may run before the server is ready, which the Hub knows."""
+
+    async def post(self, job: str) -> None:
+        kept = await self.acted(job)
+        if kept.state is JobState.RUNNING:
+            await self._cancel_unready(kept)
+            return
+        if kept.state not in _BEFORE_IT_RUNS and kept.state is not JobState.ENDED:
+            raise HttpProblem(409, RUNS)
+        await self.end(kept)
+
+    async def _cancel_unready(self, kept: JobHistory) -> None:
+        book = self.admission.store
+        coming = await unready_job(book, self.leader.hub, kept.user, kept.server)
+        if coming is None or coming.job.id != kept.id:
+            raise HttpProblem(409, RUNS)
+        try:
+            await book.transact(lambda turn: stop(turn, kept.id, CANCELLED, BEFORE))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.set_status(202)
+
+
+class RequeueHandler(StartJobHandler):
+    """A restart is a new job, of the same server and its options."""
+
+    async def post(self, job: str) -> None:
+        kept = await self.acted(job)
+        check_may_start(self.leader, self.acts(), kept.user)
+        wanted = StartRequest(kept.user, kept.server, None)
+
+        async def work() -> Answer:
+            await start_jobs.check_restart(self.leader, kept)
+            return await self.start(wanted)
+
+        await self.carry_out(wanted, ["requeue", kept.id], work)
+
+
+class JobsHandler(SubmitHandler):
+    """All that somebody may see, in pages."""
+
+    async def get(self) -> None:
+        viewer, given, desk = self.sees(), self.given(), self.admission
+        try:
+            base.check_parameters(given, *base.FILTERS, "limit", "cursor")
+            wanted, limit, after = base.read_filter(given), base.read_limit(given), base.read_after(given)
+        except base.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+        found = await self.leader.ledger.page(viewer, wanted, after, limit + 1)
+        told, setting, now = found[:limit], self.setting(), desk.store.now()
+        more, latest = len(found) > limit, await self.latest(told)
+        self.reply(
+            {
+                "items": [self.shown(kept, setting, now, latest) for kept in told],
+                "next": base.cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None,
+            }
+        )
+
+
+LONGEST = 255
+OTHER_REQUEST = "This Idempotency-Key was used for another request. Use a new one for this."
+NO_KEY = f"An Idempotency-Key is 1 to {LONGEST} visible ASCII characters."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and where what was made is found."""
+
+    status: int
+    content: Mapping[str, object]
+    location: str = ""
+
+
+class OtherRequest(Exception):
+    """The key stands for another request."""
+
+
+def is_key(text: str) -> bool:
+    return 0 < len(text) <= LONGEST and all("!" <= char <= "~" for char in text)
+
+
+def fingerprint(content: object) -> str:
+    """The same for requests that ask for the same."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """The requests of one sender; ``now`` is the time of the book."""
+
+    store: Database
+    locks: NamedLocks
+    owner: str
+    now: Callable[[], datetime]
+
+    async def carry_out(
+        self,
+        key: str,
+        request: str,
+        work: Callable[[], Awaitable[Answer]],
+        found: Callable[[datetime], Awaitable[Answer | None]],
+    ) -> Answer:
+        """The answer of ``work``, or of an earlier one; ``found``: what a request since then has brought about."""
+        async with self.locks.held(self.owner, key):
+            known = await self._claim(key, request)
+            if known is not None and known.request != request:
+                raise OtherRequest
+            if known is not None and known.status is not None:
+                return _read(known)
+            async with self._released_if_refused(key):
+                answer = await found(known.made) if known is not None else None
+                answer = answer or await work()
+                await self._settle(key, answer)
+            return answer
+
+    async def _claim(self, key: str, request: str) -> Claim | None:
+        return await self.store.write(
+            lambda connection: idempotency.claim(connection, self.owner, key, request, self.now())
+        )
+
+    async def _settle(self, key: str, answer: Answer) -> None:
+        text = json.dumps({"content": answer.content, "location": answer.location})
+        await self.store.write(lambda connection: idempotency.settle(connection, self.owner, key, answer.status, text))
+
+    @contextlib.asynccontextmanager
+    async def _released_if_refused(self, key: str) -> AsyncIterator[None]:
+        """Only a no has made nothing for certain: the key of anything else stays, and is looked after when it comes."""
+        try:
+            yield
+        except HttpProblem as no:
+            if no.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                await self.store.write(lambda connection: idempotency.release(connection, self.owner, key))
+            raise
+
+
+def _read(known: Claim) -> Answer:
+    told = json.loads(known.answer)
+    return Answer(known.status or 200, told["content"], told["location"])
+
+
+class JobHandler(jobs.JobDetailHandler, EndJobHandler):
+    """Who asks decides how they are recognised: the Hub by its own token, for its one method."""
+
+    async def prepare(self) -> None:
+        if self.request.method == "PUT":
+            ManagerHandler.prepare(self)
+            self.identity = for_hub(self)
+        else:
+            await super().prepare()
+
+    async def put(self, job: str) -> None:
+        await hub.review_for_hub(self, job)
+
+    async def delete(self, job: str) -> None:
+        await self.end(await self.acted(job))

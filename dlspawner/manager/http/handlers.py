@@ -1,0 +1,459 @@
+"""What every handler shares: the services it works with, who asks, errors in the right form, and headers.
+
+An `Asking` handler knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
+and the Hub's own error page for people; what a client did wrong is never a 5xx, and no answer holds a traceback.
+
+Locks by name, each of which is there for as long as somebody holds it or waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from http.client import responses
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from jupyterhub.services.auth import HubOAuthenticated
+from tornado.web import HTTPError, RequestHandler
+
+from dlspawner.clients.hub import HubError, HubIdentity, HubUnavailable, IdentityKind
+from dlspawner.core.endpoints import Target
+from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
+from dlspawner.manager.http import static_files
+from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
+from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
+from dlspawner.manager.state.metrics import ManagerMetrics
+
+NOT_LEADER = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
+NOT_YET = "This Manager does not decide now: another one does, or it has not seen the cluster yet. Try again soon."
+
+
+def admission_of(manager: ManagerContext) -> AdmissionService:
+    """Where it is decided; 503 when that is not here, 501 when it never will be."""
+    acting = manager.leader
+    if acting is None:
+        raise HttpProblem(501, NOT_LEADER)
+    if acting.admission is None:
+        raise HttpProblem(503, NOT_YET)
+    return acting.admission
+
+
+@dataclass(slots=True)
+class _Lock:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+@dataclass(slots=True)
+class NamedLocks:
+    """One after the other, for those who name the same."""
+
+    _locks: dict[tuple[str, ...], _Lock] = field(default_factory=dict)
+
+    @contextlib.asynccontextmanager
+    async def held(self, *name: str) -> AsyncIterator[None]:
+        """Alone with this name."""
+        one = self._locks.setdefault(name, _Lock())
+        one.users += 1
+        try:
+            async with one.lock:
+                yield
+        finally:
+            one.users -= 1
+            if not one.users:
+                del self._locks[name]
+
+
+MAX_JSON = 64 * 1024
+MAX_REQUEST = 256 * 1024
+TOO_LONG = f"The body is longer than {MAX_REQUEST // 1024} KiB, which is the most that is read here."
+NOTHING_HERE = "There is nothing at this address."
+log = logging.getLogger("dlspawner.manager")
+
+
+class OpenRequests:
+    """The requests that are being answered: what a stop waits for."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        self._count += 1
+        self._none.clear()
+
+    def end(self) -> None:
+        self._count -= 1
+        if self._count == 0:
+            self._none.set()
+
+    async def wait(self) -> None:
+        """Until no request is being answered."""
+        await self._none.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerContext:
+    """All that handlers need; made once by `app`."""
+
+    service: HubServiceInfo
+    auth: ServiceAuth
+    store: Database
+    pages: Environment
+    keys_per_user: int
+    now: Callable[[], datetime]
+    leader: LeaderElector | None = None
+    meters: ManagerMetrics = field(default_factory=ManagerMetrics)
+    authenticate_prometheus: bool = True
+    ssh_target: Target | None = None  # the gateway, for the commands that people copy
+    ssh_host_key_file: Path | None = None
+    ssh_restart_seconds: float = 300.0
+    running: OpenRequests = field(default_factory=OpenRequests)
+    locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once
+
+
+Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and who answers
+
+
+class HttpProblem(HTTPError):
+    """An answer that is not what was asked for, with a sentence for whoever asked.
+
+    ``headers`` go with it: those that a handler has set are gone by then.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: object) -> None:
+        super().__init__(status, reason=http.HTTPStatus(status).phrase)
+        self.detail = detail
+        self.headers = headers or {}
+        self.more = more
+
+
+class ManagerHandler(RequestHandler):
+    """A handler that needs no identity."""
+
+    manager: ManagerContext
+
+    def initialize(self, manager: ManagerContext) -> None:
+        self.manager = manager
+        self._counted = False
+
+    def set_default_headers(self) -> None:
+        for name in ("Server", "Content-Type"):  # who answers something says what it is
+            self.clear_header(name)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "same-origin")
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+
+    def prepare(self) -> Any:
+        self._counted = True
+        self.manager.running.begin()
+        if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
+            raise HttpProblem(413, TOO_LONG)
+
+    def on_finish(self) -> None:
+        if self._counted:
+            self.manager.running.end()
+
+    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
+        """Operators read faults; refusals are in the access log."""
+        if isinstance(value, (HubError, DatabaseUnavailable)):
+            log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
+        elif isinstance(value, HTTPError):
+            if not isinstance(value, HttpProblem):
+                super().log_exception(typ, value, tb)
+        else:
+            log.error("%s failed", self._request_summary(), exc_info=(typ, value, tb))
+
+    def _request_summary(self) -> str:
+        """For log lines of faults; without the query, which may hold what belongs in no log."""
+        return f"{self.request.method} {self.request.path}"
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
+        if isinstance(error, (HubError, DatabaseUnavailable)):
+            status_code = 503
+        super().send_error(status_code, **kwargs)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
+        if status_code in {429, 503}:
+            self.set_header("Retry-After", "5")
+        if status_code == 503:
+            self.set_header("Connection", "close")  # behind the same address there may be a Manager that can
+        if isinstance(error, HttpProblem):
+            for name, value in error.headers.items():
+                self.set_header(name, value)
+            self.write_problem(status_code, error.detail, error.more)
+        elif isinstance(error, (HubError, DatabaseUnavailable)):
+            if isinstance(error, HubUnavailable):
+                self.set_header(HEADER, HUB_UNREACHABLE)
+            self.write_problem(status_code, str(error), {})
+        else:
+            self.write_problem(status_code, _sentence(status_code), {})
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        """The body of an error, as problem details."""
+        self.set_header("Content-Type", "application/problem+json")
+        title = responses.get(status, "Error")
+        self.finish(json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **more}))
+
+
+class JsonHandler(ManagerHandler):
+    """What is asked and answered in JSON."""
+
+    def read_object(self, most: int = MAX_JSON) -> dict[str, Any]:
+        """The body as a JSON object."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise HttpProblem(415, "Send the body as application/json.")
+        if len(self.request.body) > most:
+            raise HttpProblem(413, f"The body is longer than {most // 1024} KiB.")
+        try:
+            content = json.loads(self.request.body)
+        except (ValueError, RecursionError):
+            raise HttpProblem(400, "The body is not JSON.") from None
+        if not isinstance(content, dict):
+            raise HttpProblem(400, "The body must be a JSON object.")
+        return content
+
+    def compute_etag(self) -> str | None:
+        """None: nothing is kept by anybody (``Cache-Control``), so its sum would be made for nothing."""
+        return None
+
+    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        """Send JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps(content))
+
+
+def for_hub(handler: ManagerHandler) -> HubIdentity:
+    """The Hub itself; 403 for anybody else's token, an administrator's too."""
+    if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
+        raise HttpProblem(403, "Only the Hub may ask this.")
+    return HubIdentity("hub", IdentityKind.SERVICE, frozenset())
+
+
+class HubOnlyHandler(JsonHandler):
+    """A resource for the Hub itself."""
+
+    identity: HubIdentity | None = None
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.identity = for_hub(self)
+
+
+class IdentityHandler(HubOAuthenticated, ManagerHandler):
+    """A handler that knows who asks; `identity` is None for an anonymous request."""
+
+    identity: HubIdentity | None = None
+
+    def initialize(self, manager: ManagerContext) -> None:
+        super().initialize(manager)
+        self.hub_auth = manager.auth
+        # HubOAuth's own helpers, and tornado's pages of errors, ask for tornado's current user, also of a request that
+        # cannot be read: unless it is set they block the whole process on the Hub.
+        self.current_user = None
+
+    @property
+    def by_token(self) -> bool:
+        """Whether this request brought a token, and is no browser's with a login."""
+        return self.manager.auth.get_token(self, in_cookie=False) is not None
+
+    def viewer(self, right: AccessRight) -> Viewer:
+        """Over whose jobs whoever asks has this right; 403 with a sentence where it is nobody's."""
+        acting, identity = self.manager.leader, self.identity
+        if identity is None:
+            raise HttpProblem(401, "Say who you are.")
+        teams = acting.settings.teams.teams if acting is not None else ()
+        found = viewer_of(identity, teams, right, by_token=self.by_token)
+        if isinstance(found, str):
+            raise HttpProblem(403, found)
+        return found
+
+    async def prepare(self) -> None:
+        super().prepare()
+        await self.recognise()
+
+    async def recognise(self) -> None:
+        """Who asks, also of an answer that has begun; 403 for who may not be here, HubUnavailable."""
+        try:
+            self.current_user = self.identity = await identify_again(self.manager.auth, self)
+        except HubUnavailable:
+            if self.manager.leader is not None:
+                self.manager.leader.hub_health.on_answer(False)
+            raise
+        if self.identity is not None:
+            self.refuse(may_enter(self.identity, self.manager.service.name))
+            if self.manager.leader is not None:
+                await self.manager.leader.flush_observed()
+
+    @staticmethod
+    def refuse(sentence: str | None) -> None:
+        """Answer 403 when a rule of access gave a sentence."""
+        if sentence is not None:
+            raise HttpProblem(403, sentence)
+
+
+class ApiHandler(JsonHandler, IdentityHandler):
+    """A resource for programs."""
+
+    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+        self.tell_presence()
+        super().reply(content, status)
+
+    def tell_presence(self) -> None:
+        """The answer says so while the Hub is away."""
+        if self.manager.leader is not None and self.manager.leader.hub_health.unreachable:
+            self.set_header(HEADER, HUB_UNREACHABLE)
+
+    def check_parameters(self) -> HubIdentity:
+        """Who asks; anonymous requests end here."""
+        if self.identity is None:
+            raise HttpProblem(
+                401,
+                "Say who you are: Authorization: token …, with a token from the Hub's token page. "
+                "From a page of this service, send its _xsrf value in X-XSRFToken.",
+                {"WWW-Authenticate": 'Bearer realm="JupyterHub"'},
+            )
+        return self.identity
+
+
+class PageHandler(IdentityHandler):
+    """A page for people, made of the Hub's own templates."""
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        if self.identity is not None or self.request.method not in {"GET", "HEAD"}:
+            return
+        self.redirect(self.get_login_url())
+
+    def show(self, template: str, status: int = 200, **values: object) -> None:
+        """Render a page; only scripts and styles that the templates themselves hold take effect."""
+        self.set_status(status)
+        nonce = secrets.token_urlsafe(16)
+        self.set_header("Content-Security-Policy", policy(nonce, self.manager.service.hub_host))
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        namespace = {**page_namespace(self.manager.service, self.identity), **self._navigation()}
+        xsrf = self.xsrf_token.decode("ascii")
+        page = self.manager.pages.get_template(template)
+        self.finish(page.render({**namespace, "csp_nonce": nonce, "xsrf_token": xsrf, "xsrf": xsrf, **values}))
+
+    def _navigation(self) -> dict[str, object]:
+        """Which pages there are for whoever looks, for the template portal_nav.html."""
+        acting, who = self.manager.leader, self.identity
+        teams = acting.settings.teams.teams if acting is not None else ()
+        return {
+            "has_jobs": acting is not None,
+            "is_admin": who is not None and who.admin,
+            "is_team_admin": who is not None and any(who.name in team.admins for team in teams),
+        }
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        self.show(
+            "error.html", status, status_code=status, status_message=responses.get(status, "Error"), message=detail
+        )
+
+
+class NotFound(PageHandler):
+    """Any other path: a page for browsers, problem details for programs. Nobody needs to log in to be told."""
+
+    async def prepare(self) -> None:
+        ManagerHandler.prepare(self)
+        self.current_user = None
+        raise HttpProblem(404, _sentence(404))
+
+    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+        if "text/html" in self.request.headers.get("Accept", ""):
+            super().write_problem(status, detail, more)
+        else:
+            ManagerHandler.write_problem(self, status, detail, more)
+
+
+@dataclass(frozen=True, slots=True)
+class PageUser:
+    """What JupyterHub's page.html wants to know of the user."""
+
+    name: str
+
+    @property
+    def json_escaped_name(self) -> str:
+        """Safe inside a JavaScript string in HTML, where the template switches escaping off."""
+        escaped = json.dumps(self.name)[1:-1]
+        return escaped.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page_namespace(service: HubServiceInfo, identity: HubIdentity | None) -> dict[str, object]:
+    """The variables of JupyterHub's page.html, 5.5 and 6.x, seen from a service."""
+    hub = f"{service.hub_host}{service.base_url}hub/"
+    admin = identity is not None and identity.admin
+
+    def static_url(path: str, include_version: bool = True) -> str:
+        own = static_files.static_files().get(path) if include_version else None
+        return f"{service.prefix}static/{path}?v={own.version}" if own else f"{hub}static/{path}"
+
+    return {
+        "base_url": hub,
+        "prefix": service.base_url,
+        "service_prefix": service.prefix,
+        "user": PageUser(identity.name) if identity else None,
+        "static_url": static_url,
+        "login_url": f"{hub}login",
+        "logout_url": f"{hub}logout",
+        "parsed_scopes": {"admin-ui"} if admin else set(),  # only whether page.html links to the admin page
+        "no_spawner_check": True,
+        "admin_access": False,
+        "services": [],
+    }
+
+
+def policy(nonce: str, hub_host: str) -> str:
+    """Content-Security-Policy of pages. Bootstrap's style sheet holds its icons as data: images.
+
+    Browsers hold what a form's answer redirects to against ``form-action`` as well: with a domain per user that is the
+    Hub's own, and from there the person's.
+    """
+    here = f"'self' {hub_host}".strip()
+    people = hub_host.replace("://", "://*.", 1)
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src 'nonce-{nonce}' 'strict-dynamic'",
+            f"style-src {here} 'nonce-{nonce}'",
+            f"img-src {here} data:",
+            f"font-src {here}",
+            f"connect-src {here}",
+            f"form-action {here} {people}".strip(),
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        ]
+    )
+
+
+def _sentence(status: int) -> str:
+    known = {
+        404: NOTHING_HERE,
+        405: "This address does not take that method.",
+        400: "The request could not be understood.",
+        500: "Something went wrong here; the administrators find it in the log.",
+    }
+    return known.get(status, f"{responses.get(status, 'Error')}.")
+
+
+STALE_PAGE = "This page was open too long to be trusted. Go back, load it again and repeat what you did."
+
+HEADER, HUB_UNREACHABLE = "Dlspawner-Hub", "away"  # of answers that are given meanwhile

@@ -1,0 +1,234 @@
+"""The page of GPU-hours: /services/jobs/history. What it shows is the REST resource's answer, with plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from dlspawner.core.text import escape_hidden
+from dlspawner.manager.http.api.history import (
+    _EVERY_SECONDS,
+    _GIB,
+    AMOUNTS,
+    NOTHING_YET,
+    TITLES,
+    GpuHoursReport,
+    MetricSeries,
+    Row,
+    TimeRange,
+    in_report_thread,
+    read_job_usage,
+    report,
+)
+from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.http.portal.base import PortalPage, notices_for
+from dlspawner.manager.http.portal.charts import OTHERS, SERIES, ChartSeries, axis_end, sparkline, stacked
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, read_gpu_hours_query
+
+COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
+NOBODY = "(none)"
+PLOTTED = ("requested", "allocated", "used", "reclaimed")
+MOST_ROWS = 100  # of sums, before one of the others; the CSV has all
+_HISTORY_EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlot:
+    """A plot with what its axes say, and the same numbers for a table; ``name`` is one of a kind on the page."""
+
+    name: str
+    heading: str
+    title: str
+    svg: Markup
+    end: float
+    days: tuple[str, ...]
+    series: tuple[ChartSeries, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not any(one.total for one in self.series)
+
+
+class HistoryPage(PortalPage):
+    """GPU-hours of whoever looks, or of more, by day."""
+
+    async def get(self) -> None:
+        self.person()
+        self.leader()
+        by, since, until = (self.get_query_argument(name, "") for name in ("by", "since", "until"))
+        found = read_gpu_hours_query(by, since, until, self.manager.now())
+        problem = found if isinstance(found, str) else ""
+        question = read_gpu_hours_query("", "", "", self.manager.now()) if isinstance(found, str) else found
+        assert isinstance(question, GpuHoursQuery)  # noqa: S101 - what is usual can be asked
+        viewer = self.viewer(AccessRight.SEE)
+        told = await report(self.manager, question, viewer)
+        query = {"by": question.by.value, "since": question.since, "until": question.until}
+        names = self._names(question.by)
+        plots = await in_report_thread(_plots, told, names)
+        most = len(told.totals) if len(told.totals) <= MOST_ROWS + 1 else MOST_ROWS  # one alone is no others
+        self.show(
+            "history.html",
+            422 if problem else 200,
+            problem=problem,
+            question=question,
+            ways=[(one.value, COLUMN_TITLES[one]) for one in GroupBy],
+            title=COLUMN_TITLES[question.by],
+            rows=[{**row, "name": _name(row[question.by.value], names)} for row in told.totals[:most]],
+            others=_sum(told.totals[most:]),
+            count=len(told.totals),
+            total=_sum(told.totals),
+            plots=plots,
+            free=_free(told),
+            csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
+            whose="everybody’s"
+            if viewer.all
+            else "yours, and those of the teams you look after"
+            if viewer.teams
+            else "yours",
+            now=self.manager.now(),
+            every=_HISTORY_EVERY_SECONDS,
+            told=notices_for(self),
+        )
+
+    def _names(self, by: GroupBy) -> dict[str, str]:
+        """What people call what the rows are of, where that is not its name."""
+        titles = self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
+        return {
+            team: escape_hidden(title) for team, title in titles.items()
+        }  # a plot is markup, which pages take as it is
+
+
+def _name(key: object, names: Mapping[str, str]) -> str:
+    return names.get(str(key), str(key)) or NOBODY
+
+
+def _sum(rows: Sequence[Row]) -> dict[str, float]:
+    return {name: sum(_number(row[name]) for row in rows) for name in AMOUNTS}
+
+
+def _plots(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
+    """Every amount by day. Who has the most of all of them together is apart, with the same colour in each plot."""
+    key, days = told.question.by.value, _days(told.question)
+    totals = sorted(told.totals, key=lambda row: -sum(_number(row[name]) for name in PLOTTED))
+    shown = [_name(row[key], names) for row in totals]
+    if len(shown) > SERIES + 1:  # one alone is no others
+        shown[SERIES:] = [OTHERS]
+    place = {row[key]: min(number, len(shown) - 1) for number, row in enumerate(totals)}
+    at = {day: number for number, day in enumerate(days)}
+    plots = []
+    for name in PLOTTED:
+        values = [[0.0] * len(days) for _ in shown]
+        for row in told.days:
+            values[place[row[key]]][at[str(row["day"])]] += _number(row[name])
+        series = tuple(ChartSeries(one, tuple(of)) for one, of in zip(shown, values, strict=True))
+        plots.append(_plot(name, name.capitalize(), f"GPU-hours {name} by day", days, series))
+    return plots
+
+
+def _free(told: GpuHoursReport) -> list[HistoryPlot]:
+    """GPUs that were free and of use, and those of none: by type where the question is, or of all types."""
+    apart, days = told.question.by is GroupBy.GPU_TYPE, _days(told.question)
+    by_type: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for row in told.free:
+        of, day = by_type.setdefault(str(row["gpu_type"]) if apart else "", {}), str(row["day"])
+        closed, fragmented = _number(row["closed"]), _number(row["fragmented"])
+        usable, *useless = of.get(day, (0.0, 0.0, 0.0))
+        of[day] = (usable + _number(row["free"]) - closed - fragmented, useless[0] + closed, useless[1] + fragmented)
+    plots = []
+    for number, (kind, of) in enumerate(by_type.items()):
+        values = zip(*(of.get(day, (0.0, 0.0, 0.0)) for day in days), strict=True)
+        series = tuple(
+            ChartSeries(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True)
+        )
+        title = f"Free GPU-hours of type {kind} by day" if apart else "Free GPU-hours by day"
+        plots.append(_plot(f"free-{number}", kind or "All types", title, days, series))
+    return plots
+
+
+def _days(question: GpuHoursQuery) -> tuple[str, ...]:
+    return tuple(day.isoformat() for day in question.days)
+
+
+def _plot(name: str, heading: str, title: str, days: tuple[str, ...], series: tuple[ChartSeries, ...]) -> HistoryPlot:
+    most = max((sum(one.values[at] for one in series) for at in range(len(days))), default=0.0)
+    parts = ", ".join(f"{one.name} {one.total:.1f}" for one in series if one.total) or "nothing"
+    described = f"{days[0]} to {days[-1]}, at most {most:.1f} a day. In all: {parts}. The table below has every number."
+    return HistoryPlot(name, heading, title, stacked(series, title, described, name), axis_end(most), days, series)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+HISTORY_TEMPLATES = ("history.html",)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """One series as the page shows it."""
+
+    title: str
+    svg: Markup
+    last: str
+    most: str
+    values: tuple[str, ...]
+
+
+class UsagePage(PortalPage):
+    """As a page."""
+
+    async def get(self, job: str) -> None:
+        self.person()
+        kept = await self.kept(job)
+        problem, span = "", None
+        found: tuple[MetricSeries, ...] = ()
+        try:
+            span, found = await read_job_usage(self, kept)
+        except HttpProblem as no:
+            problem = no.detail
+        known = [one for one in found if any(value is not None for value in one.values)]
+        self.show(
+            "usage.html",
+            job=kept,
+            mine=self.identity is not None and kept.user == self.identity.name,
+            trouble=problem,
+            times=moments(span) if span else [],
+            shown=time_range_text(span) if span and known else "",
+            lines=[_line(one) for one in known],
+            nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
+            now=self.manager.now(),
+            every=_EVERY_SECONDS,
+            told=(),
+        )
+
+
+def moments(span: TimeRange) -> list[str]:
+    """The times of its points in UTC, each a text of its own: with seconds where a minute has several."""
+    form = "%Y-%m-%d %H:%M" if span.step.total_seconds() % 60 == 0 else "%Y-%m-%d %H:%M:%S"
+    return [at.astimezone(UTC).strftime(form) for at in span.times]
+
+
+def time_range_text(span: TimeRange) -> str:
+    """Which part of a job's life is shown."""
+    begin, end = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (span.since, span.until))
+    return f"From {begin} to {end} UTC, a mean for every {span.step.total_seconds():g} seconds."
+
+
+def _line(series: MetricSeries) -> UsageLine:
+    factor = _GIB if series.unit == "bytes" else 1
+    values = [None if value is None else value / factor for value in series.values]
+    known = [value for value in values if value is not None]
+    end = 100.0 if series.unit == "percent" else axis_end(max(known))
+    title = TITLES[series.name]
+    return UsageLine(
+        title,
+        sparkline(values, title, end, f"usage-{series.name}"),
+        f"{known[-1]:.1f}",
+        f"{max(known):.1f}",
+        tuple("" if value is None else f"{value:.1f}" for value in values),
+    )

@@ -1,0 +1,233 @@
+"""The page of one job: what it is, where it stands, and what became of it.
+
+GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not. What Kubernetes told
+                  of its pods only for who may read its logs; with ``search`` only what became of it in these words
+
+One job as its page tells it. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.core import units
+from dlspawner.core.job import JobState
+from dlspawner.core.text import moment
+from dlspawner.manager.db import pod_events as pod_event_rows
+from dlspawner.manager.http.api import base
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.http.portal.my_jobs import MyJobsPageBase, ServerRow, rows
+from dlspawner.manager.model.access import AccessRight, Viewer
+from dlspawner.manager.model.job_history import (
+    TOLD,
+    JobFilter,
+    JobHistory,
+    JobTransition,
+    PodEventMessage,
+    end_sentence,
+    gpus_text,
+    progress_sentence,
+)
+
+_MANY = 10  # steps that are searched
+
+
+class JobPage(MyJobsPageBase):
+    """The page itself."""
+
+    async def get(self, job: str) -> None:
+        self.person()
+        words = self._searched()
+        viewer, acting, desk = self.viewer(AccessRight.SEE), self.leader(), self.admission()
+        kept = await self.kept(job)
+        settings, now, record = acting.settings, desk.store.now(), desk.store.records.get(job)
+        priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
+        titles = {one.name: one.title for one in settings.templates}
+        why = desk.explainer.why(record.job, now) if record is not None else ""
+        reads = viewer.reads(kept.user, kept.team)
+        happened = (
+            await acting.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
+            if reads
+            else []
+        )
+        latest = await acting.ledger.latest_pod_events([job] if reads and kept.state is JobState.STARTING else [])
+        events = await acting.ledger.history(job)
+        waits = record is not None and record.is_pending
+        may_see_place = viewer.all or viewer.name == kept.user
+        row, links = await self._ways(kept)
+        steps = timeline(events, happened, all_details=viewer.all)
+        sentence = status_sentence(kept, why, now, events[-1].detail if events else "", latest.get(job, ""))
+        self.show_page(
+            "job.html",
+            job=kept,
+            mine=kept.user == viewer.name,
+            row=row,
+            links=links,
+            live=kept.state is not JobState.ENDED,
+            again=(viewer.all or kept.user == viewer.name)
+            and kept.state is JobState.ENDED
+            and await self._may_start(kept),
+            log=reads and bool(kept.pods or kept.started),
+            facts=detail_rows(kept, titles, settings.teams.titles, priority),
+            times=time_rows(kept),
+            sentence=sentence or (row.sentence if row else ""),
+            steps=[one for one in steps if base.matches_search(words, one.sentence, one.detail, one.state)],
+            search=words,
+            searchable=len(steps) > _MANY or bool(words),
+            waits=waits,
+            wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
+        )
+
+    def _searched(self) -> str:
+        try:
+            return base.read_search({"search": self.get_query_arguments("search", strip=False)})
+        except base.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+
+    async def _may_start(self, kept: JobHistory) -> bool:
+        """Whether *Start again* can do what it says, as far as we know: the Hub keeps the options of the latest job."""
+        acting = self.leader()
+        latest = await acting.ledger.page(Viewer("", all=True), JobFilter(user=kept.user, server=kept.server), None, 1)
+        return bool(latest) and latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
+
+    async def _ways(self, kept: JobHistory) -> tuple[ServerRow | None, dict[str, str]]:
+        """The ways into a job of one's own, as the list of one's jobs has them."""
+        name = self.person().name
+        if kept.user != name or kept.state not in {JobState.STARTING, JobState.RUNNING}:
+            return None, {}
+        user = await self.hub_user(name)
+        listed = rows(await self.facts(name, user))
+        row = next((one for one in listed if one.job == kept.id), None)
+        return (row, self.links(name, row, user)) if row is not None else (None, {})
+
+
+# What a transition means to the job's person, by its reason; other reasons are shown as they are.
+STEPS = {
+    "queued": "It waits in the queue.",
+    "turn": "Its turn came.",
+    "admitted": "It may start.",
+    "changed": "Its person asked for something else.",
+    "pod-seen": "Its pod was made.",
+    "bound": "Its pod has a node.",
+    "pod-running": "Its pod runs.",
+    "running": "It runs.",
+    "deleted": "Its pod is being stopped.",
+    "gone": "Its pod is gone.",
+    "disappeared": "Its pod was found to be gone.",
+    "finished": "Its program has ended.",
+    "failed": "Its program has failed.",
+    "approval": "It waits for an approval.",
+    "approval-not-needed": "It needs no approval any more.",
+    "adopted": "Its pod was there already.",
+    "uncovered": "Nobody had let its pod in.",
+    "clock-set": "The clock was set.",
+    "interrupted": "Its start was broken off.",
+    "promise-broken": "What it was promised is not to be had any more.",
+    "turned-preemptible": "Others may stop it from now on.",
+    "guaranteed-again": "Nobody may stop it any more.",
+    "denied": "It was denied",
+    "approved": "It was approved",
+    "start-refused": "The Hub refused to start it.",
+    "start-failing": "The Hub could not start it, and is asked again later.",
+    "start-failed": "The Hub could not start it.",
+    "requeued": "It waits again, at its old place.",
+    "turn-over": "It could not be started in time, and waits again.",
+    "login": "The Hub wants a fresh login of its person.",
+    "logged-in": "Its person logged in again.",
+    "notice": "It was told that it has to leave.",
+    "notice-moved": "The time at which it has to leave was moved.",
+    "spared": "It may stay after all.",
+    "promised": "Others leave for it.",
+    "preempted": "It is stopped: others are entitled to its GPUs.",
+    "idle": "It is stopped: nobody used it.",
+    "lifetime": "It is stopped at the end of its lifetime.",
+    "cancelled": "It was cancelled.",
+    "replaced": "Another request took its place.",
+    "stopped-by-owner": "Its owner stops it.",
+    "stopped-by-another": "Somebody who may act on it stops it.",
+    "quota-lowered": "Its team has less quota now.",
+    "quota-raised": "Its team has its quota again.",
+    "start-lost": "Its start was lost.",
+    "never-seen": "No pod of it ever came.",
+    "not-created": "The cluster refused its pod.",
+    "not-started": "It could not be started.",
+    "found-again": "Its pod was found again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineStep:
+    """One transition, or something that Kubernetes tells of a pod."""
+
+    at: datetime
+    state: str
+    sentence: str
+    detail: str
+    pod: bool = False
+
+
+def detail_rows(
+    kept: JobHistory, titles: Mapping[str, str], teams: Mapping[str, str], priority: str
+) -> list[tuple[str, str]]:
+    """What is known of a job, by its name on the page; what is not known is left out."""
+    cores = f"{kept.cpu_milli / 1000:g} CPU {'core' if kept.cpu_milli == 1000 else 'cores'}"
+    cpu = f"{cores}, {units.size(kept.memory_bytes)} memory"
+    given = [
+        ("Template", titles.get(kept.template, kept.template)),
+        ("Owner", kept.user),
+        ("Team", teams.get(kept.team, kept.team)),
+        ("GPUs", gpus_text(kept.gpus_milli, kept.gpu_type) + (", preemptible" if kept.preemptible else "")),
+        ("CPU and memory", cpu),
+        ("Priority", priority),
+        ("Waits again after it was stopped for others", "yes" if kept.requeue else "no"),
+        ("Nodes", ", ".join(node for node in kept.nodes if node)),
+        ("Pods", ", ".join(kept.pods)),
+        ("Job", kept.id),
+    ]
+    return [(name, value) for name, value in given if value]
+
+
+def time_rows(kept: JobHistory) -> list[tuple[str, datetime]]:
+    """When it was asked for, began and ended, as far as that has happened."""
+    given = (("Asked for", kept.submitted), ("Started", kept.started), ("Ended", kept.ended))
+    return [(name, at) for name, at in given if at is not None]
+
+
+def status_sentence(kept: JobHistory, why: str, now: datetime, last: str = "", happened: str = "") -> str:
+    """The one sentence about where it stands; ``last`` is the detail of its last event.
+
+    ``happened``: the latest that Kubernetes told of its pods, while it starts.
+    """
+    if kept.state is JobState.ENDED:
+        return end_sentence(kept.reason, last, kept.stop)
+    if kept.stop is not None:
+        return kept.stop.message
+    if kept.notice is not None:
+        return f"It has to leave for others {moment(kept.notice, now)}."
+    return why or progress_sentence(kept.state, None, happened)
+
+
+def timeline(
+    events: Iterable[JobTransition], happened: Iterable[PodEventMessage], *, all_details: bool
+) -> list[TimelineStep]:
+    """Its transitions and what happened to its pods, the latest first.
+
+    Details may name others' jobs: ``all_details`` is for who may see these.
+    """
+    found = [
+        TimelineStep(
+            one.at,
+            one.state.value,
+            STEPS.get(one.reason, one.reason),
+            one.detail if all_details or one.reason in TOLD else "",
+        )
+        for one in events
+    ]
+    found += [
+        TimelineStep(one.at, "", one.sentence, f"{one.count} times" if one.count > 1 else "", pod=True)
+        for one in happened
+    ]
+    return sorted(found, key=lambda step: step.at)[::-1]

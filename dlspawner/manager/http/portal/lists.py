@@ -1,0 +1,250 @@
+"""The portal's pages of what is everybody's, and of administrators.
+
+GET  queue      what waits: places, reasons
+GET  cluster    GPU types and nodes, before one starts a job
+GET  teams      members, admins, quotas and use; of a team admin their teams, of a Hub admin all
+GET  all        every job that its reader may see, ended ones too, with filters: for most people their own
+
+What teams may use and use now, as the portal's bars say it. PURE.
+
+The queue as the portal shows it. PURE.
+
+Everybody sees that a job waits, where, for which team, how large and since when: that is what says how long one's own
+may take. Whose it is and why exactly it waits is for who may see the job (`access`): a sentence may say how many jobs
+its person has. Others read the kind of reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dlspawner.clients.hub import HubClient, HubError
+from dlspawner.core.config import DEFAULT_TEAM, Team
+from dlspawner.core.decisions import Reason
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.launch.options import usable_templates
+from dlspawner.core.scheduling import queue, usage_report
+from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
+from dlspawner.core.scheduling.estimates import Estimate
+from dlspawner.manager.http.api import base
+from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
+from dlspawner.manager.http.portal.base import PortalPage, quota_shares
+from dlspawner.manager.model.access import AccessRight, Viewer
+from dlspawner.manager.model.job_history import JobCursor, JobHistory, end_sentence, gpus_text, size_text
+
+PER_PAGE = 50
+NO_GPUS = "-"  # as a GPU type, of the choices of a form in which an empty one is any
+_MEMBERS = 200  # that are named
+_QUESTIONS = 10  # that the Hub is asked at one time for one page
+
+
+class QueuePage(PortalPage):
+    """In the order in which it is looked at; one's own jobs first."""
+
+    def get(self) -> None:
+        self.person()
+        viewer, desk, begin = self.viewer(AccessRight.SEE), self.admission(), self.begin()
+        world, now = desk.store.cluster_state, desk.store.now()
+        order = queue.order(world, now)
+        looks = desk.explainer
+        telling = QueuedReason(
+            lambda job: looks.why(job, now), lambda job: looks.reason(job, now), lambda job: looks.estimate(job, now)
+        )
+        mine = [job for job in order if job.user == viewer.name] if not begin else []
+        shown = order[begin : begin + PER_PAGE]
+        self.show_page(
+            "queue.html",
+            mine=queued_rows(world, now, viewer, mine, telling),
+            waiting=queued_rows(world, now, viewer, shown, telling),
+            count=len(order),
+            begin=begin,
+            older=begin + PER_PAGE if begin + PER_PAGE < len(order) else None,
+            newer=max(0, begin - PER_PAGE) if begin else None,
+        )
+
+    def begin(self) -> int:
+        """How many are on the pages before."""
+        text = self.get_query_argument("from", "0")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
+
+
+class ClusterPage(PortalPage):
+    """What is free, and what is closed."""
+
+    def get(self) -> None:
+        self.person()
+        book = self.admission().store
+        nodes = usage_report.node_statuses(book.cluster_state)
+        kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
+        self.show_page(
+            "cluster.html",
+            kinds=kinds,
+            nodes=nodes,
+            closed=[node for node in nodes if node.state != "ready"],
+            titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
+        )
+
+
+class TeamsPage(PortalPage):
+    """The teams that somebody administers."""
+
+    async def get(self) -> None:
+        self.person()
+        viewer, world = self.viewer(AccessRight.SEE), self.admission().store.cluster_state
+        known = world.teams
+        if not viewer.all and not viewer.teams:
+            raise HttpProblem(404, NOTHING_HERE)
+        every = known.teams if known.named(DEFAULT_TEAM) else (*known.teams, Team(DEFAULT_TEAM))
+        teams = [team for team in every if viewer.administers(team.name)]
+        hub, places = self.leader().hub, asyncio.Semaphore(_QUESTIONS)
+        members = await asyncio.gather(*(self._members(team, hub, places) for team in teams))
+        self.show_page(
+            "teams.html",
+            teams=[(team, there, quota_shares(world, (team,))) for team, there in zip(teams, members, strict=True)],
+            most=_MEMBERS,
+        )
+
+    @staticmethod
+    async def _members(team: Team, hub: HubClient, places: asyncio.Semaphore) -> list[str] | None:
+        """Who is in it; ``None`` where the Hub does not tell."""
+        try:
+            async with places:
+                group = await hub.group(team.name)
+        except HubError:
+            return None
+        return sorted({*(group or ()), *team.members})
+
+
+class AllJobsPage(PortalPage):
+    """Jobs of all that the reader reaches, ended ones too, the newest first; for most people their own."""
+
+    async def get(self) -> None:
+        self.person()
+        viewer, acting = self.viewer(AccessRight.SEE), self.leader()
+        self.admission()
+        given = {
+            name: [self.get_query_argument(name)]
+            for name in (*base.FILTERS, "cursor")
+            if self.get_query_argument(name, "")
+        }
+        asked = {**given, "gpu_type": [""]} if given.get("gpu_type") == [NO_GPUS] else given
+        try:
+            wanted, after = base.read_filter(asked), base.read_after(asked)
+        except base.InvalidQuery as wrong:
+            self._show(viewer, [], given, 422, problem=str(wrong))
+            return
+        found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
+        last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
+        older = base.cursor(JobCursor(last.submitted, last.id)) if last else ""
+        shown = found[:PER_PAGE]
+        how = await acting.ledger.end_details(shown)
+        ends = {
+            kept.id: end_sentence(kept.reason, how.get(kept.id, ""), kept.stop)
+            for kept in shown
+            if kept.state is JobState.ENDED
+        }
+        self._show(viewer, shown, given, ends=ends, older=older)
+
+    def _show(
+        self, viewer: Viewer, jobs: Sequence[JobHistory], given: base.Given, code: int = 200, **more: object
+    ) -> None:
+        settings = self.leader().settings
+        titles, groups = settings.teams.titles, self.person().groups
+        own = settings.teams.team_of(viewer.name, tuple(groups))
+        names = {team.name for team in own}
+        offered = settings.templates if viewer.all else usable_templates(settings.templates, own)
+        self.show_page(
+            "all_jobs.html",
+            code,
+            jobs=jobs,
+            people=viewer.all or bool(viewer.teams),
+            choices={name: title for name, title in titles.items() if viewer.all or name in names},
+            given={name: values[0] for name, values in given.items()},
+            states=[base.LIVE, *(state.value for state in JobState)],
+            kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
+            teams=titles,
+            templates={one.name: one.title for one in settings.templates},
+            offered=[(one.name, one.title) for one in offered],
+            gpus=gpus_text,
+            **more,
+        )
+
+
+# What others read of a reason; the words are about the job, never about its person.
+REASONS = {
+    Reason.TEAM_QUOTA: "its team's quota is in use",
+    Reason.BORROW_LIMIT: "its team borrows as much as it may",
+    Reason.NO_FIT: "no node has room for it now",
+    Reason.BLOCKED_BY_EARLIER: "it lets one pass that has waited for longer",
+    Reason.VICTIMS_TERMINATING: "it waits for jobs that are leaving",
+    Reason.PREEMPTION: "it waits for jobs that are leaving",
+    Reason.ADMITTED: "its turn comes any moment",
+    Reason.TEAM_CAP: "its team has as many jobs as it may",
+}
+OTHERWISE = "a limit that is its own"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """One job that waits. ``who``, ``server`` and ``job`` are empty for who may not know."""
+
+    place: int
+    of: int
+    team: str
+    size: str
+    preemptible: bool
+    submitted: datetime
+    why: str
+    estimate: Estimate | None = None
+    mine: bool = False
+    who: str = ""
+    server: str = ""
+    job: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.server or "default server"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedReason:
+    """Where reasons come from: the sentence for who may read it, and the kind and the estimate for everybody."""
+
+    sentence: Callable[[Job], str]
+    kind: Callable[[Job], Reason]
+    estimate: Callable[[Job], Estimate | None] = lambda _: None
+
+
+def queued_rows(
+    world: ClusterState, now: datetime, viewer: Viewer, jobs: Sequence[Job], telling: QueuedReason
+) -> tuple[QueuedRow, ...]:
+    """These jobs, as this reader may see them."""
+    return tuple(_one(world, now, viewer, job, telling) for job in jobs)
+
+
+def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: QueuedReason) -> QueuedRow:
+    mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
+    team = world.team(job.team)
+    kind = telling.kind(job)
+    return QueuedRow(
+        place=queue.position(job, world, now),
+        of=sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values()),
+        team=(team.title or team.name) if team else job.team,
+        size=size_text(job),
+        preemptible=job.preemptible,
+        submitted=job.submitted,
+        why=telling.sentence(job) if mine or (knows and kind in REASONS) else _neutral(kind),
+        estimate=telling.estimate(job),
+        mine=mine,
+        who=job.user if knows else "",
+        server=job.server if knows else "",
+        job=job.id if knows else "",
+    )
+
+
+def _neutral(kind: Reason) -> str:
+    words = REASONS.get(kind, OTHERWISE)
+    return f"{words[0].upper()}{words[1:]}."

@@ -1,0 +1,83 @@
+"""The page of a job's log: which container and run, the words that are searched for, and the text.
+
+GET  jobs/{id}/log    for the job's owner and the admins of its team; with ``download`` the text alone, as a file
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import urlencode
+
+from dlspawner.manager.http.api import base
+from dlspawner.manager.http.api.logs import NOT_YOURS, LogQuery, read_log, read_log_query
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
+from dlspawner.manager.http.portal.base import PortalPage
+from dlspawner.manager.logs.reader import ContainerRun, LogText, choose
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.job_history import JobHistory
+
+TAILS = (200, 1000, 5000, 0)
+EVERY_SECONDS = 10  # between two looks at a log that goes on
+_QUIET_SECONDS = 300  # and at one that does not
+_MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
+
+
+class LogPage(PortalPage):
+    """The page itself."""
+
+    async def get(self, job: str) -> None:
+        kept, wish = await self._wanted(job)
+        shelf = self.leader().log_reader
+        if shelf is None:
+            raise HttpProblem(503, NOT_YET)
+        runs = await shelf.runs(job)
+        run = choose(runs, wish.container, wish.pod, wish.run, wish.previous)
+        found, body = await read_log(shelf, self.person().name, run, wish) if run is not None else (LogText(), "")
+        if run is not None and self.get_query_argument("download", ""):
+            self._give(job, run, body)
+            return
+        goes_on = run is not None and run.running and not wish.search
+        self.show_page(
+            "job_log.html",
+            job=kept,
+            wish=wish,
+            runs=list(enumerate(runs)),
+            run=run,
+            tails=TAILS,
+            note=found.note,
+            body=body[-_MOST_SHOWN:],
+            more=len(body) > _MOST_SHOWN,
+            printed=bool(found.body),
+            goes_on=goes_on,
+            file=f"?{self._query(run, wish)}" if run is not None else "",
+            every=EVERY_SECONDS if goes_on else _QUIET_SECONDS,
+        )
+
+    async def _wanted(self, job: str) -> tuple[JobHistory, LogQuery]:
+        self.person()
+        kept = await self.kept(job)
+        if not self.viewer(AccessRight.SEE).reads(kept.user, kept.team):
+            raise HttpProblem(403, NOT_YOURS)
+        given = {name: self.get_query_arguments(name, strip=False) for name in self.request.query_arguments}
+        try:
+            return kept, _chosen(read_log_query(given, "log", "download"), given.get("log", [""])[-1])
+        except base.InvalidQuery as problem:
+            raise HttpProblem(422, str(problem)) from None
+
+    def _give(self, job: str, run: ContainerRun, body: str) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("Content-Disposition", f'attachment; filename="{job}-{run.container}-{run.number}.log"')
+        self.finish(body)
+
+    def _query(self, run: ContainerRun, wish: LogQuery) -> str:
+        named = {"pod": run.key[0], "container": run.container, "run": run.number, "search": wish.search}
+        return urlencode({**named, "tail": 0, "download": 1})
+
+
+def _chosen(wish: LogQuery, log: str) -> LogQuery:
+    """With what the page's list says: a pod's uid, a container and a run."""
+    pod, _, rest = log.partition("/")
+    container, _, run = rest.partition("/")
+    if not (run.isascii() and run.isdecimal() and len(run) < 8):
+        return wish
+    return replace(wish, pod=pod, container=container, run=int(run))

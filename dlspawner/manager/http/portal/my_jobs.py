@@ -1,0 +1,513 @@
+"""The page of one's own jobs and its buttons.
+
+    GET   .                  my jobs, and my teams' quota; with `stopped`, a job, what has become of that
+    GET   new                the Hub's form for the `server` that is named: where a form without JavaScript leads to
+    POST  start              the job in the form starts again with its options; without one: those that the Hub keeps.
+                             Of others for administrators of the Hub, as REST's `requeue`
+    POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
+    POST  jobs/{id}/stop     the end of a job, for whoever may act on it
+    POST  jobs/{id}/keep     *keep alive*, for its owner
+
+A button is answered by a redirect to a page that says what has happened; what the Hub refuses is said in its words.
+
+A person's jobs as the portal lists them, one row a server. PURE.
+
+What runs and waits is in the book, which servers there are is the Hub's to say, and how the last job of one that is
+stopped ended was written down. Where the Hub does not answer, the book's jobs are all that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from urllib.parse import urljoin
+
+from dlspawner.clients.hub import HubError, HubRejected, HubServer, HubUser
+from dlspawner.core import naming
+from dlspawner.core.config import Team
+from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.estimates import Estimate
+from dlspawner.core.scheduling.limits import BLOCKED
+from dlspawner.core.template import Endpoint, EndpointProtocol
+from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.cluster.termination import JobEnder
+from dlspawner.manager.db.jobs import LastEnd
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api import start_jobs
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.api.start_jobs import JobStarter, StartRequest, check_may_start
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
+from dlspawner.manager.http.portal.base import JOB_ID, NO_JOB, PortalPage, quota_shares
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.job_history import (
+    ENDING,
+    GOING,
+    NO_NAME,
+    JobHistory,
+    end_sentence,
+    is_server_name,
+    progress_sentence,
+    request_text,
+)
+from dlspawner.manager.model.notice import CannotKeep
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobRecord
+from dlspawner.ssh_config import vscode_link
+
+_STOPPED = {
+    JobState.STOPPING: "{} is being stopped. Its files are kept.",
+    JobState.ENDED: "{} has ended. Its files are kept.",
+}
+NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not shown, and none can be started."
+
+
+class MyJobsPageBase(PortalPage):
+    """What the page and its buttons share."""
+
+    async def show_jobs(self, status: int = 200, **values: object) -> None:
+        """The page."""
+        person, desk = self.person(), self.admission()
+        user = await self.hub_user(person.name)
+        facts = await self.facts(person.name, user)
+        listed = rows(facts)
+        self.show_page(
+            "my_jobs.html",
+            status,
+            jobs=[(row, self.links(person.name, row, user)) for row in listed],
+            shares=quota_shares(desk.store.cluster_state, self._teams(person.name, user)),
+            trouble="" if user is not None else NO_HUB,
+            **{"path": "" if self.request.method == "GET" else self.manager.service.prefix, **values},
+        )
+
+    async def facts(self, name: str, user: HubUser | None) -> RowContext:
+        """What the rows of somebody's jobs are made of."""
+        acting, desk = self.leader(), self.admission()
+        settings, culler = acting.settings, acting.culler
+        # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
+        records = await self.on_disk(lambda book: latest(book.records, name))
+        jobs = [one.job for one in records.values()]
+        starting = [job.id for job in jobs if job.state is JobState.STARTING]
+        policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
+        return RowContext(
+            user=name,
+            titles={one.name: one.title for one in settings.templates},
+            servers=user.servers if user is not None else None,
+            records=records,
+            looks={
+                server: desk.explainer.explain(one, advises=False) for server, one in records.items() if one.is_pending
+            },
+            pods=culler.evidence.pods() if culler else {},
+            ended=await acting.ledger.last_ends(name),
+            teams=settings.teams.titles,
+            endpoints={one.name: one.endpoints for one in settings.templates},
+            happened=await acting.ledger.latest_pod_events(starting),
+            kept=frozenset(job for job, policy in policies if policy.window is not None),
+            recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
+            gateway=self.manager.ssh_target,
+            blocked=name in settings.teams.blocked,
+        )
+
+    def _teams(self, name: str, user: HubUser | None) -> tuple[Team, ...]:
+        groups = user.groups if user is not None else self.identity.groups if self.identity else frozenset()
+        return self.admission().store.cluster_state.teams.team_of(name, tuple(groups))
+
+    def links(self, name: str, row: ServerRow, user: HubUser | None) -> dict[str, str]:
+        """Where the ways into a job lead."""
+        server = user.servers.get(row.server) if user is not None else None
+        return {
+            "open": urljoin(self.manager.service.hub_host, server.url)
+            if server
+            else self.server_page(name, row.server),
+            "pending": self.hub("spawn-pending", name, row.server),
+            "form": self.hub("spawn", name, row.server),
+            "wait": page_path(self.manager.service.prefix, name, row.server),
+        }
+
+    async def start_server(self, server: str, options: dict[str, object] | None = None) -> bool:
+        """Ask the Hub for a start of one's own; whether it is ready at once. Its no is a sentence on the page."""
+        person, desk = self.person(), self.admission()
+        self.viewer(AccessRight.ACT)
+        begun = desk.store.now()
+        try:
+            return await self.leader().hub.start_server(person.name, server, options)
+        except HubRejected as no:
+            comes = desk.starting_or_pending(person.name, server) is not None
+            if comes and (no.is_there or desk.last_start_of(person.name, server, begun)):
+                return False  # it has its place in the queue; what was refused otherwise is not what waits there
+            raise HttpProblem(409 if no.status < 500 else 503, str(no)) from no
+        except HubError as problem:
+            raise HttpProblem(503, str(problem)) from problem
+
+    def follow(self, server: str) -> None:
+        """Go where the start is told of: to its place in the queue, or to the Hub."""
+        name = self.person().name
+        record = self.admission().starting_or_pending(name, server)
+        if record is not None and record.is_pending:
+            self.redirect(page_path(self.manager.service.prefix, name, server), status=303)
+        else:
+            self.redirect(self.hub("spawn-pending", name, server), status=303)
+
+
+class MyJobsPage(MyJobsPageBase):
+    """The page itself; where nothing is decided here, people have no other page than that of their keys."""
+
+    async def get(self) -> None:
+        if self.manager.leader is None:
+            self.redirect(f"{self.manager.service.prefix}keys")
+            return
+        await self.show_jobs(said=await self._said())
+
+    async def _said(self) -> str:
+        """What has become of the job that was to end; links may name any, so it says what is true of it now."""
+        person, job = self.person(), self.get_query_argument("stopped", "")
+        kept = (
+            await self.leader().ledger.visible_job(self.viewer(AccessRight.SEE), job) if JOB_ID.fullmatch(job) else None
+        )
+        if kept is None:
+            return ""
+        name = kept.server or "The default server"
+        return _STOPPED.get(kept.state, "").format(name if kept.user == person.name else f"{name} of {kept.user}")
+
+
+class NewJobPage(MyJobsPageBase):
+    """On the way from a name to the Hub's form, for browsers that make no address of it themselves."""
+
+    async def get(self) -> None:
+        person, server = self.person(), self.get_query_argument("server", "").strip().lower()
+        if not is_server_name(server):
+            await self.show_jobs(422, problem=NO_NAME, path=self.manager.service.prefix)
+            return
+        self.redirect(self.hub("spawn", person.name, server))
+
+
+class _Button(MyJobsPageBase):
+    """What is answered to a button."""
+
+    def get(self, *_: str) -> None:
+        self.back()  # somebody has loaded the address of a form
+
+    async def answer(self, problem: HttpProblem) -> None:
+        """The page with what was wrong."""
+        await self.show_jobs(problem.status_code, problem=problem.detail)
+
+
+class StartButton(_Button):
+    """*Start again*: the Hub kept the options, unless something else was asked for since."""
+
+    async def post(self) -> None:
+        server, job = (self.get_body_argument(name, "", strip=False) for name in ("server", "job"))
+        try:
+            kept = await self._checked(job, server) if job else None
+            if kept is not None and kept.user != self.person().name:
+                await self._start_for(kept)
+                return
+            await self.start_server(server)
+        except HubError as problem:
+            await self.answer(HttpProblem(503, str(problem)))
+            return
+        except HttpProblem as problem:
+            await self.answer(problem)
+            return
+        self.follow(server)
+
+    async def _checked(self, job: str, server: str) -> JobHistory:
+        """The job, if it can start again as what it was, and whoever asks may start it."""
+        self.person()
+        kept = await self.kept(job)
+        if kept.server != server:
+            raise HttpProblem(404, NO_JOB)
+        check_may_start(self.leader(), self.viewer(AccessRight.ACT), kept.user)
+        await start_jobs.check_restart(self.leader(), kept)
+        return kept
+
+    async def _start_for(self, kept: JobHistory) -> None:
+        """Somebody else's job: its new one has a page, and where the Hub shows its start is only its person's."""
+        acting = self.leader()
+        starter = JobStarter(self.admission(), acting.ledger, acting.hub, self.manager.service.prefix)
+        _, new = await starter.start(StartRequest(kept.user, kept.server, None))
+        self.back(f"jobs/{(new or kept).id}")
+
+
+class TensorBoardButton(_Button):
+    """On the log directory of a job that runs, with what the Hub's home page would ask for."""
+
+    async def post(self) -> None:
+        of = self.get_body_argument("server", "", strip=False)
+        try:
+            name = await self._open(of)
+        except HttpProblem as problem:
+            await self.answer(problem)
+            return
+        self.follow(name)
+
+    async def _open(self, of: str) -> str:
+        person = self.person()
+        row = next((one for one in rows(await self.facts(person.name, None)) if one.server == of), None)
+        if row is None or not row.shows_logs:
+            raise HttpProblem(404, "This job has no log directory that a TensorBoard could show.")
+        name = naming.tensorboard_server(of)
+        user = await self.hub_user(person.name)
+        server = user.servers.get(name) if user is not None else None
+        if server is None or not (server.ready or server.pending):
+            await self.start_server(name, self._options(row))
+        return name
+
+    def _options(self, row: ServerRow) -> dict[str, object]:
+        """A team is told where the template offers it: logs may lie in the data of the team that pays for the job."""
+        board, record = self.leader().settings.template(TENSORBOARD), self.admission().store.records.get(row.job)
+        offers = board is not None and board.option("team") is not None
+        team = {"team": record.job.team} if offers and record is not None else {}
+        return {"template": TENSORBOARD, "log_dir": row.log_dir, **team}
+
+
+class StopButton(_Button):
+    """The end of a job that runs, starts or waits."""
+
+    async def post(self, job: str) -> None:
+        record = self.record(job, AccessRight.ACT)
+        ender = JobEnder(self.admission().store, self.leader().hub)
+        try:
+            await ender.end(record, self.person().name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.back(stopped=job)
+
+
+class KeepJobButton(_Button):
+    """A job goes on although nobody uses it."""
+
+    async def post(self, job: str) -> None:
+        record, culler = self.record(job, AccessRight.ACT), self.leader().culler
+        if record.job.user != self.person().name:
+            raise HttpProblem(403, "Only its owner can keep a job running.")
+        if culler is None:
+            raise HttpProblem(503, NOT_YET)
+        try:
+            said = await culler.keep_alive(job)
+        except CannotKeep as problem:
+            await self.answer(HttpProblem(409, str(problem)))
+            return
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        await self.show_jobs(said=said)
+
+
+TENSORBOARD = "tensorboard"
+NOT_READY = "It runs, and its program does not answer yet."
+
+
+class ServerState(Enum):
+    """The state of a server in a person's words; the order is that of the list."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    WAITING = "waiting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+_ORDER = list(ServerState)
+_BY_STATE = {
+    JobState.STARTING: ServerState.STARTING,
+    JobState.RUNNING: ServerState.RUNNING,
+    JobState.STOPPING: ServerState.STOPPING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PortLink:
+    """A way in that is no SSH: for other pods, and through SSH where the job has that."""
+
+    name: str
+    protocol: str
+    port: int
+    forward: Forward | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRow:
+    """One server. ``since``: of the state; ``kept``: it would be stopped for being unused, so it can be kept alive."""
+
+    server: str
+    state: ServerState
+    template: str = ""
+    summary: str = ""
+    sentence: str = ""
+    job: str = ""
+    since: datetime | None = None
+    position: int = 0
+    estimate: Estimate | None = None  # of its start, while it waits
+    ssh: str = ""
+    is_recorded: bool = False  # what terminals show that come in by ssh
+    vscode: str = ""
+    ports: tuple[PortLink, ...] = ()
+    log_dir: str = ""
+    shows_logs: bool = False  # whether a TensorBoard can show its log directory
+    is_ready: bool = False
+    kept: bool = False
+    asks: bool = False  # whether it waits for somebody's approval
+    has_run: bool = False  # whether its last job had a pod, so that there may be a log
+
+    @property
+    def title(self) -> str:
+        return self.server or "default server"
+
+    @property
+    def can_stop(self) -> bool:
+        return bool(self.job) and self.state not in {ServerState.STOPPING, ServerState.STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """What the rows of one person are made of."""
+
+    user: str
+    titles: Mapping[str, str]  # of templates, by name
+    servers: Mapping[str, HubServer] | None  # None: the Hub does not answer
+    records: Mapping[str, JobRecord]  # what has not ended, by server
+    looks: Mapping[str, QueueStatus]  # of those that wait, by server
+    pods: Mapping[str, naming.PodIdentity]  # by uid
+    ended: Mapping[str, LastEnd]  # the last one of each server
+    teams: Mapping[str, str]  # titles by name
+    endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
+    happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
+    kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
+    recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
+    gateway: Target | None = None
+    blocked: bool = False  # whether they may not start jobs at all
+
+
+def latest(records: Mapping[str, JobRecord], user: str) -> dict[str, JobRecord]:
+    """What has not ended of one person, by server: of two what does not leave, or came later."""
+    found: dict[str, JobRecord] = {}
+    for record in records.values():
+        job = record.job
+        if job.user != user or job.id.startswith(EXTERNAL_POD_PREFIX):
+            continue
+        other = found.get(job.server)
+        if other is None or _freshness(record) > _freshness(other):
+            found[job.server] = record
+    return found
+
+
+def _freshness(record: JobRecord) -> tuple[bool, datetime]:
+    return (record.job.state is not JobState.STOPPING, record.job.submitted)
+
+
+def rows(facts: RowContext) -> tuple[ServerRow, ...]:
+    """The list: what runs first, then by name.
+
+    A server that the Hub has and that never had a job is none: somebody only looked at its form, or was refused.
+    """
+    servers = facts.servers or {}
+    names = {name for name, one in servers.items() if name in facts.ended or not one.stopped}
+    found = [_row(facts, name, servers.get(name)) for name in names | set(facts.records)]
+    return tuple(sorted(found, key=lambda row: (_ORDER.index(row.state), row.server)))
+
+
+def _row(facts: RowContext, name: str, server: HubServer | None) -> ServerRow:
+    record = facts.records.get(name)
+    if record is not None:
+        return _live(facts, record, server)
+    return _without_job(facts, name, server)
+
+
+def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> ServerRow:
+    job, pod = record.job, facts.pods.get(record.pod_uid or "")
+    state = ServerState.WAITING if record.is_pending else _BY_STATE.get(job.state, ServerState.WAITING)
+    look = facts.looks.get(job.server)
+    runs = state is ServerState.RUNNING
+    is_late = runs and server is not None and server.pending == "spawn"
+    is_ready = runs and (server is None or server.ready) and not is_late
+    says = NOT_READY if is_late else _says(record, look, facts.happened)
+    command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
+    return ServerRow(
+        server=job.server,
+        state=state,
+        template=job.template,
+        summary=_summary(facts, job),
+        sentence=BLOCKED if facts.blocked and state is ServerState.WAITING else says,
+        job=job.id,
+        since=job.started if runs else None if state is ServerState.STOPPING else job.submitted,
+        position=look.position if look and look.state == "queued" and not facts.blocked else 0,
+        estimate=look.estimate if look and not facts.blocked else None,
+        ssh=command if runs else "",
+        is_recorded=job.team in facts.recorded,
+        vscode=vscode_link(job.server) or "" if runs and command else "",
+        ports=_ports(facts, job, has_ssh=bool(command)) if runs else (),
+        log_dir=pod.log_dir or "" if pod else "",
+        shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),
+        is_ready=is_ready,
+        kept=runs and job.id in facts.kept,
+        asks=job.state is JobState.PENDING_APPROVAL,
+    )
+
+
+def _says(record: JobRecord, look: QueueStatus | None, happened: Mapping[str, str]) -> str:
+    job = record.job
+    if record.stop is not None:
+        return record.stop.message
+    if job.state is JobState.LOGIN_REQUIRED:
+        return "Its turn came, and the Hub wants you to log in again before it starts."
+    if record.awaiting_start:
+        return "Its turn has come: it is being started."
+    if look is not None and job.state is JobState.PENDING_APPROVAL:
+        return f"It waits for an approval. {look.sentence}"
+    if look is not None and look.state == "queued":
+        of = f" of {look.waiting} that wait for the same" if look.waiting > 1 else ""
+        return f"Number {look.position} in the queue{of}. {look.sentence}".strip()
+    return progress_sentence(job.state, None, happened.get(job.id, ""))
+
+
+def _without_job(facts: RowContext, name: str, server: HubServer | None) -> ServerRow:
+    """A server of the Hub's without a job that we know: it is stopped, or about to be one."""
+    last = facts.ended.get(name)
+    template = _text(server.user_options.get("template")) if server else ""
+    state, is_ready, sentence = ServerState.STOPPED, False, ""
+    if server is not None and not server.stopped:
+        state = {"spawn": ServerState.STARTING, "stop": ServerState.STOPPING}.get(
+            server.pending or "", ServerState.RUNNING
+        )
+        is_ready = server.ready
+        sentence = {ServerState.STARTING: GOING, ServerState.STOPPING: ENDING}.get(state, "")
+    stopped = state is ServerState.STOPPED
+    return ServerRow(
+        server=name,
+        state=state,
+        template=template,
+        summary=facts.titles.get(template, template),
+        sentence=end_sentence(last.reason, last.detail, last.stop) if last and stopped else sentence,
+        job=last.job if last and stopped else "",
+        since=last.at if last and stopped else None,
+        has_run=bool(last and stopped and last.has_run),
+        is_ready=is_ready,
+    )
+
+
+def _ports(facts: RowContext, job: Job, *, has_ssh: bool) -> tuple[PortLink, ...]:
+    gateway = facts.gateway if has_ssh else None
+    return tuple(
+        PortLink(
+            one.name,
+            one.protocol.value,
+            one.port,
+            forward(facts.user, job.server, gateway, one) if gateway else None,
+        )
+        for one in facts.endpoints.get(job.template, ())
+        if one.protocol is not EndpointProtocol.SSH
+    )
+
+
+def _summary(facts: RowContext, job: Job) -> str:
+    words = (facts.titles.get(job.template, job.template), request_text(job, facts.teams.get(job.team, job.team)))
+    return ", ".join(word for word in words if word)
+
+
+def _shows_logs(facts: RowContext, template: str, log_dir: str | None) -> bool:
+    return bool(log_dir) and TENSORBOARD in facts.titles and template != TENSORBOARD
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,168 @@
+"""The page of a job that waits, for its owner and for administrators: why, which place, what would start at once.
+
+    GET   wait/{user}/{server}          the page; leads to the job when that has started
+    POST  wait/{user}/{server}/cancel   end the request, wherever it is on its way
+    POST  wait/{user}/{server}/go-on    after a fresh login
+
+Whoever else asks gets what is said of an address that is not there. The page works without JavaScript, and looks again
+by itself; with it, only what has changed is replaced.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from dlspawner.clients.hub import HubClient, HubError, HubIdentity
+from dlspawner.core.job import JobState
+from dlspawner.core.units import counted
+from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.http.api.base import owner, page_path
+from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, STALE_PAGE, HttpProblem, PageHandler
+from dlspawner.manager.http.portal.base import notices_for
+from dlspawner.manager.model import notice as notice_model
+from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.state.lifecycle import log_in
+
+# What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
+_ENDS = {
+    "denied": "The request was denied",
+    "cancelled": "The request was cancelled.",
+    "replaced": "Another request for the same server has taken its place.",
+    "start-refused": "Its turn came, and the Hub refused to start it:",
+    "start-failed": "Its turn came, and the Hub could not start it: its administrator finds why in the Hub's log.",
+    "no-server": "Its turn came, and the Hub has no such server any more.",
+    "runs-already": "Its turn came, and the server ran already.",
+    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
+    "not-created": "Its turn came, and the cluster refused it:",
+    "never-seen": "It was being started, and no pod of it ever came. Start it again.",
+}
+
+_SAID_HERE = frozenset(
+    {notice_model.NoticeKind.LOGIN_REQUIRED, notice_model.NoticeKind.CANNOT_START, notice_model.NoticeKind.DENIED}
+)
+_WITH_DETAIL = frozenset({"start-refused", "not-created", "denied"})
+
+
+class PendingPageBase(PageHandler):
+    """What the page and its buttons share."""
+
+    def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
+        """Who looks, or does something, if they may."""
+        if self.identity is None:
+            raise HttpProblem(403, STALE_PAGE)
+        return owner(self, user, right)
+
+    def deciding(self) -> tuple[AdmissionService, HubClient]:
+        acting = self.manager.leader
+        if acting is None:
+            raise HttpProblem(404, NOTHING_HERE)
+        if acting.admission is None:
+            self.set_header("Refresh", "5")
+            raise HttpProblem(503, NOT_YET)
+        return acting.admission, acting.hub
+
+    def desk(self) -> AdmissionService:
+        return self.deciding()[0]
+
+    def page(self, user: str, server: str) -> str:
+        return page_path(self.manager.service.prefix, user, server)
+
+    def hub(self, path: str, user: str, server: str) -> str:
+        service = self.manager.service
+        parts = (path, quote(user, safe="@"), *((quote(server, safe=""),) if server else ()))
+        return f"{service.hub_host}{service.base_url}hub/{'/'.join(parts)}"
+
+
+class PendingPage(PendingPageBase):
+    """The page itself."""
+
+    async def get(self, user: str, server: str) -> None:
+        self.look_as(user)
+        desk = self.desk()
+        record = desk.starting_or_pending(user, server)
+        if record is not None:
+            lost = not record.is_pending and not await self._is_going(user, server)
+            if lost or record.is_pending:
+                self._show(user, server, look=desk.explainer.explain(record), lost=lost)
+                return
+        lives = [
+            one.job.state for one in desk.store.records.values() if (one.job.user, one.job.server) == (user, server)
+        ]
+        if JobState.STARTING in lives or JobState.RUNNING in lives:
+            self.redirect(self.hub("spawn-pending", user, server))
+            return
+        last = await desk.last_event(user, server)
+        if last is None:
+            raise HttpProblem(404, NOTHING_HERE)
+        reason, detail = last
+        sentence = _ENDS.get(reason, "It does not wait any more.")
+        told = f"{sentence} {detail}" if detail and reason in _WITH_DETAIL else f"{sentence.rstrip(':.')}."
+        self._show(user, server, ended=told)
+
+    async def _is_going(self, user: str, server: str) -> bool:
+        """Whether the Hub is there and starts this server, so that its page says more than ours."""
+        acting = self.manager.leader
+        try:
+            found = await acting.hub.user(user) if acting is not None else None
+        except HubError:
+            return False
+        known = found.servers.get(server) if found is not None else None
+        return known is not None and bool(known.pending or known.ready)
+
+    def _show(
+        self, user: str, server: str, *, look: QueueStatus | None = None, ended: str = "", lost: bool = False
+    ) -> None:
+        alternatives = [
+            f"{counted(one.gpus)} of type {one.gpu_type}{', preemptible' if one.preemptible else ''}"
+            for one in (look.advice if look else ())
+        ]
+        team = self.desk().store.cluster_state.team(look.job.team) if look else None
+        self.show(
+            "wait.html",
+            look=look,
+            team=(team.title or team.name) if team else "",
+            ended=ended,
+            lost=lost,
+            server=server,
+            title=server or "Default server",
+            owner=user,
+            gpus=counted(look.job.request.gpus) if look and look.job.request.gpus else "",
+            alternatives=alternatives,
+            now=self.desk().store.now(),
+            page=self.page(user, server),
+            form_url=self.hub("spawn", user, server),
+            login_url=f"{self.manager.service.hub_host}{self.manager.service.base_url}hub/login?next="
+            + quote(self.page(user, server), safe=""),
+            every=4,
+            told=notices_for(self, besides=_SAID_HERE),
+        )
+
+
+class CancelButton(PendingPageBase):
+    """The button that ends it."""
+
+    async def post(self, user: str, server: str) -> None:
+        who = self.look_as(user, AccessRight.ACT)
+        desk, hub = self.deciding()
+        try:
+            found = await cancel_server_start(desk.store, hub, user, server, who.name)
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        if found is CancelResult.RUNS:
+            raise HttpProblem(409, RUNS)
+        self.redirect(self.page(user, server), status=303)
+
+
+class StartAgainButton(PendingPageBase):
+    """The button after a fresh login."""
+
+    async def post(self, user: str, server: str) -> None:
+        self.look_as(user, AccessRight.ACT)
+        try:
+            await self.desk().store.transact(lambda turn: log_in(turn, user, server))
+        except NotLeader:
+            raise HttpProblem(503, NOT_YET) from None
+        self.redirect(self.page(user, server), status=303)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jupyterhub._data import DATA_FILES_PATH
+
+_ICONS = "components/@fortawesome/fontawesome-free"
+_PATHS = (
+    "css/style.min.css",
+    f"{_ICONS}/css/fontawesome.css",  # which the style sheet imports
+    f"{_ICONS}/css/solid.css",
+    f"{_ICONS}/webfonts/fa-solid-900.woff2",
+    "favicon.ico",
+    "components/bootstrap/dist/js/bootstrap.bundle.min.js",
+    "components/requirejs/require.js",
+    "components/jquery/dist/jquery.min.js",
+    "js/darkmode.js",
+)
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".ico": "image/x-icon", ".woff2": "font/woff2"}
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """``version`` is another one whenever the content is."""
+
+    kind: str
+    content: bytes
+    version: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """By their path below the Hub's static folder; less than a MiB. What this JupyterHub has not is not in it."""
+    folder = Path(DATA_FILES_PATH) / "static"
+    return {path: _read(folder / path) for path in _PATHS if (folder / path).is_file()}
+
+
+def _read(path: Path) -> StaticFile:
+    content = path.read_bytes()
+    return StaticFile(_KINDS[path.suffix], content, hashlib.sha256(content).hexdigest()[:16])

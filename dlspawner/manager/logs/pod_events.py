@@ -1,0 +1,175 @@
+"""Hears what Kubernetes tells of jobs' pods, and keeps it with the job: Kubernetes itself forgets it within an hour.
+
+What Kubernetes tells of a job's pods, in words for its person. PURE.
+
+What Kubernetes itself writes holds addresses, paths and sometimes credentials: it is read for facts and never quoted.
+An event of a kind that is not known here is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, WatchEvent
+from dlspawner.core import naming, pod_events
+from dlspawner.core.units import Manifest
+from dlspawner.manager.db import pod_events as pod_event_rows
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.logs.sources import LoggedContainer, PodLogSource, read_source
+from dlspawner.manager.model.job_history import PodEventMessage
+
+_MOST = 5000  # that wait to be written down, or for the pod that they are about to be known
+_PATIENCE = timedelta(seconds=60)
+_EVERY_SECONDS = 1.0
+_OF_PODS = "involvedObject.kind=Pod"
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    at: datetime
+    one: PodEventMessage
+    job: str | None  # which its pod was known to be then: it may be gone before this is written down
+
+
+@dataclass(slots=True)
+class PodEventCollector:
+    """What is heard in one epoch; `run` never ends by itself."""
+
+    cluster: KubernetesClient
+    ledger: JobRepository
+    epoch: int
+    namespaces: Sequence[str]
+    job_of: Callable[[str], str | None]
+    gpus: Callable[[], Collection[str]]
+    now: Callable[[], datetime]
+    _heard: dict[tuple[str, str], _Heard] = field(default_factory=dict)  # by pod and key
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for namespace in self.namespaces:
+                group.create_task(self._listen(namespace), name=f"hear of pods in {namespace}")
+            while True:
+                await asyncio.sleep(_EVERY_SECONDS)
+                await self._keep()
+
+    def observe(self, change: WatchEvent) -> None:
+        """A pod as the watch tells it: containers that have ended."""
+        if change.type in {"SYNCED", "DELETED"}:
+            return
+        if naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
+            source = read_source(change.object)
+            for container in source.containers:
+                if container.ended:
+                    self._hear(source.uid, ended(source, container, self.now()))
+
+    async def _listen(self, namespace: str) -> None:
+        async for change in self.cluster.watch(EVENTS, namespace, fields=_OF_PODS):
+            if change.type in {"ADDED", "MODIFIED"}:
+                found = read_event(change.object, self.gpus())
+                if found is not None:
+                    self._hear(str((change.object.get("involvedObject") or {}).get("uid") or ""), found)
+
+    def _hear(self, pod: str, one: PodEventMessage) -> None:
+        if len(self._heard) < _MOST:
+            self._heard[pod, one.key] = _Heard(self.now(), one, self.job_of(pod))
+
+    async def _keep(self) -> None:
+        """Write down what is heard of pods that are known to be jobs; others have a minute to become it."""
+        heard, now = self._heard, self.now()
+        known = [(job, said.one) for key, said in heard.items() if (job := said.job or self.job_of(key[0]))]
+        if not known:
+            self._heard = {key: said for key, said in heard.items() if now - said.at < _PATIENCE}
+            return
+        self._heard = {
+            key: said
+            for key, said in heard.items()
+            if not (said.job or self.job_of(key[0])) and now - said.at < _PATIENCE
+        }
+        try:
+            await self.ledger.write_as_leader(
+                self.epoch, lambda connection: pod_event_rows.write_pod_events(connection, known)
+            )
+        except DatabaseRejected:  # now or ever
+            log.exception("what happened to %d pods cannot be written down", len(known))
+        except DatabaseUnavailable as problem:
+            log.warning("what happened to pods is not written down yet: %s", problem)
+            self._heard = heard | self._heard
+
+
+_NODE = re.compile(r" to ([a-z0-9][a-z0-9.-]{0,252})$")
+_SENTENCES = {
+    "Pulling": "Its image is being fetched.",
+    "Pulled": "Its image is on the node.",
+    "FailedMount": "A volume of it cannot be mounted now.",
+    "FailedAttachVolume": "A volume of it cannot be brought to the node now.",
+    "FailedCreatePodSandBox": "The node cannot make its containers now.",
+    "Killing": "Its containers are told to end.",
+    "ExceededGracePeriod": "It did not end within its grace period, and was killed.",
+    "Evicted": "Its node was short of memory or disk space, and ended it.",
+    "Preempted": "The cluster gave its place to a pod of higher priority.",
+    "TaintManagerEviction": "Its node does not answer, or takes no jobs any more.",
+    "NodeNotReady": "Its node does not answer.",
+}
+_BACK_OFF = {
+    "pulling": "Its image cannot be fetched now; the node tries again.",
+    "restarting": "A container of it ends again and again; the node waits before it starts it once more.",
+}
+_ENDS = {
+    "OOMKilled": "used more memory than it may have, and was killed",
+    "ContainerCannotRun": "could not be run",
+    "StartError": "could not be started",
+    "Evicted": "was ended by its node",
+}
+
+
+def read_event(event: Manifest, gpus: Collection[str]) -> PodEventMessage | None:
+    """An event as the Kubernetes API tells it; ``None`` for what says nothing to a person."""
+    reason, message = str(event.get("reason") or ""), str(event.get("message") or "")
+    sentence = _sentence(reason, message, gpus)
+    at = _moment(event)
+    if sentence is None or at is None:
+        return None
+    count = event.get("count") or (event.get("series") or {}).get("count") or 1
+    return PodEventMessage(str(event["metadata"]["uid"])[:64], at, reason[:64], sentence, int(count))
+
+
+def ended(source: PodLogSource, container: LoggedContainer, now: datetime) -> PodEventMessage:
+    """The end of a container's run."""
+    key = hashlib.sha256(f"{source.uid}/{container.name}/{container.run}".encode()).hexdigest()[:40]
+    how = _ENDS.get(container.why)
+    if how is None:
+        how = "has ended" if container.code in {0, None} else f"ended with exit code {container.code}"
+    return PodEventMessage(key, now, container.why[:64] or "Ended", f"The container {container.name} {how}.")
+
+
+def _sentence(reason: str, message: str, gpus: Collection[str]) -> str | None:
+    if reason == "Scheduled":
+        node = _NODE.search(message)
+        return f"It was given a place on the node {node[1]}." if node else "It was given a place."
+    if reason == "FailedScheduling":
+        found = pod_events.explain_unschedulable(message, gpus)
+        return f"{found.cause}: {found.step}." if found else "No node takes it now."
+    if reason in {"BackOff", "Failed"}:
+        return next((said for word, said in _BACK_OFF.items() if word in message[:40]), None)
+    return _SENTENCES.get(reason)
+
+
+def _moment(event: Manifest) -> datetime | None:
+    for name in ("lastTimestamp", "eventTime", "firstTimestamp"):
+        value = (event.get("series") or {}).get("lastObservedTime") if name == "eventTime" else None
+        text = value or event.get(name)
+        if text:
+            try:
+                at = datetime.fromisoformat(str(text))
+            except ValueError:
+                continue
+            return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    return None

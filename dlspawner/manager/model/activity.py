@@ -1,0 +1,237 @@
+"""What the Manager remembers of the use of running jobs, between what it is told and what it judges.
+
+Kernels are told by the pod itself, SSH by the gateway, GPUs by Prometheus, HTTP by the Hub, which keeps that itself.
+The rest is kept in the database, so that a restart forgets no use. Whoever tells says how long ago something was: the
+clocks of pods and gateways are theirs. What nobody has seen counts as use:
+
+* A gateway tells all sessions that are open in every report, and of one that has ended until we have heard it. A
+  session that was open when its gateway was last heard may be in use as long as nothing is heard.
+* Nobody tells what came through a gateway that has ended before it was heard. When none was heard for a while, and
+  then another one is, the jobs with SSH were in use until then.
+* Samples of GPUs from before the job are another's; a gap in them is not filled (`core.idle.joined`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from dlspawner.clients.prometheus import JobMetrics
+from dlspawner.core.config import Culling
+from dlspawner.core.idle import (
+    SSH_REPORT_TIMEOUT,
+    Cause,
+    GpuUse,
+    JobActivity,
+    SentWarning,
+    gpu_use,
+    merge_samples,
+    report_timeout,
+)
+from dlspawner.core.job import Job
+
+_OFTEN = SSH_REPORT_TIMEOUT / 6  # that somebody has told of SSH is written down no more often
+_REMEMBERED = timedelta(days=1)  # by a gateway, of sessions that have ended and that nobody wanted to hear of
+Seconds = float | None  # how long ago; None for never
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRecord:
+    """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session,
+    ``ssh_by`` was the last one that told anything; ``watched`` is also when the clock was set."""
+
+    kernel_report: datetime | None = None
+    kernel_busy: datetime | None = None
+    ssh: datetime | None = None
+    ssh_open: bool = False
+    ssh_gateway: str = ""
+    ssh_report: datetime | None = None
+    ssh_by: str = ""
+    kept: datetime | None = None
+    log_writer_active: datetime | None = None
+    gpus: tuple[tuple[str, GpuUse], ...] = ()
+    warned: tuple[SentWarning, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SshSessionReport:
+    """A gateway's word on the sessions of one server."""
+
+    user: str
+    server: str
+    seconds: Seconds  # since the last byte
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedReports:
+    """What should be told of a job: its kernels, its SSH sessions. Nothing heard of that is not the same as no use."""
+
+    kernels: bool
+    ssh: bool
+
+
+@dataclass(slots=True)
+class ActivityStore:
+    """The facts of all running jobs; `changed` are those that are not written down yet."""
+
+    begun: datetime
+    facts: dict[str, ActivityRecord] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    _heard: dict[str, datetime] = field(default_factory=dict)
+
+    def of(self, job: str) -> ActivityRecord:
+        return self.facts.get(job) or ActivityRecord()
+
+    def put(self, job: str, facts: ActivityRecord) -> None:
+        if self.of(job) != facts:
+            self.facts[job] = facts
+            self.changed.add(job)
+
+    def forget(self, running: Iterable[str]) -> None:
+        """Keep only what is known of these jobs."""
+        known = set(running)
+        self.facts = {job: facts for job, facts in self.facts.items() if job in known}
+        self.changed &= known
+
+    def report_kernels(self, job: str, busy: bool, seconds: Seconds, now: datetime) -> None:
+        """A pod's word: whether a kernel is busy, and how long ago one was."""
+        facts = self.of(job)
+        last = now if busy else _ago(seconds, now)
+        self.put(job, replace(facts, kernel_report=now, kernel_busy=_latest(facts.kernel_busy, last)))
+
+    def report_ssh(self, gateway: str, told: Mapping[str, SshSessionReport], now: datetime) -> None:
+        """A gateway's word on all of its sessions, by job; what is not among them is closed."""
+        self._heard[gateway] = now
+        for job, session in told.items():
+            facts = self.of(job)
+            last = _latest(facts.ssh, _ago(session.seconds, now))
+            if session.open:
+                self.put(job, replace(facts, ssh=last, ssh_open=True, ssh_gateway=gateway))
+            elif facts.ssh_gateway in {gateway, ""}:
+                self.put(job, replace(facts, ssh=last, ssh_open=False, ssh_gateway=""))
+            else:
+                self.put(job, replace(facts, ssh=last))
+        for job, facts in tuple(self.facts.items()):
+            if not facts.ssh_open or job in told:
+                continue
+            if facts.ssh_gateway == gateway:
+                self.put(job, replace(facts, ssh_open=False, ssh_gateway=""))
+            elif now - self._last_heard(facts) > SSH_REPORT_TIMEOUT:  # another one is there and that one is not
+                self.put(job, replace(facts, ssh=now, ssh_open=False, ssh_gateway=""))
+
+    def confirm_ssh_reports(self, gateway: str, jobs: Iterable[Job], now: datetime, culling: Culling) -> None:
+        """A gateway has told of all of its sessions; `jobs` are those that people can log in to."""
+        for job in jobs:
+            facts = self.of(job.id)
+            last = facts.ssh_report or job.started or now
+            if facts.ssh_report is not None and now - last < _OFTEN:
+                continue
+            unseen = now - last > (_REMEMBERED if facts.ssh_by == gateway else report_timeout(culling))
+            ssh = now if unseen else facts.ssh
+            self.put(job.id, replace(facts, ssh=ssh, ssh_report=now, ssh_by=gateway))
+
+    def report_gpus(self, job: Job, found: Mapping[str, JobMetrics], culling: Culling) -> None:
+        """New samples of the GPUs of a job's pod."""
+        facts, started = self.of(job.id), job.started
+        known = dict(facts.gpus)
+        for name, metrics in found.items():
+            own = [sample for sample in metrics.samples if started is None or sample[0] >= started]
+            use = merge_samples(known.get(name), gpu_use(own, culling, metrics.memory_bytes), culling)
+            if use is not None:
+                known[name] = use
+        if known:
+            newest = max(use.last for use in known.values())
+            fresh = {name: use for name, use in known.items() if newest - use.last <= culling.metrics_age}
+            if len(fresh) >= job.request.gpus // 1000:
+                known = fresh  # a GPU that the pod no longer has
+            self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
+
+    def activity(
+        self, job: Job, http: datetime | None, now: datetime, culling: Culling, tells: ExpectedReports
+    ) -> JobActivity:
+        """All that is known of a job's use."""
+        facts = self.of(job.id)
+        ssh = facts.ssh
+        if facts.ssh_open and now - self._last_heard(facts) > report_timeout(culling):
+            ssh = now
+        return JobActivity(
+            started=job.started or now,
+            http=http,
+            tells_kernels=tells.kernels,
+            kernel_busy=facts.kernel_busy,
+            kernel_report=facts.kernel_report,
+            tells_ssh=tells.ssh,
+            ssh_report=facts.ssh_report,
+            ssh=ssh,
+            ssh_open=facts.ssh_open,
+            gpu_count=job.request.gpus // 1000,
+            gpus=tuple(use for _, use in facts.gpus),
+            kept=facts.kept,
+            watched=facts.log_writer_active,
+            warned=facts.warned,
+        )
+
+    def _last_heard(self, facts: ActivityRecord) -> datetime:
+        return self._heard.get(facts.ssh_gateway, self.begun)
+
+
+def counted_anew(facts: ActivityRecord, now: datetime) -> ActivityRecord:
+    """The facts when the clock was set: no time of before means anything, so the job counts as used until now."""
+    ssh = now if facts.ssh_open else None
+    return ActivityRecord(
+        ssh=ssh, ssh_open=facts.ssh_open, ssh_gateway=facts.ssh_gateway, ssh_by=facts.ssh_by, log_writer_active=now
+    )
+
+
+def _ago(seconds: Seconds, now: datetime) -> datetime | None:
+    return None if seconds is None else now - timedelta(seconds=max(0.0, seconds))
+
+
+def _latest(*times: datetime | None) -> datetime | None:
+    return max((at for at in times if at is not None), default=None)
+
+
+# In the database
+
+
+def write_facts(facts: ActivityRecord) -> str:
+    """Facts as JSON."""
+    return json.dumps(asdict(facts), default=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Cause):
+        return value.value
+    raise TypeError(type(value).__name__)
+
+
+def read_facts(text: str) -> ActivityRecord:
+    """The facts that `write_facts` wrote."""
+    content: dict[str, Any] = json.loads(text)
+    times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "watched")
+    return ActivityRecord(
+        **{name: _time(content.get(name)) for name in times},
+        ssh_by=content.get("ssh_by", ""),
+        ssh_open=content["ssh_open"],
+        ssh_gateway=content["ssh_gateway"],
+        gpus=tuple((name, _use(use)) for name, use in content["gpus"]),
+        warned=tuple(
+            SentWarning(datetime.fromisoformat(one["at"]), one["percent"], Cause(one["why"]))
+            for one in content["warned"]
+        ),
+    )
+
+
+def _use(content: Mapping[str, Any]) -> GpuUse:
+    since, last = datetime.fromisoformat(content["since"]), datetime.fromisoformat(content["last"])
+    return GpuUse(since, last, _time(content["last_busy"]), content["memory_bytes"])
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,170 @@
+"""What is kept of jobs for people: a job, its events and its pods'; which are wanted, a place in their list. PURE.
+
+The words of the portal's pages for states and reasons, and the names that people give. PURE.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.units import counted
+from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.records import StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are wanted; ``None``, or no states: whatever it is. ``since`` and ``until`` are submit times.
+
+    An empty ``gpu_type`` is that of jobs without GPUs.
+    """
+
+    user: str | None = None
+    server: str | None = None
+    team: str | None = None
+    template: str | None = None
+    gpu_type: str | None = None
+    preemptible: bool | None = None
+    states: frozenset[JobState] = frozenset()
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobCursor:
+    """A place in the list of all jobs, the newest of which is the first."""
+
+    submitted: datetime
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped.
+
+    ``approval`` is the latest thing that it has asked for.
+    """
+
+    id: str
+    user: str
+    server: str
+    team: str
+    template: str
+    priority: int
+    preemptible: bool
+    requeue: bool
+    state: JobState
+    reason: str
+    gpu_type: str | None
+    gpus_milli: int
+    cpu_milli: int
+    memory_bytes: int
+    nodes: tuple[str | None, ...]
+    submitted: datetime
+    started: datetime | None
+    ended: datetime | None
+    notice: datetime | None
+    stop: StopReason | None = None
+    stopped: datetime | None = None
+    pods: tuple[str, ...] = field(default=())
+    approval: ApprovalRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTransition:
+    """One transition of a job."""
+
+    at: datetime
+    state: JobState
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodEventMessage:
+    """One thing that happened to a pod of a job; ``key`` is the same when it is told again."""
+
+    key: str
+    at: datetime
+    reason: str
+    sentence: str
+    count: int = 1
+
+
+# Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
+ENDS = {
+    "denied": "It was denied",
+    "cancelled": "It was cancelled before it ran.",
+    "replaced": "Another request for the same server took its place.",
+    "start-refused": "Its turn came, and the Hub refused to start it:",
+    "start-failed": "Its turn came, and the Hub could not start it: its administrator finds why in the Hub's log.",
+    "no-server": "Its turn came, and the Hub had no such server any more.",
+    "runs-already": "Its turn came, and the server ran already.",
+    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
+    "not-created": "The cluster refused its pod:",
+    "never-seen": "It was being started, and no pod of it ever came.",
+    "finished": "Its program has ended.",
+    "failed": "Its program has failed:",
+    "gone": "It was stopped.",
+    "disappeared": "Its pod is gone: whether it had ended or was removed was not seen.",
+}
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
+
+# Of these the owner reads the details, too: they name nobody else's job.
+TOLD = frozenset({"start-refused", "start-failing", "not-created", "approved", "denied", "failed"})
+
+
+GOING = "It is being started."
+ENDING = "It is being stopped."
+
+
+def progress_sentence(state: JobState, stop: StopReason | None, happened: str = "") -> str:
+    """What is waited for while a job starts or ends; ``happened``: the latest that Kubernetes told of its pods."""
+    if stop is not None:
+        return stop.message
+    if state is JobState.STARTING:
+        return happened or GOING
+    return ENDING if state is JobState.STOPPING else ""
+
+
+def has_detail(reason: str, stop: StopReason | None) -> bool:
+    """Whether what is said of an end has the details of its event."""
+    return reason in TOLD and not (stop is not None and stop.message)
+
+
+def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
+    """Why a job has ended."""
+    if stop is not None and stop.message:
+        return stop.message
+    sentence = ENDS.get(reason, "It has ended.")
+    if reason in TOLD and detail:
+        return f"{sentence} {detail}"
+    return f"{sentence.rstrip(':.')}."
+
+
+def request_text(job: Job, team: str) -> str:
+    """What a job has or wants: ``2 GPUs of type a100, preemptible, team Vision``."""
+    words = [size_text(job) if job.request.gpus else "", "preemptible" if job.preemptible else ""]
+    return ", ".join(word for word in (*words, f"team {team}" if team else "") if word)
+
+
+def size_text(job: Job) -> str:
+    """How large a job is: ``2 GPUs of type a100``, ``no GPU``."""
+    return gpus_text(job.request.gpus, job.request.gpu_type)
+
+
+def gpus_text(milli: int, kind: str | None) -> str:
+    """An amount of GPUs with its type."""
+    if not milli:
+        return "no GPU"
+    return counted(milli) + (f" of type {kind}" if kind else "")
+
+
+def is_server_name(server: str) -> bool:
+    """Whether a new job may have this name; without one it is the default server's."""
+    return not server or _NAME.fullmatch(server) is not None

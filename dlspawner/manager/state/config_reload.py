@@ -1,0 +1,118 @@
+"""The administrators' files as the Manager sees them: read at start, and again whenever one of them changes.
+
+A file that breaks while the Manager runs changes nothing: the last good version stays, the log says what is wrong, and
+administrators are told that something is. The acting Manager keeps the texts of that version in the database, all files
+together because they are checked together, so that a Manager that starts, or takes over, while one is broken goes on
+with what was in use (``first``, ``overtaken``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dlspawner import settings
+from dlspawner.errors import InvalidConfiguration, Problem
+from dlspawner.manager.db import config_versions
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.db.store import DatabaseUnavailable
+
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class ConfigReloader:
+    """Where the files are, and their last good version."""
+
+    templates: Path
+    cluster: Path
+    teams: Path
+    problems: tuple[Problem, ...] = ()  # of the version that is there now and not used
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the good version that was read last
+    _seen: settings.Stamps = field(default=())
+
+    def load(self) -> settings.Settings:
+        """Read them now; InvalidConfiguration has every problem of all of them."""
+        self._seen = self._stamps()
+        found = settings.load(self.templates, self.cluster, self.teams)
+        self.problems = ()
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            texts = {name: file.read_text(encoding="utf-8") for name, file in self._named().items()}
+            if self._stamps() == self._seen:  # else they are read again soon
+                self.texts = texts
+        return found
+
+    def parse_stored(self, texts: Mapping[str, str]) -> settings.Settings | None:
+        """What these texts of an earlier version say; ``None`` without any, or when they are not good any more."""
+        if not texts:
+            return None
+        with TemporaryDirectory(prefix="dlspawner-") as folder:
+            there = ConfigReloader(Path(folder) / "jobs", Path(folder) / "cluster", Path(folder) / "teams")
+            there.templates.mkdir()
+            for name, text in texts.items():
+                (there.templates.parent / name).write_text(text, encoding="utf-8")
+            try:
+                return there.load()
+            except InvalidConfiguration as wrong:
+                log.error("the last good version of the files is not good any more:\n%s", wrong)  # noqa: TRY400
+                return None
+
+    def changed(self) -> settings.Settings | None:
+        """The new version, if there is one and it is good."""
+        if self._stamps() == self._seen:
+            return None
+        try:
+            found = self.load()
+        except InvalidConfiguration as wrong:
+            self.problems = wrong.problems
+            log.error(  # noqa: TRY400 - a file with mistakes is no fault of ours
+                "the files were changed and are not used, the last good version stays:\n%s", wrong
+            )
+            return None
+        log.info("cluster=%s teams=%s read anew", self.cluster, self.teams)
+        return found
+
+    def _named(self) -> dict[str, Path]:
+        """Every file by its name in the database."""
+        templates = {f"jobs/{file.name}": file for file in sorted(self.templates.glob("*.y*ml"))}
+        return {"cluster": self.cluster, "teams": self.teams, **templates}
+
+    def _stamps(self) -> settings.Stamps:
+        return settings.stamps(self.templates, self.cluster, self.teams)
+
+
+async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Settings:
+    """What a Manager starts with; InvalidConfiguration when neither the files nor a version of them in use are good."""
+    try:
+        return await asyncio.to_thread(files.load)
+    except InvalidConfiguration as wrong:
+        try:
+            kept = await asyncio.to_thread(files.parse_stored, await ledger.read(config_versions.read_versions))
+        except DatabaseUnavailable:
+            kept = None
+        if kept is None:
+            raise
+        files.problems = wrong.problems
+        log.error("the files are not used, the last good version, from the database, is:\n%s", wrong)  # noqa: TRY400
+        return kept
+
+
+async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settings | None:
+    """What a Manager that begins to act has to use instead of what it read before; ``None`` when that is all right."""
+    found = await asyncio.to_thread(files.changed)
+    if found is None and files.problems:
+        return await asyncio.to_thread(files.parse_stored, await ledger.read(config_versions.read_versions))
+    return found
+
+
+async def persist(files: ConfigReloader, ledger: JobRepository, epoch: int) -> None:
+    """Let others know the version that is in use now, unless they do."""
+    texts = files.texts
+    if not files.problems and texts and await ledger.read(config_versions.read_versions) != texts:
+        await ledger.write_as_leader(epoch, partial(config_versions.write_versions, texts=texts))

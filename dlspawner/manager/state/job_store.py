@@ -1,0 +1,553 @@
+"""The book: the world as the acting Manager knows it, and the only way to change it.
+
+Every change is a *turn*: a plain function that looks at the world and writes records, which runs alone. Turns that wait
+together are written in one transaction, and nobody hears of a result before it is on the disk. Whatever goes wrong with
+that write, the world is read anew from the database before the next turn: what was not written has not happened.
+
+The book's time is steady within its epoch: whatever happens to the machine's clock, a reservation lasts as long as the
+Hub was told (`acting` begins a new epoch when the clock has jumped). A reservation that an epoch finds lasts a whole
+reservation time from then on, because nobody knows which clock wrote its deadline; but a short one where the clock says
+that many have passed, or Managers that die one after the other would keep it for ever.
+
+Refused: a transaction per decision that reads all it needs with locks. It would be right without the fencing, too, and
+cost a scan of everything that is held for every job.
+
+Which jobs there are on a server that have not ended: the book's index, so that nobody looks through all. PURE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from dlspawner.core.config import ClusterConfig, TeamsConfig
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage, Snapshot
+from dlspawner.manager.db.repository import DuplicateJob, JobRepository, NotLeader
+from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.model.approval_request import ApprovalRequest, withdraw_requests
+from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKey, NoticeKind, Recipient
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobEvent, JobRecord, as_ended, as_queued
+from dlspawner.settings import Settings
+
+T = TypeVar("T")
+Operation = Callable[["Transaction"], Any]
+_Submitted = tuple[Operation, asyncio.Future[Any]]
+
+OVER = "this Manager has stopped acting"
+_TOGETHER = 100  # turns in one transaction
+_EXTENDED, _SHORT = 5, timedelta(seconds=10)  # reservation times that epochs add to a deadline, and what they add then
+_REMEMBERED = 10_000  # jobs that have ended in this epoch
+_LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """The world during one turn, and what the turn has written so far."""
+
+    store: JobStore
+    now: datetime
+    events: list[JobEvent] = field(default_factory=list)
+    notice_changes: list[NoticeChange] = field(default_factory=list)
+    new_ids: list[str] = field(default_factory=list)
+    persists_usage: bool = False
+
+    @property
+    def cluster_state(self) -> ClusterState:
+        return self.store.cluster_state
+
+    def record(self, job: str) -> JobRecord | None:
+        return self.store.records.get(job)
+
+    def persist_usage(self) -> None:
+        """Bring what teams have used lately to this moment, and write it down."""
+        self.cluster_state.tick(self.now)
+        self.persists_usage = True
+
+    def expect_new(self, job: str) -> None:
+        """Nobody has heard of this job before. If the database has, the turn is taken again and ``has_ended`` says so.
+
+        The look at it is part of the transaction that writes the turn, so that a new job costs no other one.
+        """
+        self.new_ids.append(job)
+
+    def write(self, record: JobRecord, reason: str, detail: str = "", requests: Sequence[ApprovalRequest] = ()) -> None:
+        """The job is like this from now on, because of that; ``requests`` are those of its own that are new or decided.
+
+        A job that does not wait for an approval any more has no request that waits.
+        """
+        job = record.job
+        old, where = self.store.records.get(job.id), (job.user, job.server)
+        new = old is None
+        if old is not None and (
+            job.state is JobState.ENDED or (old.job.holds and not (job.holds and job.nodes == old.job.nodes))
+        ):
+            self.store.capacity_changed.set()
+        if record.is_pending:
+            self.store.pending[where] = job.id
+        elif self.store.pending.get(where) == job.id:
+            del self.store.pending[where]
+        changed = self.store.update_approval_requests(record.job, requests, self.now, reason)
+        self.events.append(JobEvent(record, self.now, reason, detail, new, changed))
+        self.cluster_state.put(job)
+        self.store.there.put(job)
+        if job.state is JobState.ENDED:
+            self.store.records.pop(job.id, None)
+            self.store.note_recently_ended(job.id)
+            withdraw(self, job.id)
+        else:
+            self.store.records[job.id] = record
+        log.info(
+            "job=%s user=%s server=%s team=%s gpus=%g state=%s reason=%s%s",
+            job.id,
+            job.user,
+            job.server,
+            job.team,
+            job.request.gpus / 1000,
+            job.state.value,
+            reason,
+            f" {detail}" if detail else "",
+        )
+
+    def requeue(self, record: JobRecord, reason: str, detail: str = "") -> None:
+        """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
+        job = record.job
+        for later in self.store.on(job.user, job.server):
+            if later.submitted > job.submitted:
+                self.write(as_ended(record), "replaced", f"by {later.id}")
+                return
+        other = self.store.pending_job(job.user, job.server)
+        if other is not None and other.job.id != job.id:
+            self.write(as_ended(other), "replaced", f"by {job.id}")
+        self.write(as_queued(record), reason, detail)
+        withdraw(self, job.id, NoticeKind.PREEMPTED, NoticeKind.QUOTA_LOWERED)
+
+    def change_notice(self, change: NoticeChange) -> None:
+        """Change what people are told; for `notices` alone."""
+        self.notice_changes.append(change)
+        self.store.notices.apply(change)
+
+
+class JobStore:
+    """The world of one epoch; `run` is its writer, everybody else asks for turns."""
+
+    def __init__(
+        self,
+        ledger: JobRepository,
+        epoch: int,
+        settings: Settings,
+        now: Callable[[], datetime],
+        reservation: timedelta,
+    ) -> None:
+        self._ledger, self.term, self.now, self.reservation = ledger, epoch, now, reservation
+        self._waiting: asyncio.Queue[tuple[Operation, asyncio.Future[Any]]] = asyncio.Queue()
+        self._stale = self._over = False
+        self._alone = 0  # how many of the turns that wait are taken one by one
+        self._usage: Mapping[str, DecayedUsage] | None = None  # as read at the epoch's start; then the world has it
+        self.capacity_changed = asyncio.Event()  # something may have become free since the last pass over the queue
+        self.files = 0  # how often they were read anew
+        self.asked = False  # whether the Hub has asked in this epoch, and since there are limits
+        self.nodes: dict[str, Node] = {}
+        self.records: dict[str, JobRecord] = {}
+        self.pending: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
+        self.requests: dict[str, tuple[ApprovalRequest, ...]] = {}  # that wait for somebody's word, by job
+        self.there = ServerIndex()
+        self._ended: dict[str, None] = {}  # in their order
+        self.cluster_state = ClusterState(settings.cluster, settings.teams)
+        self.notices = NoticeStore()
+        self.subscribers: list[
+            Callable[[Sequence[JobEvent]], None]
+        ] = []  # of entries on the disk; none: of nodes, files
+        self.pending_observers: list[
+            Callable[[], Awaitable[None]]
+        ] = []  # have all that was seen written down, if it was not yet
+        # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
+        self.keep_alive: Callable[[str], Awaitable[str]] | None = None
+
+    async def load(self) -> None:
+        """Read everything from the database."""
+        if self._usage is None:
+            self._usage = self.cluster_state.usage = await self._ledger.usage()
+        found, notices = await self._ledger.load(), await self._ledger.notices()
+        requests = await self._ledger.pending_requests()
+        old = self.cluster_state
+        self.records = {record.job.id: self._timed(record) for record in found}
+        self.there = ServerIndex(record.job for record in found)
+        in_line = sorted((record.job for record in found if record.is_pending), key=lambda job: job.submitted)
+        self.pending = {(job.user, job.server): job.id for job in in_line}
+        self.capacity_changed.set()
+        jobs = tuple(record.job for record in found)
+        usage = tuple(old.usage.items())
+        self.cluster_state = ClusterState.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.cluster_state.away = old.away
+        self.requests = {}
+        for one in requests:
+            self.requests[one.job] = (*self.requests.get(one.job, ()), one)
+        self.notices.load(notices)
+        self._stale = False
+
+    def _timed(self, record: JobRecord) -> JobRecord:
+        """With a deadline by this epoch's time."""
+        if not record.reserved or record.deadline is None:
+            return record
+        known = self.records.get(record.job.id)
+        if known is not None and known.deadline is not None:
+            return replace(record, deadline=known.deadline)
+        # The database has the first deadline until the record changes.
+        now, last = self.now(), self.reservation
+        if abs(now - record.deadline) > _EXTENDED * last:
+            last = min(last, _SHORT)
+        return replace(record, deadline=now + last)
+
+    def mark_idle(self, job: str, idle: bool) -> None:
+        """Whether a job is known to be unused, for who looks for victims; like nodes, that is never written down."""
+        record = self.records.get(job)
+        if record is not None and record.job.idle != idle:
+            self._mark(replace(record, job=replace(record.job, idle=idle)))
+
+    def mark_inadmissible(self, job: str, refused: str) -> None:
+        """The Hub does not start this job, which waits, and why; "": it may be asked again. Never written down."""
+        record = self.records.get(job)
+        if record is not None and record.job.inadmissible != refused:
+            self._mark(replace(record, job=replace(record.job, inadmissible=refused)))
+
+    def _mark(self, marked: JobRecord) -> None:
+        self.records[marked.job.id] = marked
+        self.cluster_state.put(marked.job)
+        self.there.put(marked.job)
+
+    async def transact(self, work: Callable[[Transaction], T]) -> T:
+        """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
+        if self._over:
+            raise NotLeader(OVER)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.put_nowait((work, future))
+        return await future
+
+    async def ensure_leader(self) -> None:
+        """Fenced when another Manager acts by now: asked before what others do at our word who know of no epochs."""
+        await self._ledger.ensure_leader(self.term)
+
+    def put_node(self, node: Node) -> None:
+        """A node as it is now; what is said of nodes is never written down."""
+        if self.nodes.get(node.name) != node:
+            self.nodes[node.name] = node
+            self.cluster_state.put_node(node)
+            self._signal_capacity()
+
+    def remove_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.cluster_state.remove_node(name)
+        self._signal_capacity()
+
+    def _signal_capacity(self) -> None:
+        """What there is has changed, and no job."""
+        self.capacity_changed.set()
+        for hear in self.subscribers:
+            hear(())
+
+    def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
+        """The files were read anew."""
+        had = self.cluster_state.teams.has_limits(self.cluster_state.cluster)
+        self.asked = self.asked and had and teams.has_limits(cluster)
+        self.cluster_state.configure(cluster, teams)
+        self.files += 1
+        for job in [record.job.id for record in self.records.values() if record.job.inadmissible]:
+            self.mark_inadmissible(job, "")
+        self._signal_capacity()
+
+    def pending_job(self, user: str, server: str) -> JobRecord | None:
+        """The job that waits for this server."""
+        return self.records.get(self.pending.get((user, server), ""))
+
+    def update_approval_requests(
+        self, job: Job, changed: Sequence[ApprovalRequest], now: datetime, why: str
+    ) -> tuple[ApprovalRequest, ...]:
+        """What becomes of a job's requests, in the turn that writes the job; all that changes of them."""
+        mine = {one.id: one for one in (*self.requests.get(job.id, ()), *changed)}
+        if job.state is not JobState.PENDING_APPROVAL:
+            changed = (*changed, *withdraw_requests(mine.values(), now, why))
+            mine.clear()
+        waits = tuple(one for one in mine.values() if one.is_pending)
+        if waits:
+            self.requests[job.id] = waits
+        else:
+            self.requests.pop(job.id, None)
+        return tuple(changed)
+
+    def note_recently_ended(self, job: str) -> None:
+        """A job has ended: who asks with its id again asks for no new one."""
+        self._ended[job] = None
+        while len(self._ended) > _REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
+    def recently_ended(self, job: str) -> bool:
+        """Whether it ended a moment ago."""
+        return job in self._ended and job not in self.records
+
+    def on(self, user: str, server: str) -> list[Job]:
+        """The jobs on this server that have not ended, the newest first; pods that are no job's left out."""
+        return self.there.of(user, server)
+
+    async def run(self) -> None:
+        """Take turns until the epoch is over, which ends in Fenced."""
+        taken: list[_Submitted] = []
+        try:
+            while True:
+                if not taken:
+                    taken = [await self._waiting.get()]
+                while len(taken) < _TOGETHER and not self._waiting.empty():
+                    taken.append(self._waiting.get_nowait())
+                taken = await self._commit_batch(taken)
+                await asyncio.sleep(0)  # who waits for something else is not kept waiting for all of us
+        finally:
+            self._over = True
+            while not self._waiting.empty():
+                taken.append(self._waiting.get_nowait())
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(NotLeader(OVER))
+                    future.exception()  # whoever asked may be gone
+
+    async def _commit_batch(self, taken: list[_Submitted]) -> list[_Submitted]:
+        """Take as many turns as fit into one transaction; those that are left."""
+        try:
+            if self._stale:
+                await self.load()
+        except DatabaseUnavailable as problem:
+            _fail(taken, problem)
+            return []
+        turns, answers = self._decide(taken)
+        asked, left = taken[: len(answers)], taken[len(answers) :]
+        entries = [entry for turn in turns for entry in turn.events]
+        told = [change for turn in turns for change in turn.notice_changes]
+        claimed = [job for turn in turns for job in turn.new_ids]
+        usage = dict(self.cluster_state.usage) if any(turn.persists_usage for turn in turns) else None
+        try:
+            if entries or told or claimed or usage is not None:
+                await self._ledger.write(self.term, entries, told, usage, claimed)
+        except DuplicateJob as problem:
+            self._stale = True
+            for job in problem.jobs:
+                self.note_recently_ended(job)
+            return taken
+        except DatabaseRejected as problem:
+            self._stale = True
+            if len(asked) > 1:  # one of them is to blame: each for itself
+                self._alone = len(asked)
+                return taken
+            log.exception("a turn cannot be written down, now or ever")
+            _fail(asked, problem)
+            await self._reload()
+            return left
+        except DatabaseUnavailable as problem:
+            self._stale = True
+            _fail(asked, problem)
+            return left
+        self._publish(entries, told)
+        for (_, future), answer in zip(asked, answers, strict=True):
+            if not future.done():
+                if isinstance(answer, _Broken):
+                    future.set_exception(answer.error)
+                else:
+                    future.set_result(answer)
+        await self._reload()
+        return left
+
+    def _publish(self, entries: Sequence[JobEvent], told: Sequence[NoticeChange]) -> None:
+        """All of this is on the disk; what wrote nothing is no news."""
+        self.notices.publish(told)
+        for hear in self.subscribers if entries else ():
+            hear(entries)
+
+    async def _reload(self) -> None:
+        """Forget at once what was not written, for those who look without a turn; else the next turn does it."""
+        if self._stale:
+            with contextlib.suppress(DatabaseUnavailable):
+                await self.load()
+
+    def _decide(self, taken: list[_Submitted]) -> tuple[list[Transaction], list[Any]]:
+        """What the first turns did that went well, and what each is answered when that is written.
+
+        It ends early when others have waited for long enough, and after half a turn: what that wrote is in the world
+        and is not written down, so nobody may see it.
+        """
+        now, begun = self.now(), time.monotonic()
+        turns: list[Transaction] = []
+        answers: list[Any] = []
+        for work, future in taken:
+            if answers and time.monotonic() - begun > _LONGEST_SECONDS:
+                break
+            if future.done():
+                answers.append(None)  # nobody waits for it any more
+                continue
+            turn = Transaction(self, now)
+            try:
+                answer = work(turn)
+            except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
+                answers.append(_Broken(error))
+                if turn.events or turn.notice_changes:
+                    self._stale = True
+                    break
+                continue
+            turns.append(turn)
+            answers.append(answer)
+            if self._alone:
+                break
+        self._alone = max(0, self._alone - len(answers))
+        return turns, answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    error: Exception
+
+
+def _fail(taken: list[_Submitted], problem: Exception) -> None:
+    for _, future in taken:
+        if not future.done():
+            future.set_exception(problem)
+            future.exception()
+
+
+def withdraw(turn: Transaction, job: str, *kinds: NoticeKind) -> None:
+    """What was said about a job holds no longer: of these kinds, or all of it. "" is what administrators were told."""
+    for kind in kinds or tuple(NoticeKind):
+        known = turn.store.notices.pending((job, kind))
+        if known is not None:
+            turn.change_notice(NoticeChange(known, gone=True))
+
+
+class NoticeStoreClosed(Exception):
+    """This Manager no longer acts: another one has the notices."""
+
+
+@dataclass(slots=True)
+class NoticeStore:
+    """Every open notice. ``pending`` is for turns, everything else for readers."""
+
+    _pending: dict[NoticeKey, Notice] = field(default_factory=dict)
+    _shown: dict[str, dict[NoticeKey, Notice]] = field(default_factory=dict)  # by user, "" for administrators
+    _readers: dict[str | None, set[asyncio.Event]] = field(default_factory=dict)  # by user, None for all
+    _closed: bool = False
+    hears: list[Callable[[Sequence[NoticeChange]], None]] = field(
+        default_factory=list
+    )  # what hears of what readers may know
+
+    def load(self, notices: Iterable[Notice]) -> None:
+        """Everything is as the database has it."""
+        self._pending = {notice.key: notice for notice in notices}
+        self._shown = {}
+        for key, notice in self._pending.items():
+            self._shown.setdefault(notice.user, {})[key] = notice
+        self._wake(set(self._readers))
+
+    def pending(self, key: NoticeKey) -> Notice | None:
+        """The open notice under this key, with what has not been committed yet."""
+        return self._pending.get(key)
+
+    def apply(self, change: NoticeChange) -> None:
+        """A turn's change, which is not committed yet."""
+        _put(self._pending, change)
+
+    def publish(self, changes: Sequence[NoticeChange]) -> None:
+        """These changes are on the disk: readers may know."""
+        for hear in self.hears:
+            hear(changes)
+        users: set[str | None] = set()
+        for change in changes:
+            user = change.notice.user
+            mine = self._shown.setdefault(user, {})
+            _put(mine, change)
+            if not mine:
+                del self._shown[user]
+            users |= {user, None}
+        self._wake(users)
+
+    def read(self, audience: Recipient, now: datetime) -> tuple[Notice, ...]:
+        """What is open for this audience, oldest first."""
+        of: Iterable[Mapping[NoticeKey, Notice]] = (
+            self._shown.values()
+            if audience.everything
+            else (self._shown.get(user, {}) for user in {audience.user, ""} if user or audience.admin)
+        )
+        found = (notice for mine in of for notice in mine.values() if audience.reads(notice) and not notice.over(now))
+        return tuple(sorted(found, key=lambda notice: (notice.posted, notice.id)))
+
+    def overdue(self, kind: NoticeKind, now: datetime) -> list[Notice]:
+        """Those of a kind that are over by themselves; for turns, which withdraw them."""
+        return [one for one in self._pending.values() if one.kind is kind and one.over(now)]
+
+    async def changed(self, audience: Recipient, seconds: float) -> None:
+        """Until something may have changed for this audience, or so many seconds; BoardClosed when it is no more."""
+        if self._closed:
+            raise NoticeStoreClosed
+        event = asyncio.Event()
+        places: set[str | None] = {None} if audience.everything else {audience.user}
+        if audience.admin:
+            places.add("")
+        for place in places:
+            self._readers.setdefault(place, set()).add(event)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), seconds)
+        finally:
+            for place in places:
+                waiting = self._readers[place]
+                waiting.discard(event)
+                if not waiting:
+                    del self._readers[place]
+        if self._closed:
+            raise NoticeStoreClosed
+
+    def close(self) -> None:
+        """Nobody learns anything here any more."""
+        self._closed = True
+        self._wake(set(self._readers))
+
+    def _wake(self, places: Iterable[str | None]) -> None:
+        for place in places:
+            for event in self._readers.get(place, ()):
+                event.set()
+
+
+def _put(notices: dict[NoticeKey, Notice], change: NoticeChange) -> None:
+    if change.gone:
+        notices.pop(change.notice.key, None)
+    else:
+        notices[change.notice.key] = change.notice
+
+
+class ServerIndex:
+    """Jobs by their user and server, which never change; pods that are no job's are left out."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self._jobs: dict[tuple[str, str], dict[str, Job]] = {}
+        for job in jobs:
+            self.put(job)
+
+    def put(self, job: Job) -> None:
+        """The job as it is from now on; one that has ended is there no longer."""
+        if job.id.startswith(EXTERNAL_POD_PREFIX):
+            return
+        there = self._jobs.setdefault((job.user, job.server), {})
+        if job.state is JobState.ENDED:
+            there.pop(job.id, None)
+        else:
+            there[job.id] = job
+        if not there:
+            del self._jobs[job.user, job.server]
+
+    def of(self, user: str, server: str) -> list[Job]:
+        """The jobs on this server, the newest first."""
+        return sorted(
+            self._jobs.get((user, server), {}).values(), key=lambda job: (job.submitted, job.id), reverse=True
+        )

@@ -1,0 +1,183 @@
+"""The Manager's own metrics, in a registry of their own.
+
+Counters follow what was written down (`note`), so that a decision whose write failed is none here either. They are of
+this process: after a restart they begin at 0, as Prometheus expects. What is true at one moment (GPUs held, queued,
+free) is read from the book of the Manager that acts when Prometheus asks; one that does not act has none of these, so
+that a sum over several Managers counts nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.usage_report import (
+    PendingGpus,
+    TeamTypeUsage,
+    TypeCapacity,
+    capacity_by_type,
+    usage_by_team,
+)
+from dlspawner.core.units import GPU
+from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.model.records import JobEvent
+from dlspawner.manager.state.lifecycle import PREEMPTED
+
+NO_GPUS = "none"  # the GPU type of jobs without any
+CULLS = ("idle", "lifetime")
+_WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+_LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class ManagerMetrics:
+    """All metrics of one process; ``world`` is that of the Manager that acts, ``None`` where this one does not."""
+
+    def __init__(self, world: Callable[[], ClusterState | None] = lambda: None) -> None:
+        self.world = world
+        self.registry = own = CollectorRegistry()
+        self._requeued: dict[str, datetime] = {}
+        own.register(_StateCollector(self))  # the first, so that what it expects is there at the first look
+        self._decisions = Counter(
+            "dlspawner_decisions",
+            "Answers to the Hub's question whether a job may start, by outcome (admit, wait, refuse) and reason.",
+            ["outcome", "reason"],
+            registry=own,
+        )
+        self._waits = Histogram(
+            "dlspawner_wait_seconds",
+            "From submit, or from being stopped and queued again, until a job was let in.",
+            ["gpu_type", "preemptible"],
+            buckets=_WAITS,
+            registry=own,
+        )
+        self._preemptions = Counter(
+            "dlspawner_preemptions", "Jobs stopped for others, after notice.", ["team", "gpu_type"], registry=own
+        )
+        self._culls = Counter(
+            "dlspawner_culls",
+            "Jobs stopped as unused, or as old as they may get.",
+            ["reason", "gpu_type"],
+            registry=own,
+        )
+        self._ends = Counter(
+            "dlspawner_job_ends", "Jobs that ended, by their last event's reason.", ["reason"], registry=own
+        )
+        self.loop_lag = Histogram(
+            "dlspawner_loop_lag_seconds",
+            "By how much the Manager's event loop was late, measured twice a second.",
+            buckets=_LAGS,
+            registry=own,
+        )
+        ProcessCollector(registry=own)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def decided(self, outcome: str, reason: str) -> None:
+        """The Hub was answered."""
+        self._decisions.labels(outcome, reason).inc()
+
+    def record(self, entries: Sequence[JobEvent]) -> None:
+        """These transitions are on the disk."""
+        for entry in entries:
+            self._note(entry)
+
+    def _note(self, entry: JobEvent) -> None:
+        job, reason = entry.record.job, entry.reason
+        kind = job.request.gpu_type or NO_GPUS
+        if reason == "admitted":
+            since = max(job.submitted, self._requeued.pop(job.id, job.submitted))
+            preemptible = "true" if job.preemptible else "false"
+            self._waits.labels(kind, preemptible).observe(max(timedelta(0), entry.at - since).total_seconds())
+        elif reason == "requeued":
+            self._requeued[job.id] = entry.at
+        elif job.state is JobState.ENDED:
+            self._requeued.pop(job.id, None)
+            self._ends.labels(reason).inc()
+        elif job.state is JobState.STOPPING and reason == PREEMPTED:
+            self._preemptions.labels(job.team, kind).inc()
+        elif job.state is JobState.STOPPING and reason in CULLS:
+            self._culls.labels(reason, kind).inc()
+
+    def expect(self, places: Iterable[PendingGpus], types: Iterable[str]) -> None:
+        """What may be counted one day is 0 until then: a rate over what is not there would be nothing at all."""
+        for team, kind in places:
+            self._preemptions.labels(team, kind)
+        for reason in ENDS:
+            self._ends.labels(reason)
+        for kind in types:
+            for reason in CULLS:
+                self._culls.labels(reason, kind)
+            for preemptible in ("false", "true"):
+                self._waits.labels(kind, preemptible)
+
+
+class _StateCollector(Collector):
+    """What is so at the moment of asking."""
+
+    def __init__(self, meters: ManagerMetrics) -> None:
+        self._meters = meters
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        return []  # so that making the registry asks nothing
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        world = self._meters.world()
+        acting = GaugeMetricFamily("dlspawner_leader", "1 on the Manager that decides, 0 on those that stand by.")
+        acting.add_metric((), 0 if world is None else 1)
+        yield acting
+        if world is None:
+            return
+        teams, types = usage_by_team(world), capacity_by_type(world)
+        self._meters.expect(teams, types)
+        yield from _of_teams(teams)
+        yield from _of_types(types)
+        yield _of_jobs(world)
+
+
+def _of_teams(standing: dict[PendingGpus, TeamTypeUsage]) -> Iterator[GaugeMetricFamily]:
+    told: tuple[tuple[str, str, Callable[[TeamTypeUsage], int]], ...] = (
+        ("quota", "GPUs that a team is entitled to.", lambda one: one.quota),
+        ("held", "GPUs that guaranteed jobs hold, charged to the quota.", lambda one: one.guaranteed),
+        ("borrowed", "GPUs that preemptible jobs hold, charged to no quota.", lambda one: one.borrowed),
+        ("queued", "GPUs that jobs wait for, without those that wait for an approval.", lambda one: one.queued),
+        ("waiting_approval", "GPUs of jobs that wait for an administrator's approval.", lambda one: one.unapproved),
+    )
+    for name, help_, value in told:
+        family = GaugeMetricFamily(f"dlspawner_gpus_{name}", help_, labels=["team", "gpu_type"])
+        for place, one in sorted(standing.items()):
+            family.add_metric(place, value(one) / GPU)
+        yield family
+
+
+def _of_types(capacity: dict[str, TypeCapacity]) -> Iterator[GaugeMetricFamily]:
+    total = GaugeMetricFamily("dlspawner_gpus_capacity", "GPUs of all nodes.", labels=["gpu_type"])
+    free = GaugeMetricFamily("dlspawner_gpus_free", "GPUs that nobody holds, usable or not.", labels=["gpu_type"])
+    unusable = GaugeMetricFamily(
+        "dlspawner_gpus_unusable",
+        "Free GPUs of no use now: on closed nodes, or too few on one node for anybody who waits.",
+        labels=["gpu_type", "why"],
+    )
+    for kind, one in sorted(capacity.items()):
+        total.add_metric((kind,), one.total / GPU)
+        free.add_metric((kind,), one.free / GPU)
+        unusable.add_metric((kind, "closed"), one.unschedulable / GPU)
+        unusable.add_metric((kind, "fragmented"), one.fragmented / GPU)
+    yield from (total, free, unusable)
+
+
+def _of_jobs(world: ClusterState) -> GaugeMetricFamily:
+    counts: dict[JobState, int] = {state: 0 for state in JobState if state not in {JobState.SUBMITTED, JobState.ENDED}}
+    for job in world.jobs.values():
+        counts[job.state] = counts.get(job.state, 0) + 1
+    family = GaugeMetricFamily("dlspawner_jobs", "Jobs that have not ended, with and without GPUs.", labels=["state"])
+    for state, count in counts.items():
+        family.add_metric((state.value,), count)
+    return family

@@ -1,0 +1,108 @@
+"""Notices: what people are told about their jobs while these run or wait, and the one way to tell it.
+
+A notice is posted in the turn that makes the decision which it is about, so that both are on the disk or neither is:
+
+    post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
+    withdraw(turn, job.id, Kind.PREEMPTED)
+
+Rules:
+
+* A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
+  time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
+* Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. So is
+  ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some
+  days, or when its person asks for that server again.
+* No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and nobody reads that a
+  job goes on while it will be stopped for another reason.
+* The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
+  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
+  is concerned is a team, never a person, but for who decided about a request; a text never quotes what a job or a file
+  says.
+* What is shown anywhere was written down before: readers see the board as it was after the last commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from dlspawner.core.job import Job
+from dlspawner.manager.model.notice import LONGEST_CAUSE, LONGEST_TEXT, Notice, NoticeChange, NoticeKind, clean
+from dlspawner.manager.state.job_store import withdraw
+
+if TYPE_CHECKING:
+    from dlspawner.manager.state.job_store import Transaction
+log = logging.getLogger("dlspawner.manager")
+
+
+# Of these two one would be wrong: who is told the first is told the others no longer.
+_TAKES_BACK = {
+    NoticeKind.PREEMPTED: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.QUOTA_LOWERED: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.IDLE: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.LIFETIME: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.CANNOT_START: (NoticeKind.LOGIN_REQUIRED,),
+    NoticeKind.LOGIN_REQUIRED: (NoticeKind.CANNOT_START,),
+}
+_STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
+
+
+def post(  # noqa: PLR0913 - a notice has so many parts
+    turn: Transaction,
+    job: Job,
+    kind: NoticeKind,
+    text: str,
+    *,
+    cause: str = "",
+    until: datetime | None = None,
+    keep: bool = False,
+) -> Notice:
+    """Tell the owner of a job; ``cause`` is what makes this notice another one than the last of its kind.
+
+    Good news of a job that will be stopped for another reason are told to nobody.
+    """
+    wanted = Notice("", kind, cause, text, turn.now, job.id, job.user, job.server, until, keep)
+    return _post(turn, wanted)
+
+
+def post_to_admins(turn: Transaction, kind: NoticeKind, text: str, *, cause: str = "") -> Notice:
+    """Tell every administrator of the Hub."""
+    return _post(turn, Notice("", kind, cause, text, turn.now))
+
+
+def mark_read(turn: Transaction, notice: Notice) -> None:
+    """Somebody whom it concerns has read it."""
+    known = turn.store.notices.pending(notice.key)
+    if known is not None and known.id == notice.id and known.seen is None:
+        turn.change_notice(NoticeChange(replace(known, seen=turn.now)))
+
+
+def _post(turn: Transaction, wanted: Notice) -> Notice:
+    wanted = replace(wanted, text=clean(wanted.text, LONGEST_TEXT), cause=clean(wanted.cause, LONGEST_CAUSE))
+    pending = turn.store.notices.pending
+    if wanted.kind is NoticeKind.PREEMPTION_CANCELLED and any(pending((wanted.job, kind)) for kind in _STOPS):
+        return wanted
+    if wanted.kind in _TAKES_BACK:
+        withdraw(turn, wanted.job, *_TAKES_BACK[wanted.kind])
+    known = pending(wanted.key)
+    if known is not None and known.cause == wanted.cause and not known.over(turn.now):
+        same = replace(known, text=wanted.text, until=wanted.until, keep=wanted.keep)
+        if same != known:
+            turn.change_notice(NoticeChange(same))
+        return same
+    made = replace(wanted, id=secrets.token_hex(8))
+    turn.change_notice(NoticeChange(made))
+    log.info(
+        "notice=%s job=%s user=%s server=%s kind=%s cause=%s until=%s",
+        made.id,
+        made.job or "-",
+        made.user or "-",
+        made.server,
+        made.kind.value,
+        made.cause or "-",
+        made.until.isoformat() if made.until else "-",
+    )
+    return made

@@ -321,7 +321,7 @@ def cluster(given: Given, service: Service) -> int:
     found = service.get("cluster")
     if given.json:
         return _print_json(found)
-    columns = ("name", "total", "free", "most_on_one_node", "closed", "waiting_gpus")
+    columns = ("name", "total", "free", "most_on_one_node", "unschedulable", "waiting_gpus")
     rows = [[str(one[name]) for name in columns] for one in found["gpu_types"]]
     print(text.table(("GPU TYPE", "TOTAL", "FREE", "MOST ON ONE NODE", "CLOSED", "WAITED FOR"), rows))
     return 0

@@ -91,7 +91,7 @@ class Dispatcher:
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
     # Jobs that wait since the Hub refused them: how often files had been read then, and when it was.
     _refused_at: dict[str, tuple[int, datetime]] = field(default_factory=dict)
-    _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this epoch has found the Hub so
+    _full: Counter[str] = field(default_factory=Counter)  # for how many turns of a job this term has found the Hub so
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -121,7 +121,7 @@ class Dispatcher:
         except DatabaseUnavailable as problem:
             log.warning("job=%s start waits for the database: %s", job, problem.__cause__)
         except NotLeader:
-            return  # this epoch is over; the next one goes on
+            return  # this term is over; the next one goes on
         finally:
             self._going.discard(job)
             self._line.pop(job, None)

@@ -100,27 +100,6 @@ def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None
     turn.cluster_state.memo[_REVIEWED] = min((one for one in times if one is not None and one > by), default=None)
 
 
-def shift(turn: Transaction, by: timedelta) -> None:
-    """The machine's clock was set: every job is as old as it was, and what was given as notice lasts as long."""
-    for record in tuple(turn.store.records.values()):
-        job = record.job
-        notice, yields = job.notice and job.notice + by, record.demote_at and record.demote_at + by
-        started = job.started and job.started + by
-        moved = replace(job, submitted=job.submitted + by, started=started, notice=notice)
-        turn.write(replace(record, job=moved, demote_at=yields), "clock-set")
-        withdraw(turn, job.id, NoticeKind.IDLE, NoticeKind.LIFETIME)  # who is due is warned anew
-        for kind, until in (
-            (NoticeKind.PREEMPTED, notice),
-            (NoticeKind.QUOTA_LOWERED, None if job.preemptible else yields),
-        ):
-            known = turn.store.notices.pending((job.id, kind))
-            if known is not None and until is not None:
-                post(turn, job, kind, known.text, cause=known.cause, until=until)
-    usage = turn.cluster_state.usage
-    usage.update({team: replace(used, since=used.since + by) for team, used in usage.items()})
-    turn.persist_usage()
-
-
 def _move(turn: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
     """Tell somebody who was told already that it is at another time."""
     known = turn.store.notices.pending((job.id, kind))

@@ -13,7 +13,7 @@
 * A pod that was a job's once stays that job's, whatever becomes of its labels.
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
-  in this epoch, and since there are limits: limits may come and go, and databases may be lost.
+  in this term, and since there are limits: limits may come and go, and databases may be lost.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
   ended is its job's again.
 * Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).

@@ -5,15 +5,6 @@ tries to write (`ledger`). The others ask for the lease once a second, so that o
 One that stops in order gives the lease up. Acting begins with reading the administrators' files anew (`files`) and
 rebuilding the book, from the database and then from complete lists of nodes and pods; nothing is decided before.
 
-Within an epoch time is steady, and taken from the machine's clock at its start only. When that clock has been set, the
-epoch ends and another one begins (`clock`).
-
-The machine's clock was set: an epoch that finds that begins by putting every time right that was written down.
-
-`acting` notices it while it acts. When a clock was set back while no Manager acted, or the next one is on a machine
-whose clock is behind, times that were written down have not come yet. Set forward meanwhile, it looks like so much time
-without a Manager; nothing tells the two apart.
-
 Whether the Hub answers, as far as anybody here has seen: what people are told at once, and not when they look again.
 
 Nobody asks the Hub for this while it answers: each request that fails says that it is away. Only then it is asked every
@@ -26,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,11 +26,10 @@ from pathlib import Path
 from dlspawner.clients.hub import HubClient, HubError
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.clients.prometheus import PrometheusClient
-from dlspawner.core.job import JobState
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
 from dlspawner.manager.admission.explain import Explainer, StartTimeEstimator
-from dlspawner.manager.admission.preemption import Preemptor, issue_preemption, shift
+from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.cluster.orphans import OrphanReaper
@@ -54,7 +43,6 @@ from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
 from dlspawner.manager.logs.collector import LogCollector, LogRetention
 from dlspawner.manager.logs.pod_events import PodEventCollector
 from dlspawner.manager.logs.reader import LogReader
-from dlspawner.manager.model.activity import ActivityRecord, counted_anew
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state import config_reload, lifecycle
@@ -75,10 +63,6 @@ class _LeaseLost(Exception):
     """The lease is another one's, or nobody can tell."""
 
 
-class _Jumped(Exception):
-    """The machine's clock was set."""
-
-
 @dataclass(slots=True)
 class LeaderElector:
     """The part of the Manager that decides; `desk` is there while this process is the one that acts."""
@@ -93,7 +77,6 @@ class LeaderElector:
     look_seconds: float
     watch_all_namespaces: bool
     now: Callable[[], datetime]
-    ticks: Callable[[], float] = time.monotonic
     max_concurrent_starts: int = 20
     prometheus: PrometheusClient | None = None
     cull_every: float = 30.0
@@ -111,7 +94,6 @@ class LeaderElector:
     is_leader: bool = False  # as far as is known; another Manager acts while it is not so
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _term: int = 0
-    _jump: timedelta = timedelta(0)  # by how much the clock was set since the last epoch
 
     def __post_init__(self) -> None:
         self.hub_health = HubHealth(self.event_bus.on_hub_health)
@@ -122,16 +104,14 @@ class LeaderElector:
         """Act whenever the lease is ours; ends when it is cancelled."""
         try:
             while True:
-                epoch = await self._acquire()
-                self.is_leader = epoch is not None
-                if epoch is None:
+                term = await self._acquire()
+                self.is_leader = term is not None
+                if term is None:
                     await asyncio.sleep(_POLL_SECONDS)
                     continue
-                log.info("lease epoch=%d holder=%s taken", epoch, self.identity)
-                if epoch != self._term + 1:
-                    self._jump = timedelta(0)  # another one has acted meanwhile, by its own clock
-                self._term = epoch
-                await self._lead_until_lost(epoch)
+                log.info("lease term=%d holder=%s taken", term, self.identity)
+                self._term = term
+                await self._lead_until_lost(term)
         finally:
             with contextlib.suppress(DatabaseUnavailable):
                 await self.ledger.release(self.identity)
@@ -141,9 +121,9 @@ class LeaderElector:
         if self.admission is not None:
             await asyncio.gather(*(catch_up() for catch_up in self.admission.store.pending_observers))
 
-    async def _lead_until_lost(self, epoch: int) -> None:
+    async def _lead_until_lost(self, term: int) -> None:
         # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
-        acting = asyncio.create_task(self._lead(epoch), name=f"epoch {epoch}")
+        acting = asyncio.create_task(self._lead(term), name=f"term {term}")
         try:
             await asyncio.wait({acting})
         finally:
@@ -154,14 +134,12 @@ class LeaderElector:
         try:
             acting.result()
         except* (_LeaseLost, NotLeader) as ends:
-            log.warning("lease epoch=%d holder=%s lost: %s", epoch, self.identity, _first(ends))
-        except* _Jumped as ends:
-            log.warning("epoch=%d begins anew: %s", epoch, _first(ends))
+            log.warning("lease term=%d holder=%s lost: %s", term, self.identity, _first(ends))
         except* (DatabaseUnavailable, KubernetesError) as ends:
-            log.warning("epoch=%d cannot act: %s", epoch, _first(ends))
+            log.warning("term=%d cannot act: %s", term, _first(ends))
             await asyncio.sleep(_POLL_SECONDS)
         except* Exception:
-            log.exception("epoch=%d ended by a fault; it begins anew", epoch)
+            log.exception("term=%d ended by a fault; it begins anew", term)
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _acquire(self) -> int | None:
@@ -171,28 +149,25 @@ class LeaderElector:
             log.warning("lease: %s", problem.__cause__)
             return None
 
-    async def _lead(self, epoch: int) -> None:
-        clock = self._steady()
+    async def _lead(self, term: int) -> None:
+        clock = self.now
         reservation = timedelta(seconds=self.reservation_seconds)
-        book = JobStore(self.ledger, epoch, self.settings, clock, reservation)
+        book = JobStore(self.ledger, term, self.settings, clock, reservation)
         book.subscribers += [self.metrics.record, self.event_bus.on_events]
         book.notices.hears.append(self.event_bus.on_notices)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._renew(epoch), name="renew the lease")
+                group.create_task(self._renew(term), name="renew the lease")
                 await self._read_files(book)
                 await book.load()
                 sizes = Sizes(book, self.ledger)
                 await sizes.load()
                 group.create_task(sizes.run(), name="write down what nodes have")
                 group.create_task(book.run(), name="the book's writer")
-                await put_right(book, self.ledger, self._jump)
-                self._jump = timedelta(0)
                 group.create_task(self._reconcile(book, clock), name="reconcile")
                 group.create_task(self._reload(book), name="read the files anew")
                 group.create_task(self.event_bus.run(), name="tell who listens")
                 group.create_task(_persist_usage(book), name="write down what teams have used")
-                group.create_task(self._look_at_the_clock(clock), name="look at the clock")
         finally:
             self.admission = self.culler = self.log_reader = None
             book.notices.close()
@@ -206,19 +181,7 @@ class LeaderElector:
             book.configure(found.cluster, found.teams)
         await config_reload.persist(self.files, self.ledger, book.term)
 
-    def _steady(self) -> Callable[[], datetime]:
-        begun, ticks = self.now(), self.ticks()
-        return lambda: begun + timedelta(seconds=self.ticks() - ticks)
-
-    async def _look_at_the_clock(self, clock: Callable[[], datetime]) -> None:
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            jump = self.now() - clock()
-            if abs(jump) > JUMP:
-                self._jump += jump
-                raise _Jumped(f"the machine's clock has jumped by {jump.total_seconds():.0f} seconds")
-
-    async def _renew(self, epoch: int) -> None:
+    async def _renew(self, term: int) -> None:
         clock, third = asyncio.get_running_loop().time, self.lease_seconds / 3
         until = clock() + self.lease_seconds
         while True:
@@ -226,7 +189,7 @@ class LeaderElector:
             asked = clock()
             try:
                 async with asyncio.timeout_at(max(until, asked + third)):
-                    kept = await self.ledger.renew(epoch, self.lease_seconds)
+                    kept = await self.ledger.renew(term, self.lease_seconds)
             except (DatabaseUnavailable, TimeoutError) as problem:
                 if clock() >= until:
                     raise _LeaseLost("the database does not answer") from problem
@@ -303,7 +266,7 @@ class LeaderElector:
         return culler
 
     async def _reload(self, book: JobStore) -> None:
-        # What an earlier epoch has said may be over.
+        # What an earlier term has said may be over.
         told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
         await book.transact(lifecycle.tell)
         while True:
@@ -347,33 +310,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found
-
-
-JUMP = timedelta(seconds=30)  # a clock that is this far from where it should be has been set
-
-
-async def put_right(book: JobStore, ledger: JobRepository, jump: timedelta) -> None:
-    """Before anything is decided in this epoch; ``jump`` is by how much the clock was seen to be set before it."""
-    by = jump or _set_back(book)
-    if not by:
-        return
-    log.warning("epoch=%d the clock was set by %.0f seconds: all times move with it", book.term, by.total_seconds())
-    now, known = book.now(), await ledger.activities()
-    running = [job for job, record in book.records.items() if record.job.state is JobState.RUNNING]
-    await ledger.write_activities(
-        book.term, {job: counted_anew(known.get(job, ActivityRecord()), now) for job in running}
-    )
-    await book.transact(partial(shift, by=by))
-
-
-def _set_back(book: JobStore) -> timedelta:
-    """By how much the clock was set back while nobody looked."""
-    times = [usage.since for usage in book.cluster_state.usage.values()]
-    for record in book.records.values():
-        times += [record.job.submitted, record.job.started or record.job.submitted]
-    now = book.now()
-    ahead = max(times, default=now) - now
-    return -ahead if ahead > JUMP else timedelta(0)
 
 
 PROBE_SECONDS = 3.0

@@ -20,7 +20,7 @@ _COLUMNS = {field.name: _RENAMED.get(field.name, field.name) for field in fields
 _OF_JOBS = (
     select(approvals)
     .where(approvals.c.job.in_(bindparam("jobs", expanding=True)))
-    .order_by(approvals.c.asked, approvals.c.id)
+    .order_by(approvals.c.requested, approvals.c.id)
 )
 
 
@@ -89,8 +89,8 @@ def _query(wanted: ApprovalQuery) -> Select[Any]:
             query = query.where(column == value)
     if wanted.after is not None:
         at, last = wanted.after
-        query = query.where(or_(columns.asked < at, and_(columns.asked == at, columns.id < last)))
-    return query.order_by(columns.asked.desc(), columns.id.desc()).limit(wanted.limit)
+        query = query.where(or_(columns.requested < at, and_(columns.requested == at, columns.id < last)))
+    return query.order_by(columns.requested.desc(), columns.id.desc()).limit(wanted.limit)
 
 
 def _row(request: ApprovalRequest) -> dict[str, Any]:

@@ -14,18 +14,18 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from dlspawner.core.nodes import Node, Taint
-from dlspawner.manager.db.tables import good_files, node_sizes
+from dlspawner.manager.db.tables import config_versions, node_sizes
 
 
 def read_versions(connection: Connection) -> dict[str, str]:
     """Nothing where no version was ever in use."""
-    return {row.name: row.text for row in connection.execute(select(good_files))}
+    return {row.name: row.text for row in connection.execute(select(config_versions))}
 
 
 def write_versions(connection: Connection, texts: Mapping[str, str]) -> None:
     """These, and no others."""
-    connection.execute(delete(good_files))
-    connection.execute(insert(good_files), [{"name": name, "text": text} for name, text in texts.items()])
+    connection.execute(delete(config_versions))
+    connection.execute(insert(config_versions), [{"name": name, "text": text} for name, text in texts.items()])
 
 
 Size = tuple[Node, datetime | None]  # and since when the node is missed

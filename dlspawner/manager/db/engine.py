@@ -67,8 +67,8 @@ def open_engine(url: str, threads: int) -> Engine:
         raise DatabaseUnusable(f"Manager.db_url needs the Python package {error.name!r}; install it.") from error
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema up to date, or up to a revision, waiting for another process that does the same."""
+def upgrade(engine: Engine) -> None:
+    """Brings the schema up to date; waits for another process that does the same."""
     try:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
@@ -76,7 +76,7 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
                 connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
             _lock(connection)
             _refuse_newer(connection)
-            command.upgrade(_config(connection), revision)
+            command.upgrade(_config(connection), "head")
     except DBAPIError as error:
         shown = engine.url.render_as_string(hide_password=True)
         raise DatabaseUnusable(f"The database {shown} (Manager.db_url) cannot be used: {error.orig}") from error

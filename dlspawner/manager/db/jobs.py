@@ -201,7 +201,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "gpus_milli": job.request.gpus,
         "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.request.pods)),
         "memory_bytes": min(_MOST, sum(pod.memory_bytes for pod in job.request.pods)),
-        "charge": write_request(job.request),
+        "request": write_request(job.request),
         "nodes": json.dumps(job.nodes),
         "submitted": job.submitted,
         "deadline": record.deadline,
@@ -211,7 +211,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "pod_uid": record.pod_uid,
         "pod_name": record.pod_name,
         "notice": job.notice,
-        "yields": record.demote_at,
+        "demote_at": record.demote_at,
         "requeue": job.requeue,
         "exempt_from_quota": job.exempt_from_quota,
         "approved": job.approved,
@@ -219,8 +219,8 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "stop_reason": record.stop.code if record.stop else None,
         "stop_sentence": record.stop.message if record.stop else None,
         "pods": write_pods(record.pods),
-        "due": record.awaiting_start,
-        "turns": record.start_attempts,
+        "awaiting_start": record.awaiting_start,
+        "start_attempts": record.start_attempts,
         "failures": record.failures,
         "nonce": record.nonce,
         "folded": False,
@@ -234,7 +234,7 @@ def from_row(row: Row[Any]) -> JobRecord:
         user=row.user_name,
         team=row.team,
         submitted=row.submitted,
-        request=read_request(row.charge),
+        request=read_request(row.request),
         server=row.server_name,
         template=row.template,
         priority=row.priority,
@@ -249,8 +249,14 @@ def from_row(row: Row[Any]) -> JobRecord:
         exempt_from_quota=row.exempt_from_quota,
     )
     stop = StopReason(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
-    found = JobRecord(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.yields)
-    return replace(found, awaiting_start=row.due, start_attempts=row.turns, failures=row.failures, nonce=row.nonce)
+    found = JobRecord(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.demote_at)
+    return replace(
+        found,
+        awaiting_start=row.awaiting_start,
+        start_attempts=row.start_attempts,
+        failures=row.failures,
+        nonce=row.nonce,
+    )
 
 
 def read_run_times(connection: Connection, since: datetime, most: int) -> list[RunTime]:

@@ -1,7 +1,7 @@
 """Jobs, their events and the lease in the database.
 
 Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
-whoever takes it counts its epoch up, the same Manager too when it begins anew. Every write of jobs looks at the epoch
+whoever takes it counts its term up, the same Manager too when it begins anew. Every write of jobs looks at the term
 in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes nothing
 (`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the lease is
 the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than any lease
@@ -37,7 +37,7 @@ _LEASE = leases.c.name == "manager"
 LONGEST_LEASE = 60.0  # seconds
 _ROWS = 500  # in one statement
 # The statements of every admission, made once: to put one together costs more than to run it.
-_TERM = select(leases.c.epoch).where(_LEASE).with_for_update(read=True)
+_TERM = select(leases.c.term).where(_LEASE).with_for_update(read=True)
 _KNOWN = select(jobs.c.job).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
 _NEW_JOBS, _NEW_EVENTS = insert(jobs), insert(job_events)
 
@@ -61,31 +61,31 @@ class JobRepository:
         self._store = store
 
     async def acquire(self, holder: str, seconds: float) -> int | None:
-        """Take the lease, for a new epoch; None while somebody else has it."""
+        """Take the lease, for a new term; None while somebody else has it."""
         return await self._store.write(lambda connection: _acquire(connection, holder, seconds))
 
-    async def renew(self, epoch: int, seconds: float) -> bool:
-        """Keep the lease of this epoch; False when a later one has begun."""
+    async def renew(self, term: int, seconds: float) -> bool:
+        """Keep the lease of this term; False when a later one has begun."""
 
         def renew(connection: Connection) -> bool:
             until = _now(connection) + timedelta(seconds=seconds)
-            mine = _LEASE & (leases.c.epoch == epoch)
+            mine = _LEASE & (leases.c.term == term)
             return connection.execute(update(leases).where(mine).values(expires=until)).rowcount == 1
 
         return await self._store.write(renew)
 
     async def release(self, holder: str) -> None:
         """Let the next one take over at once."""
-        mine = _LEASE & (leases.c.holder == holder)
+        mine = _LEASE & (leases.c.identity == holder)
 
         def expire(connection: Connection) -> None:
             connection.execute(update(leases).where(mine).values(expires=_now(connection)))
 
         await self._store.write(expire)
 
-    async def ensure_leader(self, epoch: int) -> None:
-        """Fenced when a later epoch has begun: before what no database can refuse."""
-        await self._store.read(lambda connection: _check(connection, epoch))
+    async def ensure_leader(self, term: int) -> None:
+        """Fenced when a later term has begun: before what no database can refuse."""
+        await self._store.read(lambda connection: _check(connection, term))
 
     async def load(self) -> list[JobRecord]:
         """Every job that has not ended."""
@@ -193,13 +193,13 @@ class JobRepository:
 
     async def write(
         self,
-        epoch: int,
+        term: int,
         entries: Sequence[JobEvent],
         told: Sequence[NoticeChange] = (),
         usage: Mapping[str, DecayedUsage] | None = None,
         claimed: Collection[str] = (),
     ) -> None:
-        """All of it or nothing; Fenced when a later epoch has begun, Known when a ``claimed`` id is a job's already.
+        """All of it or nothing; Fenced when a later term has begun, Known when a ``claimed`` id is a job's already.
 
         ``usage``: all teams', where it is to be kept.
         """
@@ -208,7 +208,7 @@ class JobRepository:
         unwritten = set(claimed).difference(entry.record.job.id for entry in entries)
 
         def write(connection: Connection) -> None:
-            _check(connection, epoch)
+            _check(connection, term)
             known = _known(connection, unwritten)
             if known:
                 raise DuplicateJob(known)
@@ -230,11 +230,11 @@ class JobRepository:
         """What a `*rows` module asks."""
         return await self._store.read(query)
 
-    async def write_as_leader(self, epoch: int, change: Callable[[Connection], T]) -> T:
-        """Another change of the Manager that acts; Fenced when a later epoch has begun."""
+    async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
+        """Another change of the Manager that acts; Fenced when a later term has begun."""
 
         def checked(connection: Connection) -> T:
-            _check(connection, epoch)
+            _check(connection, term)
             return change(connection)
 
         return await self._store.write(checked)
@@ -243,11 +243,11 @@ class JobRepository:
         """What is known of the use of every job that has not ended."""
         return await self._store.read(activity.read_activities)
 
-    async def write_activities(self, epoch: int, facts: Mapping[str, ActivityRecord]) -> None:
+    async def write_activities(self, term: int, facts: Mapping[str, ActivityRecord]) -> None:
         """What is known of the use of these jobs; Fenced when another Manager has taken over."""
 
         def note(connection: Connection) -> None:
-            _check(connection, epoch)
+            _check(connection, term)
             for some in _in_parts(sorted(facts), _ROWS):
                 activity.write_activities(connection, {job: facts[job] for job in some})
             activity.sweep_activities(connection)
@@ -268,18 +268,18 @@ def _acquire(connection: Connection, holder: str, seconds: float) -> int | None:
     until = now + timedelta(seconds=seconds)
     row = connection.execute(select(leases).where(_LEASE).with_for_update()).first()
     if row is None:
-        connection.execute(insert(leases).values(name="manager", holder=holder, epoch=1, expires=until))
+        connection.execute(insert(leases).values(name="manager", identity=holder, term=1, expires=until))
         return 1
-    if row.holder != holder and now < row.expires <= now + timedelta(seconds=LONGEST_LEASE):
+    if row.identity != holder and now < row.expires <= now + timedelta(seconds=LONGEST_LEASE):
         return None
-    connection.execute(update(leases).where(_LEASE).values(holder=holder, epoch=row.epoch + 1, expires=until))
-    return int(row.epoch) + 1
+    connection.execute(update(leases).where(_LEASE).values(identity=holder, term=row.term + 1, expires=until))
+    return int(row.term) + 1
 
 
-def _check(connection: Connection, epoch: int) -> None:
+def _check(connection: Connection, term: int) -> None:
     found = connection.scalar(_TERM)
-    if found != epoch:
-        raise NotLeader(f"epoch {epoch}, and the database is at {found}")
+    if found != term:
+        raise NotLeader(f"term {term}, and the database is at {found}")
 
 
 def _write_usage(connection: Connection, usage: Mapping[str, DecayedUsage]) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.engine import open_engine, upgrade
-from dlspawner.manager.db.tables import accounts, key_suggestions, ssh_keys, ssh_settings, uid_marks
+from dlspawner.manager.db.tables import accounts, key_suggestions, ssh_keys, ssh_settings, uid_high_water
 from dlspawner.manager.model.ssh_keys import PublicKey
 
 T = TypeVar("T")
@@ -254,18 +254,18 @@ def _allocate(connection: Connection, user: str, uids: UidRange, now: datetime) 
     if uid not in uids:
         return None
     connection.execute(insert(accounts).values(user_name=user, uid=uid, made=now))
-    mark = uid_marks.c.first == uids.first
-    if not connection.execute(update(uid_marks).where(mark).values(highest=uid)).rowcount:
-        connection.execute(insert(uid_marks).values(first=uids.first, highest=uid))
+    mark = uid_high_water.c.first == uids.first
+    if not connection.execute(update(uid_high_water).where(mark).values(highest=uid)).rowcount:
+        connection.execute(insert(uid_high_water).values(first=uids.first, highest=uid))
     return AllocatedUid(uid, new=True)
 
 
 def _next_uid(connection: Connection, uids: UidRange) -> int:
     """One more than every uid that the range, or one that overlaps with it, has ever given or has in a row."""
-    overlaps = (uid_marks.c.first <= uids.last) & (uid_marks.c.highest >= uids.first)
+    overlaps = (uid_high_water.c.first <= uids.last) & (uid_high_water.c.highest >= uids.first)
     present = accounts.c.uid.between(uids.first, uids.last)
     largest: list[int | None] = [
-        connection.scalar(select(func.max(uid_marks.c.highest)).where(overlaps)),
+        connection.scalar(select(func.max(uid_high_water.c.highest)).where(overlaps)),
         connection.scalar(select(func.max(accounts.c.uid)).where(present)),
     ]
     return max([uids.first, *(one + 1 for one in largest if one is not None)])

@@ -106,8 +106,8 @@ accounts = Table(
 
 # How far uids have been given out, for each beginning that the range had: the next one is larger, also when somebody
 # removes rows of `accounts` by hand.
-uid_marks = Table(
-    "uid_marks",
+uid_high_water = Table(
+    "uid_high_water",
     metadata,
     Column("first", Integer, primary_key=True, autoincrement=False),
     Column("highest", Integer, nullable=False),
@@ -131,7 +131,7 @@ jobs = Table(
     Column("gpus_milli", BigInteger, nullable=False),
     Column("cpu_milli", BigInteger, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
-    Column("charge", Text, nullable=False),
+    Column("request", Text, nullable=False),
     Column("nodes", Text, nullable=False),
     Column("submitted", UtcDateTime, nullable=False),
     Column("deadline", UtcDateTime),
@@ -143,13 +143,13 @@ jobs = Table(
     # `notice`: when a victim is stopped; `yields`: when a guaranteed job turns preemptible; `stop_…`: that it was
     # decided to stop the job, and what its owner reads about it.
     Column("notice", UtcDateTime),
-    Column("yields", UtcDateTime),
+    Column("demote_at", UtcDateTime),
     Column("requeue", Boolean, nullable=False, server_default=false()),
     Column("stop_reason", String(40)),
     Column("stop_sentence", Text),
     Column("pods", Text, nullable=False, server_default="[]"),
-    Column("due", Boolean, nullable=False, server_default=false()),  # its turn has come, and the Hub has to be told
-    Column("turns", Integer, nullable=False, server_default="0"),  # how often that was so
+    Column("awaiting_start", Boolean, nullable=False, server_default=false()),  # scheduled; the Hub is to be asked
+    Column("start_attempts", Integer, nullable=False, server_default="0"),  # how often it was scheduled
     Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
     Column("nonce", String(255), nullable=False, server_default=""),  # of its last start, which its pods have
     Column("exempt_from_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
@@ -181,7 +181,7 @@ approvals = Table(
     Column("gpus_milli", BigInteger, nullable=False),
     Column("what", Text, nullable=False),
     Column("why", Text, nullable=False),
-    Column("asked", UtcDateTime, nullable=False, index=True),
+    Column("requested", UtcDateTime, nullable=False, index=True),
     Column("standing", String(20), nullable=False, index=True),
     Column("decided", UtcDateTime),
     Column("decided_by", String(255), nullable=False),
@@ -317,7 +317,7 @@ gpu_free = Table(
     Column("gpu_type", String(255), primary_key=True),
     Column("total", BigInteger, nullable=False),
     Column("free", BigInteger, nullable=False),
-    Column("closed", BigInteger, nullable=False),
+    Column("unschedulable", BigInteger, nullable=False),
     Column("fragmented", BigInteger, nullable=False),
 )
 
@@ -335,20 +335,20 @@ claims = Table(
 )
 
 # The administrators' files as they were when they were last all right: "cluster", "teams", "jobs/NAME.yaml".
-good_files = Table(
-    "good_files",
+config_versions = Table(
+    "config_versions",
     metadata,
     Column("name", String(300), primary_key=True),
     Column("text", Text, nullable=False),
 )
 
-# Who acts. Whoever takes over counts `epoch` up, and every write of a job says which epoch it belongs to.
+# Who acts. Whoever takes over counts `term` up, and every write of a job says which term it belongs to.
 leases = Table(
     "leases",
     metadata,
     Column("name", String(40), primary_key=True),
-    Column("holder", String(64), nullable=False),
-    Column("epoch", BigInteger, nullable=False),
+    Column("identity", String(64), nullable=False),
+    Column("term", BigInteger, nullable=False),
     Column("expires", UtcDateTime, nullable=False),
 )
 

@@ -81,14 +81,14 @@ class LogRetention:
 
 @dataclass(slots=True)
 class LogCollector:
-    """Keeps the logs of one epoch; `run` never ends by itself.
+    """Keeps the logs of one term; `run` never ends by itself.
 
     `job_of` tells which job a pod is, by its uid; `caught_up` has that known of all pods that were seen.
     """
 
     cluster: KubernetesClient
     ledger: JobRepository
-    epoch: int
+    term: int
     job_of: Callable[[str], str | None]
     caught_up: Callable[[], Awaitable[None]]
     now: Callable[[], datetime]
@@ -114,7 +114,7 @@ class LogCollector:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        """Go on where an earlier epoch ended."""
+        """Go on where an earlier term ended."""
         for kept in await self.ledger.read(logs.live):
             self._marks[kept.key] = kept.mark
             if kept.whole:
@@ -371,7 +371,7 @@ class LogCollector:
         readings = [reading for reading, _ in some]
         try:
             await self.ledger.write_as_leader(
-                self.epoch, lambda connection: logs.write(connection, readings, self.keeping.most)
+                self.term, lambda connection: logs.write(connection, readings, self.keeping.most)
             )
         except Exception as problem:  # noqa: BLE001 - told to each who waits for it
             for _, written in some:
@@ -405,7 +405,7 @@ class LogCollector:
                 log.warning("log of pod=%s container=%s is not followed: %s", source.pod, key[1], problem)
                 self._later(key)
             except NotLeader:
-                return  # the readers end with it, and this epoch with them
+                return  # the readers end with it, and this term with them
             except Exception:  # a task's root, as above
                 log.exception(_CANNOT, source.pod, key[1], "followed", self._rest(key))
             finally:
@@ -425,7 +425,7 @@ class LogCollector:
         """In small transactions: others want to write as well."""
         some = True
         while some:
-            some = await self.ledger.write_as_leader(self.epoch, lambda connection: logs.sweep(connection, before))
+            some = await self.ledger.write_as_leader(self.term, lambda connection: logs.sweep(connection, before))
 
 
 def _current(source: PodLogSource | None, name: str) -> LoggedContainer | None:

@@ -41,11 +41,11 @@ class _Heard:
 
 @dataclass(slots=True)
 class PodEventCollector:
-    """What is heard in one epoch; `run` never ends by itself."""
+    """What is heard in one term; `run` never ends by itself."""
 
     cluster: KubernetesClient
     ledger: JobRepository
-    epoch: int
+    term: int
     namespaces: Sequence[str]
     job_of: Callable[[str], str | None]
     gpus: Callable[[], Collection[str]]
@@ -95,7 +95,7 @@ class PodEventCollector:
         }
         try:
             await self.ledger.write_as_leader(
-                self.epoch, lambda connection: pod_event_rows.write_pod_events(connection, known)
+                self.term, lambda connection: pod_event_rows.write_pod_events(connection, known)
             )
         except DatabaseRejected:  # now or ever
             log.exception("what happened to %d pods cannot be written down", len(known))

@@ -179,14 +179,6 @@ class ActivityStore:
         return self._heard.get(facts.ssh_gateway, self.begun)
 
 
-def counted_anew(facts: ActivityRecord, now: datetime) -> ActivityRecord:
-    """The facts when the clock was set: no time of before means anything, so the job counts as used until now."""
-    ssh = now if facts.ssh_open else None
-    return ActivityRecord(
-        ssh=ssh, ssh_open=facts.ssh_open, ssh_gateway=facts.ssh_gateway, ssh_by=facts.ssh_by, log_writer_active=now
-    )
-
-
 def _ago(seconds: Seconds, now: datetime) -> datetime | None:
     return None if seconds is None else now - timedelta(seconds=max(0.0, seconds))
 

@@ -111,8 +111,8 @@ async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settin
     return found
 
 
-async def persist(files: ConfigReloader, ledger: JobRepository, epoch: int) -> None:
+async def persist(files: ConfigReloader, ledger: JobRepository, term: int) -> None:
     """Let others know the version that is in use now, unless they do."""
     texts = files.texts
     if not files.problems and texts and await ledger.read(config_versions.read_versions) != texts:
-        await ledger.write_as_leader(epoch, partial(config_versions.write_versions, texts=texts))
+        await ledger.write_as_leader(term, partial(config_versions.write_versions, texts=texts))

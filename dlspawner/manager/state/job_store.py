@@ -4,8 +4,8 @@ Every change is a *turn*: a plain function that looks at the world and writes re
 together are written in one transaction, and nobody hears of a result before it is on the disk. Whatever goes wrong with
 that write, the world is read anew from the database before the next turn: what was not written has not happened.
 
-The book's time is steady within its epoch: whatever happens to the machine's clock, a reservation lasts as long as the
-Hub was told (`acting` begins a new epoch when the clock has jumped). A reservation that an epoch finds lasts a whole
+The book's time is steady within its term: whatever happens to the machine's clock, a reservation lasts as long as the
+Hub was told (`acting` begins a new term when the clock has jumped). A reservation that an term finds lasts a whole
 reservation time from then on, because nobody knows which clock wrote its deadline; but a short one where the clock says
 that many have passed, or Managers that die one after the other would keep it for ever.
 
@@ -44,7 +44,7 @@ _Submitted = tuple[Operation, asyncio.Future[Any]]
 OVER = "this Manager has stopped acting"
 _TOGETHER = 100  # turns in one transaction
 _EXTENDED, _SHORT = 5, timedelta(seconds=10)  # reservation times that epochs add to a deadline, and what they add then
-_REMEMBERED = 10_000  # jobs that have ended in this epoch
+_REMEMBERED = 10_000  # jobs that have ended in this term
 _LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
 log = logging.getLogger("dlspawner.manager")
 
@@ -137,24 +137,24 @@ class Transaction:
 
 
 class JobStore:
-    """The world of one epoch; `run` is its writer, everybody else asks for turns."""
+    """The world of one term; `run` is its writer, everybody else asks for turns."""
 
     def __init__(
         self,
         ledger: JobRepository,
-        epoch: int,
+        term: int,
         settings: Settings,
         now: Callable[[], datetime],
         reservation: timedelta,
     ) -> None:
-        self._ledger, self.term, self.now, self.reservation = ledger, epoch, now, reservation
+        self._ledger, self.term, self.now, self.reservation = ledger, term, now, reservation
         self._waiting: asyncio.Queue[tuple[Operation, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
         self._alone = 0  # how many of the turns that wait are taken one by one
-        self._usage: Mapping[str, DecayedUsage] | None = None  # as read at the epoch's start; then the world has it
+        self._usage: Mapping[str, DecayedUsage] | None = None  # as read at the term's start; then the world has it
         self.capacity_changed = asyncio.Event()  # something may have become free since the last pass over the queue
         self.files = 0  # how often they were read anew
-        self.asked = False  # whether the Hub has asked in this epoch, and since there are limits
+        self.asked = False  # whether the Hub has asked in this term, and since there are limits
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, JobRecord] = {}
         self.pending: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
@@ -195,7 +195,7 @@ class JobStore:
         self._stale = False
 
     def _timed(self, record: JobRecord) -> JobRecord:
-        """With a deadline by this epoch's time."""
+        """With a deadline by this term's time."""
         if not record.reserved or record.deadline is None:
             return record
         known = self.records.get(record.job.id)
@@ -298,7 +298,7 @@ class JobStore:
         return self.there.of(user, server)
 
     async def run(self) -> None:
-        """Take turns until the epoch is over, which ends in Fenced."""
+        """Take turns until the term is over, which ends in Fenced."""
         taken: list[_Submitted] = []
         try:
             while True:

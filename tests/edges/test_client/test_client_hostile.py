@@ -27,7 +27,15 @@ JOB: dict[str, Any] = {
     "stop": {"reason": HOSTILE, "sentence": HOSTILE, "at": AT},
 }
 SHARE = {**dict.fromkeys(("team", "title", "gpu_type"), HOSTILE), "entitled": 1, "used": 0, "free": 1, "borrowed": 0}
-TYPE = {"name": HOSTILE, "title": HOSTILE, "total": 1, "free": 1, "most_on_one_node": 1, "closed": 0, "waiting_gpus": 0}
+TYPE = {
+    "name": HOSTILE,
+    "title": HOSTILE,
+    "total": 1,
+    "free": 1,
+    "most_on_one_node": 1,
+    "unschedulable": 0,
+    "waiting_gpus": 0,
+}
 EVENT = {"at": AT, "state": "queued", "reason": HOSTILE, "detail": HOSTILE}
 APPROVAL = {**JOB, "job": ID, "what": HOSTILE, "why": HOSTILE, "state": "waiting", "id": "f" * 16, "kind": "soft-cap"}
 ANSWERS: dict[str, Any] = {

@@ -64,7 +64,7 @@ class Past:
             "gpus_milli": 1000 * self.gpus,
             "cpu_milli": 50,
             "memory_bytes": 2**26,
-            "charge": write_request(charge),
+            "request": write_request(charge),
             "nodes": json.dumps(["gpu-1"]),
             "submitted": steps[0][0],
             "request_seconds": 3.0,

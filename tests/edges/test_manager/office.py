@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -36,16 +35,12 @@ _RESTRICTED = {
 
 @dataclass
 class Clock:
-    """The time, how much of it has passed although nobody waited, and how far the machine's clock was set."""
+    """The time, and how much of it a test has skipped."""
 
     moved: timedelta = timedelta(0)
-    jumped: timedelta = timedelta(0)
 
     def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.moved + self.jumped
-
-    def ticks(self) -> float:
-        return time.monotonic() + self.moved.total_seconds()
+        return datetime.now(UTC) + self.moved
 
 
 @dataclass
@@ -168,7 +163,6 @@ class Office:
             look_seconds=self.look_seconds,
             watch_all_namespaces=self.watch_all_namespaces,
             now=self.clock,
-            ticks=self.clock.ticks,
             max_concurrent_starts=self.max_concurrent_starts,
             prometheus=self.prometheus,
             cull_every=3600,

@@ -9,7 +9,6 @@ import pytest
 
 from dlspawner.clients.hub import HubUnavailable
 from dlspawner.core.job import JobState
-from dlspawner.manager.admission.preemption import shift
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind, Recipient
@@ -358,16 +357,6 @@ async def test_a_promise_is_over_when_a_lowered_cap_makes_an_approval_necessary(
         assert now is not None
         assert now.job.nodes == ()
         assert (await written(acting, question))[0].why.endswith("without approval.")
-
-
-async def test_a_clock_that_is_set_ends_no_request(office: Office) -> None:
-    set_caps(office)
-    async with office.manager() as acting:
-        await waits_for_word(acting, question := wants(gpus=3))
-        request = asked(acting, question)
-        await desk(acting).store.transact(lambda turn: shift(turn, timedelta(hours=2)))
-        assert asked(acting, question) == request
-        assert await decides(acting, request)
 
 
 async def full(acting: LeaderElector) -> None:

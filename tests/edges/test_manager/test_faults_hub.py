@@ -233,16 +233,6 @@ def test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts(hub: Faul
     assert hub.held() == 1
 
 
-def test_a_clock_that_is_set_changes_nothing_that_people_read(hub: FaultyHub, cast: Cast) -> None:
-    for day in (86400, 0):
-        before = noticed(hub)
-        (hub.state / "new").write_text(str(day))
-        (hub.state / "new").replace(hub.state / "set")  # the Manager reads it all the time
-        wait_for(lambda before=before: noticed(hub) > before, "the Manager has noticed", 60)
-        wait_for(lambda: ask(cast.waits, "GET").status_code == 200, "it acts again", 60)
-        cast.goes_on(hub)
-
-
 def noticed(hub: FaultyHub) -> int:
     return (hub.state / "manager.log").read_text().count(NOTICED)
 

@@ -145,11 +145,11 @@ async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from
     assert await fold(store) == 1
 
     ledger = JobRepository(store)
-    epoch, known = await ledger.acquire("me", 60), await ledger.find(job)
-    assert epoch is not None
+    term, known = await ledger.acquire("me", 60), await ledger.find(job)
+    assert term is not None
     assert known is not None
     running = replace(known, job=replace(known.job, state=JobState.RUNNING))
-    await ledger.write(epoch, [JobEvent(running, NOON + timedelta(hours=3), "found-again")])
+    await ledger.write(term, [JobEvent(running, NOON + timedelta(hours=3), "found-again")])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
 
 
@@ -226,13 +226,13 @@ async def test_days_are_forgotten_when_they_are_old(store: Database) -> None:
     await write_past(store, *JOBS)
     await fold(store)
     free: dict[tuple[date, str], dict[str, int]] = {
-        (day(offset), "gpu"): {"total": 8, "free": 3, "closed": 2, "fragmented": 1} for offset in (0, 1)
+        (day(offset), "gpu"): {"total": 8, "free": 3, "unschedulable": 2, "fragmented": 1} for offset in (0, 1)
     }
     for _ in range(2):
         await store.write(lambda connection: gpu_hours.add_free_gpus(connection, free))
     question = GpuHoursQuery(GroupBy.TEAM, day(), day(9))
     found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
-    assert found[day(1), "gpu"] == {"total": 16, "free": 6, "closed": 4, "fragmented": 2}
+    assert found[day(1), "gpu"] == {"total": 16, "free": 6, "unschedulable": 4, "fragmented": 2}
     await store.write(lambda connection: gpu_hours.prune_days(connection, day(1)))
     assert set(await hours(store)) == {(1, "vision")}
     assert set(await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))) == {(day(1), "gpu")}

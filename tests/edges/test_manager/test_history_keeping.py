@@ -69,7 +69,7 @@ async def read_free(store: Database) -> dict[str, int]:
     today = datetime.now(UTC).date()
     question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
     found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
-    names = ("total", "free", "closed", "fragmented")
+    names = ("total", "free", "unschedulable", "fragmented")
     return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
 
 
@@ -90,16 +90,16 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
         await office.bind(await office.make_pod(alices))  # or her turn is over in ten minutes
         await until(lambda: state(acting, alices) is JobState.RUNNING, "it runs")
         await sampled(office, keeps, minutes=10)
-        assert await read_free(store) == {"total": 80, "free": 30, "closed": 0, "fragmented": 0}
+        assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
         await ask(acting, wants("bob", gpus=4))
         office.clock.moved += MINUTE
         await keeps.run_once()
-        assert await read_free(store) == {"total": 88, "free": 33, "closed": 0, "fragmented": 3}
+        assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
         await until(lambda: desk(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
         office.clock.moved += MINUTE
         await keeps.run_once()
-        assert await read_free(store) == {"total": 96, "free": 36, "closed": 3, "fragmented": 3}
+        assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
         office.clock.moved += timedelta(hours=5)
         await keeps.run_once()
         assert (await read_free(store))["total"] == 96 + 16, "nobody knows what was in five hours without a look"

@@ -138,7 +138,7 @@ async def fill(portal: Portal, days: int = 20, used: int = 2) -> None:
         ((noon - timedelta(days=number)).date(), kind): {
             "total": 192 * hour,
             "free": (least + number) * hour,
-            "closed": 8 * hour,
+            "unschedulable": 8 * hour,
             "fragmented": 3 * hour,
         }
         for number in range(1, days + 1)
@@ -210,8 +210,11 @@ async def test_each_amount_is_plotted_by_day_and_what_was_free_by_type(portal: P
     for number, kind in enumerate(("big", "gpu")):
         known = {}
         for one in (one for one in told["free"] if one["gpu_type"] == kind):
-            known[one["day"], "usable"] = one["free"] - one["closed"] - one["fragmented"]
-            known |= {(one["day"], "on closed nodes"): one["closed"], (one["day"], "fragmented"): one["fragmented"]}
+            known[one["day"], "usable"] = one["free"] - one["unschedulable"] - one["fragmented"]
+            known |= {
+                (one["day"], "on closed nodes"): one["unschedulable"],
+                (one["day"], "fragmented"): one["fragmented"],
+            }
         assert len(known) == 9
         assert cells(page.body, f"free-{number}") == pytest.approx(known, abs=0.05), kind
         assert f"Free GPU-hours of type {kind} by day as a table" in page.text

@@ -242,7 +242,7 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
         await over(acting, ended)
         assert acting.log_reader is not None
         assert not await acting.ledger.write_as_leader(
-            acting.log_reader.keeper.epoch,
+            acting.log_reader.keeper.term,
             lambda connection: db_logs.sweep(connection, lively.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)

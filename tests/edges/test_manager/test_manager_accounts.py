@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 import requests
-from sqlalchemy import delete, insert
+from sqlalchemy import delete
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
-from dlspawner.manager.db.engine import open_engine, upgrade
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
@@ -104,25 +103,6 @@ async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Database
 def remove(store: Database, user: str) -> None:
     with store._engine.begin() as connection:
         assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
-
-
-async def test_a_database_of_before_goes_on_after_its_largest(db_url: str) -> None:
-    """Of revision 0002, which knew nothing but the accounts."""
-    engine = open_engine(db_url, 1)
-    upgrade(engine, "0002")
-    with engine.begin() as connection:
-        rows = [
-            {"user_name": name, "uid": number, "made": NOW}
-            for name, number in (("alice", 20_000), ("bob", 20_007), ("eve", 30_000))
-        ]
-        connection.execute(insert(accounts), rows)
-    engine.dispose()
-    store = await asyncio.to_thread(Database.open, db_url)
-    remove(store, "bob")
-    found = await uid(store, "carol")
-    await store.close()
-
-    assert found == 20_008
 
 
 def hub(world: World, token: str | None = None) -> Manager:

@@ -114,7 +114,7 @@ async def wait_for_owner(acting: LeaderElector, priority: int = 10) -> str:
         turn.write(JobRecord(job), "queued")
         one_pass(turn)
 
-    await book.transact(scheduler)
+    await book.transact(queue)
     return question.job
 
 
@@ -566,24 +566,6 @@ async def test_who_has_notice_for_another_team_s_job_is_guaranteed_again_and_sta
         assert waits is not None
         assert (found.preemptible, found.notice, found.state) == (False, None, JobState.RUNNING)
         assert (waits.state, waits.reserved) == (JobState.QUEUED, False)
-
-
-@pytest.mark.parametrize("hours", [-3, 3])
-async def test_a_clock_that_is_set_neither_shortens_nor_lengthens_the_notice(office: Office, hours: int) -> None:
-    async with office.manager() as acting:
-        victim = await lend(office, acting)
-        await wait_for_owner(acting)
-        desk = acting.admission
-        office.clock.jumped = timedelta(hours=hours)
-        await until(lambda: acting.admission not in {None, desk}, "another epoch")
-        await settle(acting)
-        found = job_of(acting, victim)
-        assert found is not None
-        assert found.notice is not None
-        assert timedelta(0) < found.notice - office.clock() <= timedelta(seconds=60)
-        assert state(acting, victim) is JobState.RUNNING
-        office.clock.moved += NOTICE
-        await until(lambda: state(acting, victim) is None, "it is stopped when its notice is over")
 
 
 async def test_notice_stop_and_requeue_happen_once_though_every_step_has_another_manager(office: Office) -> None:

@@ -58,4 +58,4 @@ async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
         assert [faulty.job in one.getMessage() and bool(one.exc_info) for one in errors] == [True], "logged once"
         await until(lambda: told(acting, faulty), "it starts once it can be decided")
         assert not read(office, acting, "alice")
-        assert desk(acting) is first, "in the same epoch"
+        assert desk(acting) is first, "in the same term"

@@ -134,8 +134,8 @@ def test_with_the_default_settings_another_one_decides_within_15_seconds_of_a_ki
         killed.kill()
         gone = datetime.now(UTC)
         killed.wait()
-        epoch, expires = lease_of(engine)
-        wait_for(lambda: lease_of(engine)[0] > epoch)
+        term, expires = lease_of(engine)
+        wait_for(lambda: lease_of(engine)[0] > term)
         taken = lease_of(engine)[1] - lease
         assert taken - (expires - lease) < timedelta(seconds=12)
         wait_for(lambda: put(other[0], "bob", gpus=0).status_code == 200)
@@ -149,10 +149,10 @@ def test_with_the_default_settings_another_one_decides_within_15_seconds_of_a_ki
 
 
 def lease_of(engine: Engine) -> tuple[int, datetime]:
-    """Which epoch it is, and when its lease ends."""
+    """Which term it is, and when its lease ends."""
     with engine.connect() as connection:
-        row = connection.execute(select(leases.c.epoch, leases.c.expires)).one()
-    return row.epoch, row.expires
+        row = connection.execute(select(leases.c.term, leases.c.expires)).one()
+    return row.term, row.expires
 
 
 def test_only_the_hub_may_ask(folder: Path, tmp_path: Path) -> None:

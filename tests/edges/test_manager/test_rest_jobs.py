@@ -154,7 +154,7 @@ def test_the_cluster_says_what_is_free_and_which_node_takes_nothing(hub: RestHub
         rest.wait_for(lambda: hub.ask("bob", "GET", "cluster").json()["gpu_types"][0]["free"] == 0, "all are closed")
         told = hub.ask("bob", "GET", "cluster").json()
         assert {node["state"] for node in told["nodes"]} == {"cordoned"}
-        assert told["gpu_types"][0]["closed"] == kind["total"]
+        assert told["gpu_types"][0]["unschedulable"] == kind["total"]
         assert told["gpu_types"][0]["most_on_one_node"] == 0
     finally:
         hub.kubectl("uncordon", *(node["name"] for node in before["nodes"]))

@@ -135,7 +135,7 @@ async def test_a_filter_finds(ledger: JobRepository, wanted: JobFilter, numbers:
     await write(
         ledger,
         job(1, minutes=1),
-        job(2, minutes=2, user="bob", team="language", charge=ResourceRequest(), state=JobState.ENDED),
+        job(2, minutes=2, user="bob", team="language", request=ResourceRequest(), state=JobState.ENDED),
         job(3, minutes=3, server="train", template="custom", preemptible=True),
     )
     assert {int(one[2:]) for one in await turn_pages(ledger, wanted=wanted)} == numbers

@@ -38,7 +38,7 @@ def take_over(office: Office) -> None:
     """Another Manager acts from now on; the one of before has slept and has not noticed yet."""
     engine = create_engine(office.db_url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE leases SET holder = 'another', epoch = epoch + 1"))
+        connection.execute(text("UPDATE leases SET holder = 'another', term = term + 1"))
     engine.dispose()
 
 

@@ -90,7 +90,7 @@ def _type(one: usage_report.TypeStatus) -> dict[str, object]:
         "total": amount(one.total),
         "free": amount(one.free),
         "most_on_one_node": amount(one.most),
-        "closed": amount(one.unschedulable),
+        "unschedulable": amount(one.unschedulable),
         "waiting_jobs": one.waiting_jobs,
         "waiting_gpus": amount(one.waiting_gpus),
     }

@@ -54,7 +54,7 @@ from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, read_gpu_h
 from dlspawner.manager.model.job_history import JobHistory
 
 AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
-FREE = ("total", "free", "closed", "fragmented")
+FREE = ("total", "free", "unschedulable", "fragmented")
 Row = dict[str, object]
 Done = TypeVar("Done")
 

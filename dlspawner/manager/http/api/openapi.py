@@ -183,7 +183,7 @@ _HOURS: Mapping[str, Schema] = {
 
 def _gpu_hours(by: str) -> Schema:
     row = {by: TEXT, **_HOURS}
-    free = dict.fromkeys(("total", "free", "closed", "fragmented"), of(NUMBER, "GPU-hours."))
+    free = dict.fromkeys(("total", "free", "unschedulable", "fragmented"), of(NUMBER, "GPU-hours."))
     return closed(
         {
             **{"by": one_of(by), "since": DAY, "until": DAY},
@@ -227,7 +227,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "GpuType": closed(
         {
             **{"name": TEXT, "title": TEXT, "total": NUMBER, "free": NUMBER, "most_on_one_node": NUMBER},
-            **{"closed": NUMBER, "waiting_jobs": WHOLE, "waiting_gpus": NUMBER},
+            **{"unschedulable": NUMBER, "waiting_jobs": WHOLE, "waiting_gpus": NUMBER},
         }
     ),
     "Quota": closed(

@@ -136,7 +136,7 @@ def _free(told: GpuHoursReport) -> list[HistoryPlot]:
     by_type: dict[str, dict[str, tuple[float, float, float]]] = {}
     for row in told.free:
         of, day = by_type.setdefault(str(row["gpu_type"]) if apart else "", {}), str(row["day"])
-        closed, fragmented = _number(row["closed"]), _number(row["fragmented"])
+        closed, fragmented = _number(row["unschedulable"]), _number(row["fragmented"])
         usable, *useless = of.get(day, (0.0, 0.0, 0.0))
         of[day] = (usable + _number(row["free"]) - closed - fragmented, useless[0] + closed, useless[1] + fragmented)
     plots = []

@@ -246,7 +246,7 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
             lambda connection: db_logs.sweep(connection, lively.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)
-    lively.clock.jumped = timedelta(days=8)
+    lively.clock.moved = timedelta(days=8)
     async with lively.manager() as acting:
 
         async def forgotten() -> bool:

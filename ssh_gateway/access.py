@@ -10,10 +10,9 @@ Rules:
 from __future__ import annotations
 
 import hmac
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-
-from ssh_gateway.together import Tally
 
 
 def everything(_server: str) -> bool:
@@ -122,7 +121,7 @@ class Doorkeeper:
 
     limit: int
     limit_per_source: int
-    waiting: Tally = field(default_factory=Tally)
+    waiting: Counter[str] = field(default_factory=Counter)
 
     def enter(self, source: str) -> str | None:
         """Count somebody in, who must `leave` once; or a sentence that says why not."""
@@ -130,29 +129,34 @@ class Doorkeeper:
             return "too many logins are going on: try again in a moment"
         if source and self.waiting[source] >= self.limit_per_source:
             return "too many logins are going on from your address: try again in a moment"
-        self.waiting.add(source, 1)
+        self.waiting[source] += 1
         return None
 
     def leave(self, source: str) -> None:
         """Somebody proved who they are, or went away."""
-        self.waiting.add(source, -1)
+        _remove_one(self.waiting, source)
 
 
 @dataclass(slots=True)
 class Crowd:
-    """How many of something each person has: connections, if not said otherwise."""
+    """Counts the connections of each user."""
 
     limit: int
-    inside: Tally = field(default_factory=Tally)
-    of: str = "connections"
+    inside: Counter[str] = field(default_factory=Counter)
 
     def enter(self, user: str) -> str | None:
         """Count one more, which must `leave` once; or a sentence that says why not."""
         if self.inside[user] >= self.limit:
-            return f"you have {self.limit} {self.of} already: close some of them"
-        self.inside.add(user, 1)
+            return f"you have {self.limit} connections already: close some of them"
+        self.inside[user] += 1
         return None
 
     def leave(self, user: str) -> None:
         """One has ended."""
-        self.inside.add(user, -1)
+        _remove_one(self.inside, user)
+
+
+def _remove_one(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if counts[name] <= 0:
+        del counts[name]

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,9 +18,8 @@ from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.known_settings import Float
 from dlspawner.looplag import watch_loop
-from ssh_gateway import keys, listening
+from ssh_gateway import keys
 from ssh_gateway.activity import Activity
-from ssh_gateway.channel import Channel
 from ssh_gateway.directory import HubAndManager
 from ssh_gateway.drain import Stop
 from ssh_gateway.files import Files, load
@@ -32,12 +30,9 @@ from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules, read_networks
 from ssh_gateway.places import ClusterPlaces
 from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.recordings import MOST_BYTES
 from ssh_gateway.server import Limits, Server
 from ssh_gateway.sessions import Sessions
 from ssh_gateway.settings import CannotRun, check, check_arguments, required, taking
-from ssh_gateway.worker import Worker
-from ssh_gateway.workers import NotStarted, Workers
 
 
 class Gateway(Application):
@@ -56,20 +51,6 @@ class Gateway(Application):
         "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
-    workers = Integer(
-        1,
-        min=1,
-        max=64,
-        help="Processes that serve, of one core each. With more than one, the gateway starts them on its port (Linux), "
-        "starts one again that ends, answers health_port for all of them and ends with them. Limits and penalties hold "
-        "for all together. Whoever dies takes only its own connections along.",
-    ).tag(config=True)
-    worker_dead_seconds = Float(
-        60.0,
-        min=1.0,
-        help="A worker that answers nothing for so long is killed and started again, with whoever is in it; a third of "
-        "it is worth a line in the log. One that begins has ten times as long.",
-    ).tag(config=True)
     share_port = Bool(
         False,
         help="Whether several gateways on this machine, started by themselves, listen on the same port (SO_REUSEPORT, "
@@ -212,21 +193,12 @@ class Gateway(Application):
         help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
         "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
     ).tag(config=True)
-    recordings_dir = Unicode(
-        "",
-        help="Folder for recordings (asciicast v2, files of 0600) of terminals in jobs of the teams that have "
-        "record_terminals: true in teams.yaml; made if missing. Who is recorded reads so first. What is typed, and "
-        "what runs without a terminal, is not in it. Empty, or not to be written to: these terminals are refused.",
-    ).tag(config=True)
-    recording_max_bytes = Integer(
-        MOST_BYTES, min=64 * 1024, help="Size at which a recording ends, said on the terminal; the session goes on."
-    ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 
     flags = {  # noqa: RUF012  (traitlets declares it so)
         "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
     }
-    aliases = {"workers": "Gateway.workers"}  # noqa: RUF012  (all others are given by their full names)
+    aliases = {}  # noqa: RUF012  (all settings are given by their full names)
 
     @validate("shared_sources", "proxy_protocol_from")
     def _networks(self, proposal: Any) -> list[str]:
@@ -262,43 +234,14 @@ class Gateway(Application):
             files = self._files()
             if self.init:
                 return
-            asyncio.run(self._serve(found, files) if self.workers == 1 else self._supervise(found))
-        except NotStarted:
-            raise SystemExit(1) from None
+            asyncio.run(self._serve(found, files))
         except (CannotRun, keys.KeysUnusable) as problem:
             _give_up(problem)
-
-    def work(self, end: socket.socket) -> None:
-        """Be one of several workers, at one end of a channel, until told to stop."""
-        try:
-            asyncio.run(self._work(end))
-        except (CannotRun, keys.KeysUnusable) as problem:
-            _give_up(problem)
-
-    async def _supervise(self, found: keys.Keys) -> None:
-        with taking(self.ip, self.port, "Gateway.port"):
-            held = listening.reserve(self.ip, self.port, shared=self.share_port)
-        with held:
-            begin = {"port": listening.written(held)[1], "keys": keys.packed(found)}
-            workers = Workers(self.workers, begin, sys.argv[1:], self.drain_seconds, self.worker_dead_seconds)
-            answering = await self._answer_probes(Health(ready=lambda: workers.ready, metrics=workers.metrics))
-            try:
-                await workers.run()
-            finally:
-                if answering is not None:
-                    answering.close()
-
-    async def _work(self, end: socket.socket) -> None:
-        channel = await Channel.on(end)
-        match await channel.receive():
-            case ["begin", {"port": port, "keys": packed}]:
-                self.port, self.share_port, self.health_port = port, True, 0
-                await self._serve(keys.unpacked(packed), self._files(), Worker(channel))
 
     def _files(self) -> Files:
-        return load(self.user_ca_file, self.revoked_certificates_file, self.recordings_dir, self.recording_max_bytes)
+        return load(self.user_ca_file, self.revoked_certificates_file)
 
-    async def _serve(self, found: keys.Keys, files: Files, worker: Worker | None = None) -> None:
+    async def _serve(self, found: keys.Keys, files: Files) -> None:
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
@@ -324,7 +267,6 @@ class Gateway(Application):
                 rechecks=rechecks,
                 authorities=files.authorities,
                 log_commands=self.log_commands,
-                recordings=files.recordings,
             )
             doing: set[asyncio.Task[Any]] = {
                 asyncio.create_task(activity.run(), name="report activity"),
@@ -333,21 +275,19 @@ class Gateway(Application):
                 asyncio.create_task(watch_loop(server.meters.loop_lag.observe), name="measure the loop"),
             }
             async with _ending(doing):
-                await self._run(server, doing, worker)
+                await self._run(server, doing)
             say("stopped")
 
-    async def _run(self, server: Server, doing: set[asyncio.Task[Any]], worker: Worker | None) -> None:
-        stop = worker.stop if worker else Stop().at_signals()
+    async def _run(self, server: Server, doing: set[asyncio.Task[Any]]) -> None:
+        stop = Stop().at_signals()
         with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
         answering = await self._answer_probes(Health(lambda: not server.stopping, server.metrics))
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
-        if worker is not None:
-            doing.add(asyncio.create_task(worker.follow(server), name="follow the others"))
         doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
         ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
-            await task  # raises what ended it; only a worker's channel ends by itself
+            await task  # raises what ended it
         say("stopping", sessions=len(server.visitors))
         await server.stop(hurry=stop.hurry)
         if answering is not None:

@@ -48,7 +48,6 @@ class Target:
     port: int
     login: str
     host_key: str
-    team: str = ""
 
     @property
     def address(self) -> str:
@@ -83,13 +82,10 @@ class NoticeList:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Whom administrators block, which keys, of those that were asked about, are registered no more, and the teams
-    whose terminals are recorded (None: the Manager does not say).
-    """
+    """The users that administrators block, and those of the requested keys that are no longer registered."""
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
-    recorded: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +221,7 @@ class HubAndManager:
         parts = [pairs[at : at + KEYS_AT_ONCE] for at in range(0, len(pairs), KEYS_AT_ONCE)] or [[]]
         answers = [await self._standing(part) for part in parts]
         gone = frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers))
-        return Standing(answers[-1].blocked, gone, answers[-1].recorded)
+        return Standing(answers[-1].blocked, gone)
 
     async def _standing(self, keys: Sequence[tuple[str, str]]) -> Standing:
         status, answer = await self._manager("POST", "/api/ssh-access", body={"keys": [list(key) for key in keys]})
@@ -235,7 +231,6 @@ class HubAndManager:
             return Standing(
                 frozenset(answer["blocked"]),
                 frozenset((str(user), str(fp)) for user, fp in answer["gone"]),
-                frozenset(answer["recorded"]) if "recorded" in answer else None,
             )
         except (KeyError, TypeError, ValueError):
             raise Unavailable(f"the Manager does not tell who may stay (status {status})") from None

@@ -1,4 +1,4 @@
-"""What a gateway reads and writes beside its keys; every worker has its own, of the same paths."""
+"""The files that a gateway reads beside its keys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ssh_gateway.authorities import Authorities
-from ssh_gateway.keys import KeysUnusable
-from ssh_gateway.recordings import Recordings
 from ssh_gateway.revocations import Revocations
 
 
@@ -15,20 +13,14 @@ from ssh_gateway.revocations import Revocations
 class Files:
     authorities: Authorities
     revocations: Revocations
-    recordings: Recordings
 
 
-def load(user_ca_file: str, revoked_certificates_file: str, recordings_dir: str, most_bytes: int) -> Files:
-    """Read what is there and make the folder; an empty path is none. KeysUnusable with the setting that is wrong."""
+def load(user_ca_file: str, revoked_certificates_file: str) -> Files:
+    """Reads the files that are there; an empty path is none. Raises KeysUnusable with the wrong setting."""
     authorities, revocations = Authorities(_path(user_ca_file)), Revocations(_path(revoked_certificates_file))
-    recordings = Recordings(_path(recordings_dir), most_bytes)
     authorities.load()
     revocations.load()
-    try:
-        recordings.check()
-    except OSError as error:
-        raise KeysUnusable(f"{error} (setting Gateway.recordings_dir)") from error
-    return Files(authorities, revocations, recordings)
+    return Files(authorities, revocations)
 
 
 def _path(written: str) -> Path | None:

@@ -74,17 +74,6 @@ def read_public(line: str) -> asyncssh.SSHKey:
         raise ValueError(f"{begins} is no public key: one is a line as in a .pub file, ssh-ed25519 AAAA…") from error
 
 
-def packed(keys: Keys) -> list[str]:
-    """The keys as text, for `unpacked` in another process."""
-    return [key.export_private_key().decode("ascii") for key in (keys.user_ca, *keys.hosts)]
-
-
-def unpacked(texts: list[str]) -> Keys:
-    """What was `packed`."""
-    user_ca, host, *following = map(asyncssh.import_private_key, texts)
-    return Keys(host, user_ca, *following)
-
-
 def _load_or_make(path: Path) -> asyncssh.SSHKey:
     if not path.exists():
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"dlspawner {path.name}")

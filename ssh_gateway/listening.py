@@ -18,28 +18,6 @@ def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
     return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=shared, dualstack_ipv6=both)
 
 
-def reserve(ip: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Choose a port for others of this account to listen on, and do not listen; OSError when somebody else does.
-
-    When it is not to be ``shared``, also when that somebody would share it.
-    """
-    if not shared:
-        with listen(ip, port) as alone:
-            port = alone.getsockname()[1]
-    family, address = _read(ip, port)
-    held = socket.socket(family, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    if address[0] == "::":
-        held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    try:
-        held.bind(address)
-    except OSError:
-        held.close()
-        raise
-    return held
-
-
 def written(listening: socket.socket) -> tuple[str, int]:
     """Address and port as they are written with a colon between them."""
     host, port, *_ = listening.getsockname()

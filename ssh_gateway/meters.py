@@ -7,13 +7,12 @@ for one read of 64; how long packets wait for their turn before that is the even
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client import generate_latest as written
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.parser import text_string_to_metric_families as read
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -141,49 +140,3 @@ class _Now(Collector):
         owing.add_metric(("name",), now.names_owing)
         yield owing
         yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))
-
-
-class OfWorkers:
-    """What a Prometheus reads of workers: the metrics of each, with the label ``worker``, and how many there are.
-
-    Not added up here: when a worker is started again, a sum of counters would fall by what that one had, and look like
-    a counter that began again with all the others' counts.
-    """
-
-    def __init__(self) -> None:
-        self._own = CollectorRegistry()
-        self._workers = Gauge("dlspawner_gateway_workers", "Worker processes that serve.", registry=self._own)
-        self._restarts = Counter(
-            "dlspawner_gateway_worker_restarts", "Workers that ended and were started again.", registry=self._own
-        )
-
-    def restarted(self) -> None:
-        """A worker ended."""
-        self._restarts.inc()
-
-    def text(self, texts: Mapping[int, str]) -> bytes:
-        """All of it, given each worker's own."""
-        self._workers.set(len(texts))
-        together = CollectorRegistry()
-        together.register(_Read(_labelled(texts)))
-        return written(self._own) + written(together)
-
-
-def _labelled(texts: Mapping[int, str]) -> Iterable[Metric]:
-    families: dict[str, Metric] = {}
-    for worker, text in sorted(texts.items()):
-        for found in read(text):
-            family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
-            for sample in found.samples:
-                family.add_sample(sample.name, {**sample.labels, "worker": str(worker)}, sample.value)
-    return families.values()
-
-
-class _Read(Collector):
-    """Metrics that are there already."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families

@@ -2,12 +2,8 @@
 
 Rules:
 
-* What a wrong token costs is owed from the moment it is tried, and given back when it was right: a client cannot try
-  the next one for free before the first is answered. A login that nobody can judge costs nothing: people do not pay
-  for a Hub or a Manager that is away.
-* Where tokens that are being judged would be too many if they were all wrong, the next one waits for their answers:
-  many connections at once have no more tokens judged than one after the other, and many people who come in with right
-  ones at once from behind a NAT are not sent away for it.
+* As with OpenSSH's PerSourcePenalties, a failed login is charged after it failed. A login that cannot be judged costs
+  nothing: users do not pay for a Hub or a Manager that does not answer.
 * An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
   ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
 * A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
@@ -24,11 +20,8 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from ssh_gateway.together import Tally
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -53,26 +46,16 @@ class Rules:
     shared: tuple[Network, ...] = ()
 
 
-def _nobody(_name: str, _seconds: float, _now: float) -> None:
-    """Who is told of debts where there are no other workers."""
-
-
 @dataclass(slots=True)
 class Debts:
-    """Seconds that are owed under each name; none owes more than ``most``. ``tell`` is told what is added here."""
+    """Seconds that are owed under each name; none owes more than ``most``."""
 
     most: float
     entries: int = ENTRIES
-    tell: Callable[[str, float, float], None] = _nobody
     _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def add(self, name: str, seconds: float, now: float) -> None:
         """Owe so much more, or with negative ``seconds`` less."""
-        self.hear(name, seconds, now)
-        self.tell(name, seconds, now)
-
-    def hear(self, name: str, seconds: float, now: float) -> None:
-        """`add`, as another worker did."""
         at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
         self._paid_at[name] = at
         self._paid_at.move_to_end(name)
@@ -104,17 +87,6 @@ class Penalties:
         self._arrivals = Debts(math.inf, entries)
         self._known = Debts(KNOWN_SECONDS, entries)
         self._said = Debts(60.0, entries)
-        self.under_way = Tally()  # tokens of each place and name that are being judged, which they owe for meanwhile
-
-    def tables(self) -> dict[str, Debts]:
-        """All of them, for `together`."""
-        return {
-            "sources": self._sources,
-            "names": self._names,
-            "arrivals": self._arrivals,
-            "known": self._known,
-            "said": self._said,
-        }
 
     def place(self, address: str) -> str:
         """What owes for this address; "" for one that many people share."""
@@ -145,42 +117,11 @@ class Penalties:
         return None
 
     def refusal(self, address: str, now: float) -> str | None:
-        """Why nobody may go on at this address now; tokens that are not answered yet are not held against it."""
-        place = self.place(address)
-        wait = self._above(place, now) - self.under_way[place] * self._unit
-        return (
-            f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
-            if wait > 0
-            else None
-        )
-
-    def crowded(self, address: str, name: str, now: float) -> bool:
-        """Whether the answers to tokens under way, at this address or for this name, decide whether one more may be
-        tried.
-        """
-        place = self.place(address)
-        return self._hangs_on(place, self._above(place, now)) or self._hangs_on(
-            _tokens(name), self._above_of_name(place, name, now)
-        )
-
-    def _hangs_on(self, who: str, above: float) -> bool:
-        return 0 < above <= self.under_way[who] * self._unit
-
-    def judging(self, address: str) -> AbstractContextManager[None]:
-        """A token of this address is under way meanwhile; around what `tries` and `give_back` count for it."""
-        return self._under_way(self.place(address))
-
-    def asking(self, name: str) -> AbstractContextManager[None]:
-        """One is for this name; only while it is asked about: what `tries` did not let pass is not under way."""
-        return self._under_way(_tokens(name))
-
-    @contextmanager
-    def _under_way(self, who: str) -> Iterator[None]:
-        self.under_way.add(who, 1)
-        try:
-            yield
-        finally:
-            self.under_way.add(who, -1)
+        """Returns why no login may continue at this address now, or None."""
+        wait = self._above(self.place(address), now)
+        if wait <= 0:
+            return None
+        return f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
 
     def _above(self, place: str, now: float) -> float:
         """Seconds that are owed above those that are free, if any are; those of a shared address are nobody's."""
@@ -192,20 +133,18 @@ class Penalties:
             return 0.0
         return self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
 
-    def tries(self, address: str, name: str, now: float) -> str | None:
-        """Owe for a token that is tried, until it is `proven`; a sentence when tokens for this name are not judged."""
-        place = self.place(address)
-        wait = self._above_of_name(place, name, now)
-        self._owe(place, 1, now)
-        if wait > 0:
-            return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
-        self._names.add(name, self._unit, now)
-        return None
+    def token_refusal(self, address: str, name: str, now: float) -> str | None:
+        """Returns why tokens for this name are not judged now, or None."""
+        wait = self._above_of_name(self.place(address), name, now)
+        if wait <= 0:
+            return None
+        return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
 
-    def give_back(self, address: str, name: str, now: float) -> None:
-        """Give back what `tries` took: the token was right, or nobody could tell."""
-        self._owe(self.place(address), -1, now)
-        self._names.add(name, -self._unit, now)
+    def token_failed(self, address: str, name: str, now: float, *, judged: bool) -> None:
+        """Charges a failed token to its address, and to its name if the token was ``judged``."""
+        self._owe(self.place(address), 1, now)
+        if judged:
+            self._names.add(name, self._unit, now)
 
     def proven(self, address: str, name: str, now: float) -> None:
         """This person came in from there; of a shared address that says nothing about who comes from it next."""
@@ -249,11 +188,6 @@ def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def _pair(place: str, name: str) -> str:
     return f"{place} {name}"
-
-
-def _tokens(name: str) -> str:
-    """What tokens for a name are counted under, beside those of places."""
-    return f"tokens of {name}"
 
 
 def _seconds(wait: float) -> str:

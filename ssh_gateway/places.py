@@ -108,7 +108,7 @@ def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.
         host, port = service["spec"].get("clusterIP"), ports[0].get("port")
     if not host or host == "None" or not port:
         return None
-    return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key, job.team)
+    return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
 
 
 def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.PodIdentity]]:

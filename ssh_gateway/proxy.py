@@ -12,7 +12,6 @@ Rules:
 * A line for people (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
   client's window has room for it that the pod does not know of (`terminals`). It is neither activity nor traffic.
 * Packets of data are views of a buffer that everybody shares: what is kept of one has to be copied (`bulk`).
-* Where terminals are recorded (`recorder`), a request for one waits for its file, and the client for the request.
 * Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
   with a terminal. What a terminal merely shows is none, nor are keepalives.
 """
@@ -26,7 +25,6 @@ import asyncssh
 from ssh_gateway import packets, terminals, wire
 from ssh_gateway.notices import Line
 from ssh_gateway.packets import Payload, Policy
-from ssh_gateway.recorder import RECORDED, Recorder
 
 MOST_PENDING = 8 * 2**20
 PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
@@ -50,12 +48,10 @@ class Relay:
         lines: Callable[[], Sequence[Line]] = tuple,
         refused: Callable[[str], None] = lambda _what: None,
         audit: Callable[[bytes, bool, int | None], None] = lambda _payload, _by_client, _channel: None,
-        recorder: Recorder | None = None,
     ) -> None:
         """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
         ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away, ``audit`` of every
-        other packet that is looked at: who sent it, and by which number the client knows its channel. ``recorder``
-        None: nothing is recorded.
+        other packet that is looked at: who sent it, and by which number the client knows its channel.
         """
         self._client = client
         self._pod = pod
@@ -65,10 +61,6 @@ class Relay:
         self._lines = lines
         self._refused = refused
         self._audit = audit
-        self._recorder = recorder
-        # What the client sent since it asked for a terminal whose recording has not begun yet.
-        self._held: list[tuple[int, bytes]] | None = None
-        self._held_bytes = 0
         self._terminals = terminals.Terminals()
         self._proofs = packets.Proofs()
         self._untold = False
@@ -80,32 +72,20 @@ class Relay:
         """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
         self._client.receive = self.from_client
         self._pod.receive = self.from_pod
-        self._client.lane = wire.Lane(self._client, self._pod, self._up_opens, self._went_up)
-        self._pod.lane = wire.Lane(self._pod, self._client, self._down_opens, self._went_down)
+        self._client.lane = wire.Lane(self._client, self._pod, lambda: not self._pod.blocked, self._went_up)
+        self._pod.lane = wire.Lane(self._pod, self._client, lambda: not self._client.blocked, self._went_down)
         self._client.flow_changed = self._pod.flow_changed = self._flow
-        if self._recorder is not None:
-            self._recorder.resume, self._recorder.eased = self._resume, self._flow
-            self._recorder.tell = self.tell
-            self._recorder.run = self._client.create_task
         self._flow()
 
     def client_gone(self, why: str) -> None:
         """Close the pod's side, with the client's own words if it said any."""
-        self._stop_recording()
         code, reason = self._client.farewell or (asyncssh.DISC_BY_APPLICATION, why)
         self._pod.end(code, reason)
 
     def pod_gone(self) -> None:
         """Close the client's side, with the sshd's own words if it said any."""
-        self._stop_recording()
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
         self._client.end(*(self._pod.farewell or lost))
-
-    def _up_opens(self) -> bool:
-        return self._held is None and not self._pod.blocked
-
-    def _down_opens(self) -> bool:
-        return not (self._client.blocked or (self._recorder is not None and self._recorder.channels))
 
     def _went_up(self, _channel: int, size: int) -> None:
         self.bytes_up += size
@@ -117,21 +97,13 @@ class Relay:
             self._used()
 
     def from_client(self, kind: int, payload: Payload) -> bool:
-        if kind in _DATA and self._held is None:
+        if kind in _DATA:
             self._went_up(packets.number_at(payload, 1), len(payload))
             return self._send(payload, self._client, self._pod)
         payload = bytes(payload)
         if self._keeps is not None and self._keeps(kind, payload):
             return False
-        if self._held is not None:
-            self._hold(self._held, kind, payload)
-            return True
         if kind in terminals.FROM_CLIENT:
-            if kind == packets.CHANNEL_REQUEST and self._recorder is not None:
-                judged = self._for_recorder(kind, payload, self._recorder)
-                if judged is None:
-                    return True
-                payload = judged
             for_pod = self._terminals.from_client(kind, payload)
             if kind == packets.CHANNEL_WINDOW_ADJUST and self._untold:
                 self.tell()
@@ -145,9 +117,6 @@ class Relay:
     def from_pod(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA:
             self._went_down(packets.number_at(payload, 1), len(payload))
-            if self._recorder is not None and self._recorder.channels:
-                payload = bytes(payload)
-                self._record(payload, self._recorder)
             return self._send(payload, self._pod, self._client)
         payload = bytes(payload)
         if kind in terminals.FROM_POD:
@@ -157,56 +126,11 @@ class Relay:
         return self._pass(kind, payload, self._pod, self._client)
 
     def _about_terminals(self, kind: int, payload: bytes) -> bool:
-        number = packets.number_at(payload, 1)
         granted = self._terminals.from_pod(kind, payload)
         self._pass(kind, payload, self._pod, self._client)
-        if self._recorder is not None and (granted is False or kind == packets.CHANNEL_CLOSE):
-            self._recorder.close(number)
         if granted:
             self.tell()
         return True
-
-    # Recording
-
-    def _for_recorder(self, kind: int, payload: bytes, recorder: Recorder) -> bytes | None:
-        """The request as it goes on; None: it waits for its recording."""
-        channel = self._terminals.client_number.get(packets.number_at(payload, 1))
-        screen = self._terminals.screens.get(channel) if channel is not None else None
-        answer = recorder.request(payload, channel, screen)
-        if answer.ends:  # clients that are refused a shell leave before they show what is on its standard error
-            self._client.end(asyncssh.DISC_BY_APPLICATION, answer.ends)
-        if answer.forward is None:
-            self._held = [(kind, payload)]
-            self._flow()
-        elif screen is not None and not screen.shows and _is_unanswered_terminal(answer.forward):
-            screen.shows = channel is not None and bool(recorder.lines(channel))
-            self.tell()
-        return answer.forward
-
-    def _hold(self, held: list[tuple[int, bytes]], kind: int, payload: bytes) -> None:
-        """Until the recording has begun. While keys are exchanged a client is read on, so it is counted."""
-        held.append((kind, payload))
-        self._held_bytes += len(payload) + PACKET_OVERHEAD
-        if self._held_bytes > MOST_PENDING:
-            self._client.end(asyncssh.DISC_PROTOCOL_ERROR, "too much was sent before the terminal could be recorded")
-
-    def _resume(self) -> None:
-        """The recording has begun, or cannot: what was held goes on, until the next one that has to wait."""
-        held, self._held, self._held_bytes = self._held or [], None, 0
-        if self._client.ended or self._pod.ended:
-            return
-        for kind, payload in held:
-            self.from_client(kind, payload)
-        self._flow()
-
-    def _record(self, payload: bytes, recorder: Recorder) -> None:
-        recorder.show(packets.number_at(payload, 1), packets.content(payload))
-        if recorder.behind:
-            self._flow()
-
-    def _stop_recording(self) -> None:
-        if self._recorder is not None:
-            self._recorder.leave()
 
     def tell(self) -> None:
         """Say on every terminal what was not said there yet; what cannot be said now is said when it can."""
@@ -214,22 +138,16 @@ class Relay:
         if self._client.ended:
             return
         for number, screen in self._terminals.screens.items():
-            for line in self._lines_for(number) if screen.shows else ():
+            for line in self._lines() if screen.shows else ():
                 if line.id in screen.told:
                     continue
                 content = line.content[: min(screen.most, screen.longest)]
-                # That it is recorded comes before all else on a terminal, whatever has to wait in memory for it.
-                if len(content) > screen.room or (self._client.blocked and line is not RECORDED):
+                if len(content) > screen.room or self._client.blocked:
                     self._untold = True
                     continue
                 screen.told.add(line.id)
                 screen.used += len(content)
                 self._client.send_payload(packets.data(number, content))
-                if self._recorder is not None:
-                    self._recorder.show(number, content)
-
-    def _lines_for(self, channel: int) -> list[Line]:
-        return [*(self._recorder.lines(channel) if self._recorder is not None else ()), *self._lines()]
 
     def _pass(self, kind: int, payload: bytes, source: wire.Leg, sink: wire.Leg) -> bool:
         forward: bytes | None = payload
@@ -268,17 +186,6 @@ class Relay:
         for source, sink in ((self._client, self._pod), (self._pod, self._client)):
             if not sink.blocked:
                 self._pending[sink] = 0
-            source.read_on(source.rekeying or not (sink.blocked or self._waits(source)))
+            source.read_on(source.rekeying or not sink.blocked)
         if self._untold and not self._client.blocked:
             self.tell()
-
-    def _waits(self, source: wire.Leg) -> bool:
-        """Whether a leg is not read on because of a recording."""
-        if source is self._client:
-            return self._held is not None
-        return self._recorder is not None and self._recorder.behind
-
-
-def _is_unanswered_terminal(payload: bytes) -> bool:
-    """A request for a terminal whose client, as Dropbear's, does not want to know what becomes of it."""
-    return packets.request_name(payload) == b"pty-req" and not packets.wants_reply(payload)

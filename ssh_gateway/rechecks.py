@@ -14,11 +14,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ssh_gateway.access import Badge, Bearer
-from ssh_gateway.directory import People, Places, Standing, Unavailable
+from ssh_gateway.directory import People, Places, Unavailable
 from ssh_gateway.logs import say
 from ssh_gateway.revocations import Revocations
 from ssh_gateway.standing import Facts, Held, verdict
@@ -35,13 +35,12 @@ Inside = tuple[Visit, Held]
 
 @dataclass(slots=True)
 class Rechecks:
-    """`run` is the one task that asks; ``blocked`` and ``recorded`` are what the latest round was told."""
+    """`run` is the one task that asks; ``blocked`` is what the latest round learnt."""
 
     people: People
     places: Places
     seconds: float
     blocked: frozenset[str] | None = None  # None: nobody has told yet
-    recorded: frozenset[str] | None = None  # the teams whose terminals are; None: nobody has told yet
     revocations: Revocations = field(default_factory=Revocations)
     visits: Callable[[], Iterable[Visit]] = tuple
     _silent: set[str] = field(default_factory=set)
@@ -109,31 +108,14 @@ class Rechecks:
         return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
 
     async def learn_blocked(self) -> None:
-        """Ask who is blocked, unless a round was told already; the answer within its time, or none."""
-        if self.blocked is None:
-            await self._learn()
-
-    async def learn_recorded(self) -> None:
-        """Ask which teams are recorded, in the same way."""
-        if self.recorded is None:
-            await self._learn()
-
-    async def _learn(self) -> None:
-        """What a round was told meanwhile is newer."""
+        """Asks who is blocked, unless a round has learnt it already; gives up after `LEARN_SECONDS`."""
+        if self.blocked is not None:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                told = await self._try("keys", self.people.standing(()))
-                if told is not None and (self.blocked is None or self.recorded is None):
-                    self._note(told if self.blocked is None else replace(told, blocked=self.blocked))
-
-    def _note(self, told: Standing) -> None:
-        """What holds from now on; who is recorded stays known when a Manager does not say, as one of before."""
-        self.blocked = told.blocked
-        if told.recorded is not None:
-            self.recorded = told.recorded
-        elif "recorded" not in self._silent:
-            self._silent.add("recorded")
-            say("recheck", level=logging.WARNING, what="recorded", result="failed", why="the Manager does not say")
+                found = await self._try("keys", self.people.standing(()))
+                if found is not None and self.blocked is None:  # what a round has learnt meanwhile is newer
+                    self.blocked = found.blocked
 
     async def _certificates(self) -> None:
         inside = self._inside()
@@ -144,7 +126,7 @@ class Rechecks:
         keys = {(held.proof.user, held.proof.credential) for _, held in inside if held.proof.registered}
         told = await self._try("keys", self.people.standing(keys))
         if told is not None:
-            self._note(told)
+            self.blocked = told.blocked
         gone = told.gone_keys if told else frozenset[tuple[str, str]]()
         await self._judge(inside, Facts(blocked=self.blocked or frozenset(), gone_keys=gone))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import algorithms, buffers, listening, recorder, wire
+from ssh_gateway import algorithms, buffers, listening, wire
 from ssh_gateway.access import Crowd, Doorkeeper
 from ssh_gateway.activity import Activity
 from ssh_gateway.authorities import Authorities
@@ -30,7 +30,6 @@ from ssh_gateway.notices import Line, Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Network, Penalties, Rules
 from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.recordings import Recordings
 from ssh_gateway.revocations import Revocations
 from ssh_gateway.standing import BLOCKED, UNTOLD, Held
 from ssh_gateway.starts import Starts
@@ -73,7 +72,6 @@ class Server:
         authorities: Authorities | None = None,
         meters: Meters | None = None,
         log_commands: bool = False,
-        recordings: Recordings | None = None,
     ) -> None:
         self.keys = keys
         self.people = people
@@ -93,14 +91,7 @@ class Server:
         if rechecks is not None:
             rechecks.visits = self._watched
         self.crowd = Crowd(self.limits.connections_per_user)
-        self.recorded = recorder.new_crowd()
         self.penalties = Penalties(self.limits.rules)
-        self.tallies = {
-            "door": self.doorkeeper.waiting,
-            "crowd": self.crowd.inside,
-            "recorded": self.recorded.inside,
-            "tokens": self.penalties.under_way,
-        }
         self.meters = meters or Meters()
         self.meters.inside = self._inside
         self.visitors: set[Visitor] = set()
@@ -112,8 +103,6 @@ class Server:
         )
         self.pods: set[wire.ClientLeg] = set()
         self.log_commands = log_commands
-        self.recordings = recordings or Recordings()
-        self._nobody_tells = False
         self.name = secrets.token_hex(4)
         self._numbers = count(1)
         self._options = algorithms.server_options(keys.hosts, self.limits.login_seconds)
@@ -145,7 +134,6 @@ class Server:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.visitors))
         self._end(self.visitors)
         await self._all_gone(2 * wire.FAREWELL_SECONDS)
-        await self.recordings.aclose()
         self._lobby.clear()
         for errand in list(self._errands):
             errand.cancel()
@@ -205,24 +193,6 @@ class Server:
         """Why somebody is not let in any more who has proven a while ago what is ``held``."""
         why = await self.rechecks.judge(held) if self.rechecks is not None else None
         return why or self.obstacle(held.proof.user)
-
-    async def learn_recorded(self) -> None:
-        """Ask which teams are recorded, for a terminal that is wanted before anybody has told."""
-        if self.rechecks is not None:
-            await self.rechecks.learn_recorded()
-            self._nobody_tells = self.rechecks.recorded is None
-
-    def records(self, team: str) -> bool | None:
-        """Whether terminals of this team are recorded.
-
-        None: nobody has told since this process began, and is to be asked (`learn_recorded`). While there is no answer,
-        a gateway that can record grants none; one without a folder grants them, or a Manager that is away would take
-        every terminal from those who record nobody.
-        """
-        recorded = self.rechecks.recorded if self.rechecks else frozenset[str]()
-        if recorded is None:
-            return False if self._nobody_tells and self.recordings.folder is None else None
-        return team in recorded
 
     def _watched(self) -> list[Visit]:
         """Those whose access is checked again: who is in, and who waits for a job to be let in."""

@@ -24,7 +24,6 @@ import asyncssh
 
 from ssh_gateway import audit, packets, pod, routing, wire
 from ssh_gateway.access import Proof
-from ssh_gateway.asciicast import Terminal
 from ssh_gateway.certificates import Bounds
 from ssh_gateway.directory import Unavailable
 from ssh_gateway.drain import STOPPING
@@ -32,7 +31,6 @@ from ssh_gateway.kept import Kept, too_much
 from ssh_gateway.logs import say
 from ssh_gateway.notices import Line
 from ssh_gateway.proxy import Relay
-from ssh_gateway.recorder import Recorder
 from ssh_gateway.standing import Held
 from ssh_gateway.starts import NotStarted, Waiter
 
@@ -82,7 +80,6 @@ class Visit:
         self.proof = proof
         self._touched = float("-inf")
         self.budget = audit.Budget()
-        self.recording_budget = audit.Budget()  # of its own: who uses up the other one hides no recording
         self.server_name: str | None = None
         self.job: str | None = None
 
@@ -129,7 +126,7 @@ class Visit:
         except pod.Unreachable as problem:
             say("pod", level=logging.WARNING, conn=self._number, user=self.proof.user, server=name, **problem.fields)
             raise Refused(str(problem)) from problem
-        self._join(leg, target.team)
+        self._join(leg)
         self.job = target.job
         say("open", conn=self._number, user=self.proof.user, server=name, job=target.job, pod=target.address)
 
@@ -158,7 +155,7 @@ class Visit:
         of_job = notices.lines(self.proof.user, self.server_name or "", self.job) if notices else ()
         return [*of_job, *self._server.farewell]
 
-    def _join(self, pod_leg: wire.ClientLeg, team: str) -> None:
+    def _join(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pods.add(pod_leg)
         pod_leg.number = self._number
         pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
@@ -174,15 +171,9 @@ class Visit:
             lines=self._lines,
             refused=self._refused_by_policy,
             audit=self._note,
-            recorder=self._recorder(team),
         )
         self._relay.start()
         self._server.activity.opened(self.proof.user, self.server_name or "")
-
-    def _recorder(self, team: str) -> Recorder:
-        server, must = self._server, partial(self._server.records, team)
-        note, learn = self._note_recording, server.learn_recorded
-        return Recorder(server.recordings, must, self._terminal, note, learn, self.proof.user, server.recorded)
 
     def _refused_by_policy(self, what: str) -> None:
         self._server.meters.refused("request")
@@ -195,15 +186,6 @@ class Visit:
         if event is not None and self.budget.take(self._server.now()):
             by = None if by_client else "job"
             say(event.name, conn=self._number, channel=channel, by=by, **event.fields)
-
-    def _terminal(self, channel: int, count: int) -> Terminal:
-        return Terminal(self.proof.user, self.server_name or "", self._number, channel, count)
-
-    def _note_recording(self, event: str, *, level: int, **fields: Any) -> None:
-        if event == "refused":
-            self._server.meters.refused("request")
-        if self.recording_budget.take(self._server.now()):
-            say(event, level=level, conn=self._number, user=self.proof.user, server=self.server_name, **fields)
 
     def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
         self._server.pod_gone(pod_leg)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 NOBODY = routing.Login("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
-TURN_SECONDS = 0.05  # after which a token looks again whether its turn has come
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
@@ -117,7 +116,7 @@ class Visitor(Door):
             seconds=time.monotonic() - self._since,
             up=visit.bytes_up if visit else None,
             down=visit.bytes_down if visit else None,
-            unlogged=(visit.budget.unlogged + visit.recording_budget.unlogged or None) if visit else None,
+            unlogged=(visit.budget.unlogged or None) if visit else None,
             why=self._why_it_ended(exc),
         )
 
@@ -247,11 +246,10 @@ class Visitor(Door):
         if not token:  # a script that nobody answers for guesses nothing
             return await self._unanswered()
         self._tried = True
-        if (why := await self._no_more_guesses()) is not None:
+        if (why := self._no_more_guesses()) is not None:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, why)
             return False
-        with self._server.penalties.judging(self._source):
-            proof = await self._judged(method, token)
+        proof = await self._judged(method, token)
         return proof is not None and await self._enter(proof)
 
     async def _unanswered(self) -> bool:
@@ -265,43 +263,40 @@ class Visitor(Door):
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
         return False
 
-    async def _no_more_guesses(self) -> str | None:
-        """Count a guess and wait for its turn, or say why there is none.
+    def _no_more_guesses(self) -> str | None:
+        """Counts a guess; returns the sentence that ends the connection when no guess is left.
 
-        Here and not in `attempt_failed`, to which who gives one up for the next never comes.
+        Counted here and not in `attempt_failed`: a client that abandons an attempt for the next never gets there.
         """
         if not self._attempts.may_guess():
             return TOO_MANY
-        penalties, now = self._server.penalties, self._server.now
-        user = self._login.user
-        while penalties.crowded(self._source, user, now()):  # noqa: ASYNC110  (no events of another worker's answers)
-            await asyncio.sleep(TURN_SECONDS)
-        return penalties.refusal(self._source, now())
+        return self._server.penalties.refusal(self._source, self._server.now())
 
     async def _judged(self, method: str, token: str) -> Proof | None:
-        """What a token proves; a no comes after the same time, whatever the reason."""
-        user, started, bearer = self._login.user, time.monotonic(), None
-        held_up = self._server.penalties.tries(self._source, user, self._server.now())
-        if held_up is not None:
-            self._tell(held_up)
-        elif len(token) <= LONGEST_TOKEN:
-            bearer = await self._bearer(user, token)
-        proof = access.proven_by_token(user, method, bearer)
-        if proof is None or self._login is NOBODY:
-            await asyncio.sleep(max(0.0, started + self._server.limits.failure_seconds - time.monotonic()))
-            return None
-        self._server.penalties.give_back(self._source, user, self._server.now())
-        return replace(proof, token=token)
+        """Returns what a token proves; a refusal comes after the same time, whatever the reason.
 
-    async def _bearer(self, user: str, token: str) -> access.Bearer | None:
-        """Whom a token belongs to; what it was charged is given back when nobody can tell."""
+        A token that is not proven is charged, also when its client does not wait for the answer.
+        """
+        server, user, started = self._server, self._login.user, time.monotonic()
+        refusal = server.penalties.token_refusal(self._source, user, server.now())
+        charged, bearer = True, None
         try:
-            with self._server.penalties.asking(user):
-                return await self._server.people.bearer(token)
+            if refusal is not None:
+                self._tell(refusal)
+            elif len(token) <= LONGEST_TOKEN:
+                bearer = await server.people.bearer(token)
+            proof = access.proven_by_token(user, method, bearer)
+            charged = proof is None
         except Unavailable as problem:
-            self._server.penalties.give_back(self._source, user, self._server.now())
+            charged, proof = False, None
             self._tell(str(problem))
+        finally:
+            if charged:
+                server.penalties.token_failed(self._source, user, server.now(), judged=refusal is None)
+        if proof is None or self._login is NOBODY:
+            await asyncio.sleep(max(0.0, started + server.limits.failure_seconds - time.monotonic()))
             return None
+        return replace(proof, token=token)
 
     async def _registered(self, user: str) -> tuple[access.RegisteredKey, ...]:
         """The person's keys, looked up once per connection and name."""

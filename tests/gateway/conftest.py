@@ -13,7 +13,6 @@ from tests.edges.test_manager.world import World
 from tests.edges.test_manager.world import running as running_world
 from tests.gateway.cluster import embedded_api
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway
-from tests.gateway.recorded import TEAM, Around, Recorded
 from tests.ports import free_port
 
 
@@ -95,15 +94,3 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with embedded_api(tmp_path_factory.mktemp("api") / "state") as path:
         yield path
-
-
-@pytest.fixture
-def around(keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Around:
-    people.recorded = TEAM
-    return Around(keys, people, places, alices_key, tmp_path)
-
-
-@pytest.fixture
-async def recorded(around: Around) -> AsyncIterator[Recorded]:
-    async with around.gateway() as found:
-        yield found

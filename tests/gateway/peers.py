@@ -26,7 +26,6 @@ from ssh_gateway.notices import Notices
 from ssh_gateway.packets import Policy
 from ssh_gateway.penalties import Rules
 from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.recordings import Recordings
 from ssh_gateway.revocations import Revocations
 from ssh_gateway.routing import Candidate, Condition
 from ssh_gateway.server import Limits, Server
@@ -138,7 +137,7 @@ class Sshd:
         assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
 
     def target(self, server: str = "train") -> Target:
-        return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key, "vision")
+        return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key)
 
 
 @dataclass
@@ -159,7 +158,6 @@ class FakePeople:
     stages: list[Start | Callable[[], Start]] = field(default_factory=lambda: [Start("off")])
     blocked: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    recorded: frozenset[str] | None = frozenset()
 
     def register(self, user: str, key: asyncssh.SSHKey) -> None:
         keys = self.keys.setdefault(user, [])
@@ -204,7 +202,7 @@ class FakePeople:
     async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
         self._answer_as_manager()
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
-        return Standing(self.blocked, frozenset(keys) - known, self.recorded)
+        return Standing(self.blocked, frozenset(keys) - known)
 
     async def gone(self, users: Collection[str]) -> frozenset[str]:
         self._answer()
@@ -271,7 +269,6 @@ async def gateway(
     interval: float = 0.05,
     notices: Notices | None = None,
     authorities: Authorities | None = None,
-    recordings: Recordings | None = None,
     revocations: Revocations | None = None,
     ip: str = "127.0.0.1",
     shared_port: int = 0,
@@ -290,7 +287,6 @@ async def gateway(
         notices=notices,
         rechecks=rechecks,
         authorities=authorities,
-        recordings=recordings,
     )
     _, port = await server.start(ip, shared_port, shared=bool(shared_port))
     reporting = asyncio.create_task(activity.run(), name="report activity")

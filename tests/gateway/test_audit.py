@@ -389,7 +389,7 @@ def said_by(source: str) -> Iterator[tuple[str, set[str]]]:
 
 def in_tables(readme: str) -> Mapping[str, str]:
     """What the README's tables of events say of each."""
-    log = readme[readme.index("## The log, for audits") : readme.index("## Recordings")]
+    log = readme[readme.index("## The log, for audits") :].split("\n## ", maxsplit=1)[0]
     rows = [row.strip("|").split(" | ") for row in log.splitlines() if row.startswith("| `")]
     return {event: " ".join(row[1:]) for row in rows for event in re.findall(r"`([a-z]+)`", row[0])}
 

@@ -16,13 +16,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 import requests
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
 from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import HubAndManager, People, Places, Standing, Start, Target, Unavailable, read_key
+from ssh_gateway.directory import HubAndManager, People, Places, Start, Target, Unavailable, read_key
 from ssh_gateway.places import ClusterPlaces, condition, read_target
 from ssh_gateway.routing import Candidate, Condition
 from tests.edges.test_manager.world import World
@@ -166,9 +164,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
         fake = FakePlaces()
 
         async def launch(user: str, server: str) -> Target:
-            fake.targets[user, server] = Target(
-                "j-aaaaaaaaaaaa", user, server, "127.0.0.1", 30022, "person", HOST_KEY, "t"
-            )
+            fake.targets[user, server] = Target("j-aaaaaaaaaaaa", user, server, "127.0.0.1", 30022, "person", HOST_KEY)
             return fake.targets[user, server]
 
         yield Town(fake, launch)
@@ -180,7 +176,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
             name = f"jupyter-{uuid.uuid4().hex[:8]}"
             await create_pod(cluster, name, made)
             port = await create_service(cluster, name, made)
-            return Target(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY, made.team)
+            return Target(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
 
         yield Town(ClusterPlaces(cluster, NAMESPACE), create)
 
@@ -308,27 +304,6 @@ async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Regist
     told = await registry.people.standing(asked)
     assert (told.gone_keys, told.blocked) == ({(user, theirs.get_fingerprint())}, frozenset())
     assert (await registry.people.standing(())).gone_keys == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("answer", "recorded"),
-    [({}, None), ({"recorded": []}, frozenset()), ({"recorded": ["vision"]}, frozenset({"vision"}))],
-    ids=["nobody has said", "none", "one"],
-)
-async def test_which_teams_are_recorded_is_not_known_of_a_manager_that_does_not_say(
-    answer: dict[str, list[str]], recorded: frozenset[str] | None
-) -> None:
-    async def access(_request: web.Request) -> web.Response:
-        return web.json_response({"blocked": ["mallory"], "gone": [], **answer})
-
-    app = web.Application()
-    app.router.add_post("/api/ssh-access", access)
-    async with (
-        TestServer(app) as server,
-        HubClient("http://127.0.0.1:9/hub/api", "x") as hub,
-        contextlib.aclosing(HubAndManager(hub, str(server.make_url("")), "x")) as people,
-    ):
-        assert await people.standing(()) == Standing(frozenset({"mallory"}), frozenset(), recorded)
 
 
 async def test_who_is_deleted_is_gone(world: World) -> None:

@@ -16,14 +16,11 @@ from asyncssh.packet import MPInt, String
 from ssh_gateway import logs, packets
 from ssh_gateway.audit import BURST, Budget
 from ssh_gateway.logs import line, say_failed
-from ssh_gateway.recordings import Recordings
-from ssh_gateway.server import Server
 from ssh_gateway.visit import Visit
 from ssh_gateway.visitor import Visitor
 from ssh_gateway.wire.leg import FAILED, UNREADABLE
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePlaces, Running, until
-from tests.gateway.recorded import Around
 from tests.gateway.test_audit import LINE, logged
 from tests.gateway.test_notices import seen
 
@@ -117,37 +114,6 @@ async def test_what_fails_when_somebody_leaves_is_in_the_log(
     assert failed["traceback"].endswith(" broken")
     assert "connection_lost" in failed["traceback"]
     assert (await alice.ssh("alice+train@gateway", "echo still in")).text == "still in\n"
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [Fault(Recordings, "begin", through="_begin"), Fault(Visit, "_terminal", through="_begin")],
-    ids=["the file", "what is known of the terminal"],
-)
-async def test_what_fails_while_a_terminal_waits_for_its_recording_ends_it_with_words_and_counts_nothing(
-    around: Around, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, fault: Fault
-) -> None:
-    async with around.gateway() as recorded:
-        fault.begin(monkeypatch)
-        done = await recorded.ssh("echo in")
-        assert FAILED in done.err
-        assert b"in" not in done.out
-        (failed,) = lines(logged, "failed")
-        assert fault.through in failed["traceback"]
-        assert recorded.running.server.recorded.inside.total() == 0
-        assert b"in" in (await recorded.ssh("echo in")).out
-        await recorded.written()
-
-
-async def test_what_fails_while_it_is_asked_who_is_recorded_ends_it_with_words(
-    around: Around, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    around.people.recorded = None
-    async with around.gateway() as recorded:
-        Fault(Server, "learn_recorded").begin(monkeypatch)
-        done = await recorded.ssh("echo in")
-        assert FAILED in done.err
-        assert len(lines(logged, "failed")) == 1
 
 
 def kexinit(key_exchange: bytes, host_key: bytes) -> bytes:

@@ -172,8 +172,8 @@ async def test_a_right_token_gets_in_from_a_shared_address_soon_after_the_guesse
     async with gateway(keys, people, places, limits=Limits(failure_seconds=0.0, rules=rules)) as running:
         client = Client(tmp_path / "c", running.port, alices_key, keys.host)
         await asyncio.gather(*(guesses(running, "alice+train") for _ in range(40)))
-        now, names = running.server.now, running.server.penalties.tables()["names"]
-        await until(lambda: names.owed("alice", now()) <= FREE_OF_A_NAME, seconds=2.0)
+        now, penalties = running.server.now, running.server.penalties
+        await until(lambda: penalties.token_refusal("127.0.0.1", "alice", now()) is None, seconds=5.0)
         status, out, err = await with_token(client, "right", "alice+train", *PASSWORD)
         assert (status, out) == (0, "in\n"), err
 

@@ -16,7 +16,7 @@ from dlspawner.looplag import watch_loop
 from ssh_gateway.access import Bearer, everything
 from ssh_gateway.health import Health
 from ssh_gateway.keys import Keys
-from ssh_gateway.meters import Inside, Meters, OfWorkers
+from ssh_gateway.meters import Inside, Meters
 from ssh_gateway.penalties import Rules
 from ssh_gateway.server import Limits
 from tests.edges.test_manager.metrics import program, prometheus
@@ -110,25 +110,9 @@ def test_promtool_finds_nothing_to_say() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_those_of_workers_have_their_number_and_are_not_added_up() -> None:
-    busy, idle = Meters(lambda: Inside(sessions=2)), Meters()
-    busy.refused("login")
-    text = OfWorkers().text({1: busy.text().decode(), 2: idle.text().decode()})
-    lines = text.decode().splitlines()
-    assert 'dlspawner_gateway_sessions{worker="1"} 2.0' in lines
-    assert 'dlspawner_gateway_sessions{worker="2"} 0.0' in lines
-    assert 'dlspawner_gateway_refusals_total{what="login",worker="1"} 1.0' in lines
-    assert 'dlspawner_gateway_refusals_total{what="login",worker="2"} 0.0' in lines
-    assert 'dlspawner_gateway_loop_lag_seconds_bucket{le="+Inf",worker="2"} 0.0' in lines
-    assert "dlspawner_gateway_workers 2.0" in lines
-    assert not [line for line in lines if line.startswith("process_") and "worker=" not in line]
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
 def test_every_metric_is_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "ssh_gateway" / "README.md").read_text(encoding="utf-8")
-    text = OfWorkers().text({1: Meters().text().decode()}).decode()
+    text = Meters().text().decode()
     names = set(re.findall(r"^# TYPE (dlspawner_\w+) ", text, re.M))
     names -= {name for name in names if name.endswith("_created")}
     assert names

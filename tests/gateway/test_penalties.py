@@ -13,9 +13,15 @@ A, B = "192.0.2.1", "192.0.2.2"
 ADDRESS = "too many failed or unfinished logins from your address: try again in {} seconds"
 
 
+def attempt(penalties: Penalties, address: str, name: str, now: float) -> str | None:
+    refusal = penalties.token_refusal(address, name, now)
+    penalties.token_failed(address, name, now, judged=refusal is None)
+    return refusal
+
+
 def wrong(penalties: Penalties, address: str, name: str, times: int, now: float = 0.0) -> None:
     for _ in range(times):
-        penalties.tries(address, name, now)
+        attempt(penalties, address, name, now)
 
 
 def late(penalties: Penalties, address: str, times: int) -> None:
@@ -71,46 +77,6 @@ def test_who_owes_for_an_address(address: str, place: str) -> None:
     assert Penalties(Rules(shared=read_networks(["10.0.0.0/8", "2001:db8:ffff::/48"]))).place(address) == place
 
 
-def test_a_right_token_costs_nothing() -> None:
-    penalties = Penalties(Rules())
-    for _ in range(100):
-        penalties.tries(A, "alice", 0.0)
-        penalties.give_back(A, "alice", 0.0)
-    assert penalties.refusal(A, 0.0) is None
-    assert penalties.tries(A, "alice", 0.0) is None
-
-
-def test_the_next_token_waits_for_those_under_way_that_would_be_too_many_and_nobody_is_sent_away_for_them() -> None:
-    penalties = Penalties(Rules())
-    wrong(penalties, A, "alice", 12)
-    with penalties.judging(A):
-        assert not penalties.crowded(A, "bob", 0.0)
-        penalties.tries(A, "alice", 0.0)
-        assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (True, None)
-        assert not penalties.crowded(B, "bob", 0.0)
-    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (False, ADDRESS.format(5))
-
-
-def test_right_tokens_under_way_leave_nothing_to_wait_for() -> None:
-    penalties = Penalties(Rules())
-    for _ in range(100):
-        with penalties.judging(A):
-            penalties.tries(A, "alice", 0.0)
-            penalties.give_back(A, "alice", 0.0)
-    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0), len(penalties.under_way.own)) == (
-        False,
-        None,
-        0,
-    )
-
-
-def test_nobody_waits_at_a_shared_address() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
-    with penalties.judging(A):
-        wrong(penalties, A, "alice", 1000)
-        assert not penalties.crowded(A, "bob", 0.0)
-
-
 def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
     penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
     wrong(penalties, A, "alice", 1000)
@@ -140,7 +106,7 @@ def test_a_token_for_a_name_that_is_guessed_at_from_everywhere(
         penalties.proven(came_in, "alice", 0.0)
     for number in range(30):
         wrong(penalties, f"198.51.100.{number}", "alice", 1)
-    assert penalties.tries(address, name, 0.0) == said
+    assert penalties.token_refusal(address, name, 0.0) == said
 
 
 @pytest.mark.parametrize("came_in", [False, True], ids=["before its owner came in", "after its owner came in"])
@@ -148,38 +114,15 @@ def test_guesses_at_a_name_from_shared_addresses_have_a_pace_for_ever(came_in: b
     penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
     if came_in:
         penalties.proven(SHARED, "alice", 0.0)
-    tried = [penalties.tries(address, "alice", t / 10) for t in range(6000) for address in (SHARED, SHARED_TOO)]
+    tried = [attempt(penalties, address, "alice", t / 10) for t in range(6000) for address in (SHARED, SHARED_TOO)]
     assert tried.count(None) == 25 + 119  # at once, and one in five seconds of ten minutes
 
 
 def test_guesses_that_are_not_judged_make_nobody_wait_longer() -> None:
     penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
     wrong(penalties, SHARED, "alice", 1000)
-    assert penalties.tries(SHARED, "alice", 0.0) == HELD
-    assert penalties.tries(SHARED, "alice", 5.0) is None
-
-
-def test_right_tokens_for_one_name_at_once_wait_for_each_other_and_not_for_those_that_were_held_up() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
-    with penalties.asking("alice"):
-        wrong(penalties, SHARED, "alice", 24)
-        assert not penalties.crowded(SHARED, "alice", 0.0)
-        penalties.tries(SHARED, "alice", 0.0)
-        assert [penalties.crowded(SHARED, name, 0.0) for name in ("alice", "bob")] == [True, False]
-        penalties.give_back(SHARED, "alice", 0.0)
-        assert not penalties.crowded(SHARED, "alice", 0.0)
-        penalties.tries(SHARED, "alice", 0.0)
-    assert not penalties.crowded(SHARED, "alice", 0.0)
-    assert penalties.tries(SHARED, "alice", 0.0) == HELD
-
-
-def test_where_the_owner_of_a_name_is_known_tokens_wait_for_none_of_others() -> None:
-    penalties = Penalties(Rules())
-    penalties.proven(B, "alice", 0.0)
-    with penalties.asking("alice"):
-        for number in range(30):
-            wrong(penalties, f"198.51.100.{number}", "alice", 1)
-        assert [penalties.crowded(address, "alice", 0.0) for address in (A, B)] == [True, False]
+    assert penalties.token_refusal(SHARED, "alice", 0.0) == HELD
+    assert penalties.token_refusal(SHARED, "alice", 5.0) is None
 
 
 def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -> None:
@@ -211,7 +154,7 @@ def test_nothing_is_counted_that_is_switched_off() -> None:
     penalties = Penalties(Rules(penalty_seconds=0.0, connections_per_second=0.0))
     wrong(penalties, A, "alice", 1000)
     assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
-    assert penalties.tries(A, "alice", 0.0) is None
+    assert penalties.token_refusal(A, "alice", 0.0) is None
 
 
 def test_memory_is_bounded_and_who_was_heard_of_longest_ago_is_forgotten() -> None:

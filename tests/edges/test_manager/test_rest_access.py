@@ -90,9 +90,7 @@ def is_looked_at(hub: RestHub, job: str) -> None:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
-    for hub in rest.made(
-        tmp_path_factory.mktemp("access"), settings=("--Manager.cull_every=1",), teams=rest.CAPPED
-    ):
+    for hub in rest.made(tmp_path_factory.mktemp("access"), settings=("--Manager.cull_every=1",), teams=rest.CAPPED):
         old = hub.runs("alice", 1, SERVER)["id"]
         hub.ask("alice", "DELETE", f"jobs/{old}")
         hub.until("alice", "ended", SERVER)

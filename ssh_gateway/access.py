@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 
-def everything(_server: str) -> bool:
+def every_server(_server: str) -> bool:
     """A registered key opens and starts every server of the person who registered it."""
     return True
 
 
-def nothing(_server: str) -> bool:
+def no_server(_server: str) -> bool:
     """What nobody has said otherwise of."""
     return False
 
@@ -35,17 +35,17 @@ class RegisteredKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
+class TokenOwner:
     """Whom the Hub says a token belongs to, and which of that person's servers the token may enter, and start."""
 
     user: str
     opens: Callable[[str], bool]
     person: bool = True
-    starts: Callable[[str], bool] = nothing
+    starts: Callable[[str], bool] = no_server
 
 
 @dataclass(frozen=True, slots=True)
-class Badge:
+class CertificateId:
     """A certificate as it may be taken back: fingerprints of its key and its CA's; ``until`` in seconds since 1970."""
 
     serial: int
@@ -56,7 +56,7 @@ class Badge:
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Identity:
     """A credential that was proven just now: whose it is, how it reads in the log, what it opens and what it starts.
 
     ``token`` is the secret itself, to ask later whether it is still good; no log and no message ever has it.
@@ -68,27 +68,29 @@ class Proof:
     opens: Callable[[str], bool]
     token: str = field(default="", repr=False)
     registered: bool = False  # a key that somebody registered, and can remove
-    badge: Badge | None = None  # the certificate, where it was one
-    starts: Callable[[str], bool] = nothing
+    certificate: CertificateId | None = None  # the certificate, where it was one
+    starts: Callable[[str], bool] = no_server
 
 
-def proven_by_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Proof, RegisteredKey] | None:
+def verify_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Identity, RegisteredKey] | None:
     """The proof in a verified signature of the key ``data``; every registered key is compared, in constant time."""
     found = [key for key in registered if hmac.compare_digest(key.data, data)]
     if not found:
         return None
-    return Proof(user, "publickey", found[0].fingerprint, everything, registered=True, starts=everything), found[0]
+    return Identity(user, "publickey", found[0].fingerprint, every_server, registered=True, starts=every_server), found[
+        0
+    ]
 
 
-def proven_by_token(user: str, method: str, bearer: Bearer | None) -> Proof | None:
+def verify_token(user: str, method: str, bearer: TokenOwner | None) -> Identity | None:
     """The proof in a token, if it belongs to the person whose name the login gives."""
     if bearer is None or not bearer.person or not hmac.compare_digest(bearer.user.encode(), user.encode()):
         return None
-    return Proof(user, method, "token", bearer.opens, starts=bearer.starts)
+    return Identity(user, method, "token", bearer.opens, starts=bearer.starts)
 
 
 @dataclass(slots=True)
-class Attempts:
+class AuthAttempts:
     """The attempts of one connection. Asking whether a key would do is free when it would, but not without end.
 
     Guesses are counted when they begin: a client may give up on one before it is answered, and begin the next.
@@ -116,7 +118,7 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Doorkeeper:
+class UnauthenticatedLimit:
     """How many may stand at the door, unproven: altogether and from one place ("" is one that many people share)."""
 
     limit: int
@@ -138,7 +140,7 @@ class Doorkeeper:
 
 
 @dataclass(slots=True)
-class Crowd:
+class SessionLimit:
     """Counts the connections of each user."""
 
     limit: int

@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ssh_gateway.directory import Unavailable
+from ssh_gateway.directory import BackendUnavailable
 from ssh_gateway.logs import say
-from ssh_gateway.sessions import Sessions
+from ssh_gateway.sessions import SessionReporter
 
 
-class Reporter(Protocol):
+class ActivitySink(Protocol):
     """Who passes it on."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Raise Unavailable when it cannot be told."""
 
 
-class Activity:
+class ActivityReporter:
     """Collects what sessions saw; `run` is the one task that reports it, the first use of a job at once."""
 
     def __init__(
         self,
-        reporter: Reporter,
+        reporter: ActivitySink,
         interval_seconds: float,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        sessions: Sessions | None = None,
+        sessions: SessionReporter | None = None,
     ) -> None:
         self._reporter = reporter
         self._interval = interval_seconds
@@ -73,7 +73,7 @@ class Activity:
             for user, servers in self._due().items():
                 try:
                     await self._reporter.report_activity(user, servers)
-                except Unavailable as problem:
+                except BackendUnavailable as problem:
                     say("activity", level=logging.WARNING, user=user, result="failed", why=problem)
             await self._wait()
 

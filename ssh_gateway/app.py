@@ -19,20 +19,20 @@ from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.known_settings import Float
 from dlspawner.looplag import watch_loop
 from ssh_gateway import keys
-from ssh_gateway.activity import Activity
+from ssh_gateway.activity import ActivityReporter
 from ssh_gateway.directory import HubAndManager
-from ssh_gateway.drain import Stop
-from ssh_gateway.files import Files, load
-from ssh_gateway.health import Health
+from ssh_gateway.drain import Shutdown
+from ssh_gateway.files import TrustFiles, load_trust_files
+from ssh_gateway.health import HealthServer
 from ssh_gateway.logs import say, to_stderr
-from ssh_gateway.notices import Notices
-from ssh_gateway.packets import Policy
-from ssh_gateway.penalties import Rules, read_networks
-from ssh_gateway.places import ClusterPlaces
-from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.server import Limits, Server
-from ssh_gateway.sessions import Sessions
-from ssh_gateway.settings import CannotRun, check, check_arguments, required, taking
+from ssh_gateway.notices import NoticeFollower
+from ssh_gateway.packets import RelayPolicy
+from ssh_gateway.penalties import PenaltyRules, read_networks
+from ssh_gateway.places import ClusterJobDirectory
+from ssh_gateway.rechecks import Revalidator
+from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.sessions import SessionReporter
+from ssh_gateway.settings import GatewayMisconfigured, check_arguments, check_settings, required, taking
 
 
 class Gateway(Application):
@@ -212,8 +212,8 @@ class Gateway(Application):
         try:
             check_arguments(sys.argv[1:] if argv is None else argv, self)
             super().initialize(argv)
-            check(Config(), type(self), self.extra_args)
-        except CannotRun as problem:
+            check_settings(Config(), type(self), self.extra_args)
+        except GatewayMisconfigured as problem:
             _give_up(problem)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
@@ -224,7 +224,7 @@ class Gateway(Application):
 
     def update_config(self, config: Config) -> None:
         """Take settings, of which it has to know all: CannotRun names one that it does not."""
-        check(config, type(self))
+        check_settings(config, type(self))
         super().update_config(config)
 
     def start(self) -> None:
@@ -235,13 +235,13 @@ class Gateway(Application):
             if self.init:
                 return
             asyncio.run(self._serve(found, files))
-        except (CannotRun, keys.KeysUnusable) as problem:
+        except (GatewayMisconfigured, keys.KeysUnusable) as problem:
             _give_up(problem)
 
-    def _files(self) -> Files:
-        return load(self.user_ca_file, self.revoked_certificates_file)
+    def _files(self) -> TrustFiles:
+        return load_trust_files(self.user_ca_file, self.revoked_certificates_file)
 
-    async def _serve(self, found: keys.Keys, files: Files) -> None:
+    async def _serve(self, found: keys.GatewayKeys, files: TrustFiles) -> None:
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
@@ -249,20 +249,20 @@ class Gateway(Application):
             try:
                 cluster = await stack.enter_async_context(await KubernetesClient.connect())
             except KubernetesError as error:
-                raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
-            sessions = Sessions(people, self.activity_seconds)
-            activity = Activity(people, self.activity_seconds, sessions=sessions)
-            notices = Notices(people)
-            places = ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace)
-            rechecks = Rechecks(people, places, self.recheck_seconds, revocations=files.revocations)
-            server = Server(
+                raise GatewayMisconfigured(f"{error} (environment variable KUBECONFIG)") from error
+            sessions = SessionReporter(people, self.activity_seconds)
+            activity = ActivityReporter(people, self.activity_seconds, sessions=sessions)
+            notices = NoticeFollower(people)
+            places = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
+            rechecks = Revalidator(people, places, self.recheck_seconds, revocations=files.revocations)
+            server = GatewayServer(
                 keys=found,
                 people=people,
                 places=places,
                 activity=activity,
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),
-                policy=Policy(self.agent_forwarding, self.x11_forwarding),
+                policy=RelayPolicy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
                 rechecks=rechecks,
                 authorities=files.authorities,
@@ -272,35 +272,35 @@ class Gateway(Application):
                 asyncio.create_task(activity.run(), name="report activity"),
                 asyncio.create_task(notices.run(), name="follow notices"),
                 asyncio.create_task(rechecks.run(), name="check again"),
-                asyncio.create_task(watch_loop(server.meters.loop_lag.observe), name="measure the loop"),
+                asyncio.create_task(watch_loop(server.counters.loop_lag.observe), name="measure the loop"),
             }
             async with _ending(doing):
                 await self._run(server, doing)
             say("stopped")
 
-    async def _run(self, server: Server, doing: set[asyncio.Task[Any]]) -> None:
-        stop = Stop().at_signals()
+    async def _run(self, server: GatewayServer, doing: set[asyncio.Task[Any]]) -> None:
+        stop = Shutdown().at_signals()
         with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
-        answering = await self._answer_probes(Health(lambda: not server.stopping, server.metrics))
+        answering = await self._answer_probes(HealthServer(lambda: not server.stopping, server.metrics))
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
         doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
         ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             await task  # raises what ended it
-        say("stopping", sessions=len(server.visitors))
-        await server.stop(hurry=stop.hurry)
+        say("stopping", sessions=len(server.connections))
+        await server.stop(hurry=stop.force)
         if answering is not None:
             answering.close()
 
-    async def _answer_probes(self, health: Health) -> asyncio.Server | None:
+    async def _answer_probes(self, health: HealthServer) -> asyncio.Server | None:
         if not self.health_port:
             return None
         with taking(self.ip, self.health_port, "Gateway.health_port"):
             return await health.serve(self.ip, self.health_port)
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> GatewayLimits:
+        return GatewayLimits(
             attempts=self.max_attempts,
             login_seconds=self.login_timeout_seconds,
             failure_seconds=self.failure_seconds,
@@ -310,7 +310,7 @@ class Gateway(Application):
             connections_per_user=self.max_connections_per_user,
             drain_seconds=self.drain_seconds,
             start_seconds=self.start_seconds,
-            rules=Rules(
+            rules=PenaltyRules(
                 penalty_seconds=self.penalty_seconds,
                 connections_per_second=self.connections_per_second_per_source,
                 shared=read_networks(self.shared_sources),

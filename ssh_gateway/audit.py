@@ -29,7 +29,7 @@ _LENT = AGENT_REQUESTS | {b"x11-req"}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AuditEvent:
     """One line: its name, and what is in it."""
 
     name: str
@@ -37,25 +37,25 @@ class Event:
 
 
 @dataclass(slots=True)
-class Budget:
+class LogBudget:
     """The lines that one connection may have: `BURST` at once, `PER_SECOND` for ever."""
 
     left: float = BURST
     at: float = 0.0
-    unlogged: int = 0
+    suppressed: int = 0
 
     def take(self, now: float) -> bool:
         """Whether there is one more; ``now`` is any clock that never goes back."""
         self.left = min(BURST, self.left + max(0.0, now - self.at) * PER_SECOND)
         self.at = now
         if self.left < 1:
-            self.unlogged += 1
+            self.suppressed += 1
             return False
         self.left -= 1
         return True
 
 
-def read(payload: bytes, *, by_client: bool, commands: bool = False) -> Event | None:
+def read_audit_event(payload: bytes, *, by_client: bool, commands: bool = False) -> AuditEvent | None:
     """What a CHANNEL_OPEN, CHANNEL_REQUEST or GLOBAL_REQUEST tells, if anything."""
     kind = payload[0]
     if kind == CHANNEL_OPEN:
@@ -65,44 +65,44 @@ def read(payload: bytes, *, by_client: bool, commands: bool = False) -> Event | 
     return _listen(payload) if kind == GLOBAL_REQUEST and by_client else None
 
 
-def _open(payload: bytes) -> Event | None:
+def _open(payload: bytes) -> AuditEvent | None:
     name, rest = text_at(payload, 1)
     if name is None:
         return None
     if name in _STREAMS and (address := _address(payload, rest + 12)) is not None:
-        return Event("forward", {"kind": _said(name), "to": address})
+        return AuditEvent("forward", {"kind": _said(name), "to": address})
     if name in _PATHS and (path := text_at(payload, rest + 12)[0]) is not None:
-        return Event("forward", {"kind": _said(name), "to": _said(path)})
-    return Event("channel", {"kind": _said(name)})
+        return AuditEvent("forward", {"kind": _said(name), "to": _said(path)})
+    return AuditEvent("channel", {"kind": _said(name)})
 
 
-def _wish(payload: bytes, commands: bool) -> Event | None:
+def _wish(payload: bytes, commands: bool) -> AuditEvent | None:
     name, rest = text_at(payload, 5)
     what = text_at(payload, rest + 1)[0]
     if name == b"shell":
-        return Event("exec", {"kind": "shell"})
+        return AuditEvent("exec", {"kind": "shell"})
     if name == b"subsystem" and what is not None:
-        return Event("exec", {"kind": "subsystem", "program": _said(what)})
+        return AuditEvent("exec", {"kind": "subsystem", "program": _said(what)})
     if name == b"exec" and what is not None:
-        return Event("exec", {"kind": "exec", **_command(_said(what), commands)})
-    return Event("request", {"kind": _said(name)}) if name in _LENT else None
+        return AuditEvent("exec", {"kind": "exec", **_command(_said(what), commands)})
+    return AuditEvent("request", {"kind": _said(name)}) if name in _LENT else None
 
 
-def _end(payload: bytes) -> Event | None:
+def _end(payload: bytes) -> AuditEvent | None:
     name, rest = text_at(payload, 5)
     if name == b"exit-status" and len(payload) >= rest + 5:
-        return Event("exit", {"status": number_at(payload, rest + 1)})
+        return AuditEvent("exit", {"status": number_at(payload, rest + 1)})
     if name == b"exit-signal" and (signal := text_at(payload, rest + 1)[0]) is not None:
-        return Event("exit", {"signal": _said(signal)})
+        return AuditEvent("exit", {"signal": _said(signal)})
     return None
 
 
-def _listen(payload: bytes) -> Event | None:
+def _listen(payload: bytes) -> AuditEvent | None:
     name, rest = text_at(payload, 1)
     if name in _LISTENERS and (address := _address(payload, rest + 1)) is not None:
-        return Event("listen", {"kind": _said(name), "at": address})
+        return AuditEvent("listen", {"kind": _said(name), "at": address})
     if name in _PATH_LISTENERS and (path := text_at(payload, rest + 1)[0]) is not None:
-        return Event("listen", {"kind": _said(name), "at": _said(path)})
+        return AuditEvent("listen", {"kind": _said(name), "at": _said(path)})
     return None
 
 

@@ -15,14 +15,14 @@ import asyncssh
 from ssh_gateway.algorithms import is_strong
 from ssh_gateway.keys import KeysUnusable, read_public
 from ssh_gateway.logs import say
-from ssh_gateway.watched import Watched, each_line
+from ssh_gateway.watched import WatchedFile, each_line
 
 
-class Authorities:
+class TrustedCas:
     """`trusts` is asked for every certificate; ``path`` None: nobody is trusted."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = Watched(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
+        self._file = WatchedFile(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
 
     def load(self) -> None:
         """Read the file if it has changed; KeysUnusable says what is wrong with it."""

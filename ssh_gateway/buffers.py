@@ -25,14 +25,14 @@ _RANDOM = 4096
 _SAMPLED = 64
 
 
-class Writer(Protocol):
+class PacketWriter(Protocol):
     """A connection whose packets may wait here."""
 
     def write(self, data: memoryview) -> None:
         """Send it; it holds until this returns."""
 
 
-class Buffers:
+class SharedBuffers:
     """``plain`` holds one packet as it is between being opened and being sealed again: its length of padding, what it
     says, its padding. ``sealed`` holds packets of one connection, its owner.
     """
@@ -47,7 +47,7 @@ class Buffers:
         self.relayed: Callable[[float], object] = lambda _seconds: None
         self._reads, self._since = 0, 0.0
         self.writing = False  # a connection that cannot take more says so at once, and others may want to send then
-        self._owner: Writer | None = None
+        self._owner: PacketWriter | None = None
         self._random, self._spent = b"", 0
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class Buffers:
         start, self._spent = self._spent, self._spent + size
         return self._random[start : self._spent]
 
-    def make_room(self, owner: Writer, size: int) -> None:
+    def make_room(self, owner: PacketWriter, size: int) -> None:
         """For the owner's next packet; what belongs to another, or leaves no room, is sent first."""
         if self._owner is not owner or self.left() < size:
             self.flush()
@@ -80,7 +80,7 @@ class Buffers:
         """For how many more bytes there is room."""
         return len(self.sealed) - self.filled
 
-    def flush_of(self, owner: Writer) -> None:
+    def flush_of(self, owner: PacketWriter) -> None:
         if self._owner is owner:
             self.flush()
 
@@ -98,18 +98,18 @@ class Buffers:
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.buffers = Buffers()
+        self.buffers = SharedBuffers()
 
 
 _of_thread = _OfThread()
 
 
-def shared() -> Buffers:
+def shared() -> SharedBuffers:
     """Those of this thread: an event loop has one."""
     return _of_thread.buffers
 
 
-class Reading(Protocol):
+class BufferedSink(Protocol):
     """What `Reader` reads for."""
 
     def held(self) -> bytes:
@@ -124,7 +124,7 @@ class Reading(Protocol):
     def connection_lost(self, exc: Exception | None) -> None: ...
 
 
-class Reader(asyncio.BufferedProtocol):
+class BufferedReader(asyncio.BufferedProtocol):
     """Reads into the shared buffer, behind what is held.
 
     Of whom much comes, more has come in a moment: where processors are short, senders go on before the next read, so
@@ -132,7 +132,7 @@ class Reader(asyncio.BufferedProtocol):
     whom what comes takes long, in tiny packets for one, less is read at once: everybody else waits meanwhile.
     """
 
-    def __init__(self, leg: Reading) -> None:
+    def __init__(self, leg: BufferedSink) -> None:
         self._leg = leg
         self._held = 0
         self._much = False

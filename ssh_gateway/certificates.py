@@ -15,25 +15,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ssh_gateway.access import Badge, Proof, everything
+from ssh_gateway.access import CertificateId, Identity, every_server
 from ssh_gateway.penalties import Network
 
 PERMITS = ("X11-forwarding", "agent-forwarding", "port-forwarding", "pty", "user-rc")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SessionBounds:
     """What a certificate leaves of a session: what may be asked for, and the one command if there is one."""
 
     permits: frozenset[str] = frozenset(PERMITS)
     force_command: str | None = None
 
 
-UNBOUND = Bounds()
+UNBOUND = SessionBounds()
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class UserCertificate:
     """What a certificate says; times are seconds since 1970."""
 
     key_id: str
@@ -43,13 +43,13 @@ class Certificate:
     valid_after: float
     valid_before: float
     addresses: tuple[Network, ...] = ()
-    bounds: Bounds = UNBOUND
+    bounds: SessionBounds = UNBOUND
     key: str = ""  # fingerprints: of the key, and of the CA's
     ca: str = ""
 
     @property
-    def badge(self) -> Badge:
-        return Badge(self.serial, self.key_id, self.key, self.ca, self.valid_before)
+    def badge(self) -> CertificateId:
+        return CertificateId(self.serial, self.key_id, self.key, self.ca, self.valid_before)
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Certificate:
         return f"certificate {self.serial} {self.key_id[:100]}"
 
 
-def obstacle(certificate: Certificate, user: str, source: str, now: float) -> str | None:
+def certificate_refusal(certificate: UserCertificate, user: str, source: str, now: float) -> str | None:
     """Why it does not let this person in from there now; None when it does."""
     if not certificate.for_users:
         return "this certificate is for a host, not for a person"
@@ -72,9 +72,11 @@ def obstacle(certificate: Certificate, user: str, source: str, now: float) -> st
     return None
 
 
-def proven(certificate: Certificate, user: str) -> Proof:
+def verify_certificate(certificate: UserCertificate, user: str) -> Identity:
     """The proof in a verified signature under a certificate without `obstacle`."""
-    return Proof(user, "publickey", certificate.name, everything, badge=certificate.badge, starts=everything)
+    return Identity(
+        user, "publickey", certificate.name, every_server, certificate=certificate.badge, starts=every_server
+    )
 
 
 def _within(source: str, networks: Sequence[Network]) -> bool:

@@ -33,7 +33,7 @@ _UINT32 = struct.Struct(">I")
 _COUNTER_0 = bytes(8)
 
 
-class Cipher:
+class PacketCipher:
     """One direction; ``tag`` is how long the proof behind a packet is, ``block`` what padding fills up to.
 
     No `ABC`: asked for every packet, whether something is one of those takes five times as long.
@@ -80,7 +80,7 @@ class Cipher:
         return opened or None
 
 
-class Gcm(Cipher):
+class Gcm(PacketCipher):
     """``aes…-gcm@openssh.com``."""
 
     tag = block = 16
@@ -114,7 +114,7 @@ class Gcm(Cipher):
         return self._fixed + count.to_bytes(8, "big")
 
 
-class Chacha(Cipher):
+class Chacha(PacketCipher):
     """``chacha20-poly1305@openssh.com``; the second half of the key is for lengths."""
 
     tag, block = 16, 8
@@ -157,7 +157,7 @@ class Chacha(Cipher):
         return block[:32]
 
 
-class Ctr(Cipher):
+class Ctr(PacketCipher):
     """``aes…-ctr`` with an ``-etm`` MAC; ``stream`` is the cipher at its place, the same in both directions."""
 
     block = 16

@@ -21,24 +21,24 @@ import aiohttp
 from yarl import URL
 
 from dlspawner.clients import hub as clients_hub
-from ssh_gateway.access import Bearer, RegisteredKey
+from ssh_gateway.access import RegisteredKey, TokenOwner
 from ssh_gateway.logs import say
-from ssh_gateway.routing import Candidate
+from ssh_gateway.routing import JobEndpoint
 
 if TYPE_CHECKING:
-    from ssh_gateway.sessions import Session
+    from ssh_gateway.sessions import SshSessionState
 
 KEYS_AT_ONCE = 1000
 START_SECONDS = 30.0  # how long the Hub may take to take a start
 NOES = frozenset({403, 404, 409, 422, 429})
 
 
-class Unavailable(Exception):
+class BackendUnavailable(Exception):
     """Nobody can tell right now; the message is for the person who waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SshEndpoint:
     """Where a job's sshd answers, what it must prove to be, whom to log in as, and the principal it wants (``job``)."""
 
     job: str
@@ -56,7 +56,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class JobNotice:
     """What the people on a server are to be told, and until when something happens.
 
     It is about ``job``, or whichever one the server has; after ``ends`` it says nothing any more.
@@ -73,15 +73,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class NoticeList:
+class JobNotices:
     """All open notices, and what tells this list from others."""
 
     version: str
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[JobNotice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccessState:
     """The users that administrators block, and those of the requested keys that are no longer registered."""
 
     blocked: frozenset[str] = frozenset()
@@ -89,7 +89,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartStatus:
     """Where the start of a server stands, in the Manager's words, and the path of the page that tells more.
 
     ``state`` is ``off`` where a login starts nothing, ``refused`` where the Manager says no.
@@ -101,7 +101,7 @@ class Start:
     job: str = ""
 
 
-class People(Protocol):
+class AuthBackend(Protocol):
     """Who is this."""
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
@@ -110,38 +110,38 @@ class People(Protocol):
     async def key_used(self, user: str, key: RegisteredKey) -> None:
         """Note that a key opened a session just now."""
 
-    async def bearer(self, token: str) -> Bearer | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         """Whom a token belongs to; ``None`` for no token of the Hub's."""
 
     async def servers(self, user: str) -> frozenset[str]:
         """The servers of a user that the Hub knows, whether they run or not: it may not know yet that a pod is gone."""
 
-    async def start(self, user: str, server: str) -> Start:
+    async def start(self, user: str, server: str) -> StartStatus:
         """Start a server of somebody who wants that, unless it is on its way."""
 
-    async def started(self, user: str, server: str, job: str) -> Start:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         """What has become of that since; ``job`` is the one that it was."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Say when servers were used."""
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         """What has become of these keys, each a user's name and a fingerprint, and who is blocked."""
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         """Those of these users that exist no more."""
 
 
-class Places(Protocol):
+class JobDirectory(Protocol):
     """Where are their jobs."""
 
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         """The jobs of a user that are in the cluster."""
 
-    async def target(self, user: str, server: str) -> Target | None:
+    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
         """The sshd of a user's running job on exactly this server."""
 
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
         """Those of these jobs that run and are not being stopped."""
 
 
@@ -165,20 +165,20 @@ class HubAndManager:
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
         status, answer = await self._manager("GET", f"/api/users/{quote(user, safe='')}/keys")
         if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("keys"), list):
-            raise Unavailable("the keys service gave no usable answer: try again later")
+            raise BackendUnavailable("the keys service gave no usable answer: try again later")
         return tuple(key for entry in answer["keys"] if (key := read_key(entry)) is not None)
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
         await self._manager("POST", f"/api/users/{quote(user, safe='')}/keys/{key.id}/used")
 
-    async def bearer(self, token: str) -> Bearer | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         try:
             identity = await self._hub.whoami(token)
         except clients_hub.HubError as error:
-            raise Unavailable("the Hub does not answer: try again later") from error
+            raise BackendUnavailable("the Hub does not answer: try again later") from error
         if identity is None:
             return None
-        return Bearer(
+        return TokenOwner(
             identity.name,
             lambda server: clients_hub.may_access_server(identity, identity.name, server),
             person=identity.kind is clients_hub.IdentityKind.USER,
@@ -189,53 +189,53 @@ class HubAndManager:
         try:
             known = await self._hub.user(user)
         except clients_hub.HubError as error:
-            raise Unavailable("the Hub does not answer: try again later") from error
+            raise BackendUnavailable("the Hub does not answer: try again later") from error
         return frozenset(known.servers) if known else frozenset()
 
-    async def start(self, user: str, server: str) -> Start:
+    async def start(self, user: str, server: str) -> StartStatus:
         return await self._where("POST", _start_path(user, server), START_SECONDS)
 
-    async def started(self, user: str, server: str, job: str) -> Start:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         return await self._where("GET", f"{_start_path(user, server)}?job={quote(job, safe='')}")
 
-    async def _where(self, method: str, path: str, waits: float = 0.0) -> Start:
+    async def _where(self, method: str, path: str, waits: float = 0.0) -> StartStatus:
         status, answer = await self._manager(method, path, waits, reads=frozenset({200, *NOES}))
         given = answer if isinstance(answer, dict) else {}
         if status == 200 and isinstance(given.get("state"), str):
-            return Start(*(str(given.get(name) or "") for name in ("state", "sentence", "page", "job")))
+            return StartStatus(*(str(given.get(name) or "") for name in ("state", "sentence", "page", "job")))
         if status in {404, 501} or "scope" in given:  # a Manager that starts nothing, or not for us
             say("directory", level=logging.WARNING, source="manager", result="starts-nothing", why=status)
-            return Start("off")
+            return StartStatus("off")
         if status in NOES and isinstance(given.get("detail"), str):
-            return Start("refused", given["detail"])
-        raise Unavailable(f"the Manager does not tell where a start stands (status {status})")
+            return StartStatus("refused", given["detail"])
+        raise BackendUnavailable(f"the Manager does not tell where a start stands (status {status})")
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         try:
             await self._hub.post_activity(user, servers)
         except clients_hub.HubError as error:
-            raise Unavailable(str(error)) from error
+            raise BackendUnavailable(str(error)) from error
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         pairs = sorted(keys)
         parts = [pairs[at : at + KEYS_AT_ONCE] for at in range(0, len(pairs), KEYS_AT_ONCE)] or [[]]
         answers = [await self._standing(part) for part in parts]
         gone = frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers))
-        return Standing(answers[-1].blocked, gone)
+        return AccessState(answers[-1].blocked, gone)
 
-    async def _standing(self, keys: Sequence[tuple[str, str]]) -> Standing:
+    async def _standing(self, keys: Sequence[tuple[str, str]]) -> AccessState:
         status, answer = await self._manager("POST", "/api/ssh-access", body={"keys": [list(key) for key in keys]})
         try:
             if status != 200 or not isinstance(answer, dict):
                 raise TypeError("an object expected")
-            return Standing(
+            return AccessState(
                 frozenset(answer["blocked"]),
                 frozenset((str(user), str(fp)) for user, fp in answer["gone"]),
             )
         except (KeyError, TypeError, ValueError):
-            raise Unavailable(f"the Manager does not tell who may stay (status {status})") from None
+            raise BackendUnavailable(f"the Manager does not tell who may stay (status {status})") from None
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         if not users:
             return frozenset()
         try:
@@ -243,29 +243,29 @@ class HubAndManager:
             listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
         except clients_hub.HubRejected as error:
-            raise Unavailable("the Hub lists no users: this service lacks the scope list:users") from error
+            raise BackendUnavailable("the Hub lists no users: this service lacks the scope list:users") from error
         except clients_hub.HubError as error:
-            raise Unavailable("the Hub does not answer: try again later") from error
+            raise BackendUnavailable("the Hub does not answer: try again later") from error
 
-    async def open_notices(self, version: str, seconds: float) -> NoticeList:
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
         """All that are open, once that is another list than ``version``, or after so many seconds."""
         path = f"/api/notices?after={quote(version, safe='')}&wait={seconds:g}"
         try:
             status, answer = await self._manager("GET", path, seconds)
-        except Unavailable as problem:
-            raise Unavailable("the Manager does not answer") from problem
+        except BackendUnavailable as problem:
+            raise BackendUnavailable("the Manager does not answer") from problem
         if status != 200 or not isinstance(answer, dict) or not isinstance(answer.get("notices"), list):
             hint = ": this service lacks the scope custom:notices:read" if status == 403 else ""
-            raise Unavailable(f"the Manager gave no notices (status {status}){hint}")
+            raise BackendUnavailable(f"the Manager gave no notices (status {status}){hint}")
         read = (read_notice(entry) for entry in answer["notices"])
-        return NoticeList(str(answer.get("version", "")), tuple(notice for notice in read if notice is not None))
+        return JobNotices(str(answer.get("version", "")), tuple(notice for notice in read if notice is not None))
 
-    async def report_sessions(self, gateway: str, sessions: Sequence[Session]) -> None:
+    async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
         """Tell the Manager which jobs have SSH sessions."""
         told = [[one.user, one.server, one.seconds, one.open] for one in sessions]
         status, _ = await self._manager("PUT", "/api/ssh-sessions", body={"gateway": gateway, "sessions": told})
         if status != 204:
-            raise Unavailable(f"the Manager does not take the report on sessions (status {status})")
+            raise BackendUnavailable(f"the Manager does not take the report on sessions (status {status})")
 
     async def _manager(
         self,
@@ -293,7 +293,7 @@ class HubAndManager:
                 return response.status, content
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             say("directory", level=logging.WARNING, source="manager", result="failed", why=type(error).__name__)
-            raise Unavailable("the keys service does not answer: try again later, or use a token") from error
+            raise BackendUnavailable("the keys service does not answer: try again later, or use a token") from error
 
 
 def _start_path(user: str, server: str) -> str:
@@ -312,7 +312,7 @@ def read_key(entry: object) -> RegisteredKey | None:
         return None
 
 
-def read_notice(entry: object) -> Notice | None:
+def read_notice(entry: object) -> JobNotice | None:
     """A notice as the Manager writes it; ``None`` for what is none, and for what administrators are told."""
     try:
         if not isinstance(entry, dict):
@@ -322,7 +322,7 @@ def read_notice(entry: object) -> Notice | None:
         job = entry.get("job", "")
         if not all(isinstance(one, str) for one in (id_, user, server, text, job)):
             raise TypeError("text expected")
-        return Notice(id_, user, server, text, until, bool(entry["seen"]), job, ends) if user else None
+        return JobNotice(id_, user, server, text, until, bool(entry["seen"]), job, ends) if user else None
     except (KeyError, TypeError, ValueError):
         say("directory", level=logging.WARNING, source="manager", result="unreadable-notice")
         return None

@@ -6,10 +6,10 @@ from abc import abstractmethod
 
 import asyncssh
 
-from ssh_gateway.certificates import Certificate
+from ssh_gateway.certificates import UserCertificate
 
 
-class Door(asyncssh.SSHServer):
+class LoginHandler(asyncssh.SSHServer):
     """One person, from the greeting on."""
 
     @abstractmethod
@@ -21,11 +21,11 @@ class Door(asyncssh.SSHServer):
         """The attempt that is refused next is with something that is no key, or no signature that is taken."""
 
     @abstractmethod
-    def trusts(self, ca: asyncssh.SSHKey, certificate: Certificate) -> bool:
+    def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
         """Whether this certificate, which that key signed, is looked at; also asked without the client's signature."""
 
     @abstractmethod
-    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
+    async def proven_by_certificate(self, username: str, certificate: UserCertificate) -> bool:
         """As `proven`, of a key that a trusted CA has signed; what the certificate says is the door's to judge."""
 
     @abstractmethod

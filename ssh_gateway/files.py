@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ssh_gateway.authorities import Authorities
-from ssh_gateway.revocations import Revocations
+from ssh_gateway.authorities import TrustedCas
+from ssh_gateway.revocations import RevocationList
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    authorities: Authorities
-    revocations: Revocations
+class TrustFiles:
+    authorities: TrustedCas
+    revocations: RevocationList
 
 
-def load(user_ca_file: str, revoked_certificates_file: str) -> Files:
+def load_trust_files(user_ca_file: str, revoked_certificates_file: str) -> TrustFiles:
     """Reads the files that are there; an empty path is none. Raises KeysUnusable with the wrong setting."""
-    authorities, revocations = Authorities(_path(user_ca_file)), Revocations(_path(revoked_certificates_file))
+    authorities, revocations = TrustedCas(_path(user_ca_file)), RevocationList(_path(revoked_certificates_file))
     authorities.load()
     revocations.load()
-    return Files(authorities, revocations)
+    return TrustFiles(authorities, revocations)
 
 
 def _path(written: str) -> Path | None:

@@ -34,7 +34,7 @@ UNKNOWN = "the balancer in front of this gateway did not say who you are: tell a
 
 
 @dataclass(slots=True)
-class Lobby:
+class Admission:
     """What all gates share.
 
     ``admit`` counts an address in, or says why not; ``inside`` makes what speaks SSH with it; ``refused`` is told of
@@ -43,13 +43,13 @@ class Lobby:
     """
 
     admit: Callable[[str], str | None]
-    inside: Callable[[str], wire.ServerLeg]
+    inside: Callable[[str], wire.Downstream]
     refused: Callable[[str, str], None]
     balancers: tuple[Network, ...] = ()
     header_seconds: float = HEADER_SECONDS
-    leaving: set[Gate] = field(default_factory=set)
-    arriving: set[Gate] = field(default_factory=set)
-    checking: set[Gate] = field(default_factory=set)
+    leaving: set[ConnectionGuard] = field(default_factory=set)
+    arriving: set[ConnectionGuard] = field(default_factory=set)
+    checking: set[ConnectionGuard] = field(default_factory=set)
 
     def clear(self) -> None:
         """Drop who is between the street and the door."""
@@ -57,14 +57,14 @@ class Lobby:
             gate.drop()
 
 
-class Gate(asyncio.Protocol):
+class ConnectionGuard(asyncio.Protocol):
     """One new connection: handed on to what speaks SSH, or sent away."""
 
     _transport: asyncio.Transport
     _deadline: asyncio.TimerHandle | None = None
-    _inside: wire.ServerLeg | None = None
+    _inside: wire.Downstream | None = None
 
-    def __init__(self, lobby: Lobby) -> None:
+    def __init__(self, lobby: Admission) -> None:
         self._lobby = lobby
         self._header = b""
         self._source = ""
@@ -172,7 +172,7 @@ class Gate(asyncio.Protocol):
         words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why))
         self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
 
-    def _say_last(self, words: bytes, among: set[Gate], most: int) -> None:
+    def _say_last(self, words: bytes, among: set[ConnectionGuard], most: int) -> None:
         """Closed in one direction first: bytes that meet a closed socket would reset it, and the words be lost."""
         if len(among) >= most:
             self._transport.abort()

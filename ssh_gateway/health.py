@@ -19,7 +19,7 @@ LONGEST = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HealthAnswer:
     """What is said to one request."""
 
     status: str
@@ -31,8 +31,8 @@ class Answer:
         return head.encode("ascii") + b"Connection: close\r\n\r\n" + self.content
 
 
-OK = Answer("200 OK", b"ok\n")
-STOPPING = Answer("503 Service Unavailable", b"stopping\n")
+OK = HealthAnswer("200 OK", b"ok\n")
+STOPPING = HealthAnswer("503 Service Unavailable", b"stopping\n")
 
 
 async def _none() -> bytes:
@@ -40,7 +40,7 @@ async def _none() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HealthServer:
     """Answers while its port is open."""
 
     ready: Callable[[], bool] = lambda: True
@@ -50,11 +50,11 @@ class Health:
         """Listen; the caller closes what it is given."""
         return await asyncio.start_server(self._answer, sock=listening.listen(ip, port), limit=LONGEST)
 
-    async def answer(self, request: bytes) -> Answer:
+    async def answer(self, request: bytes) -> HealthAnswer:
         """What a request, or the first part of one, is answered."""
         path = _path(request)
         if path == b"/metrics":
-            return Answer("200 OK", await self.metrics(), CONTENT_TYPE)
+            return HealthAnswer("200 OK", await self.metrics(), CONTENT_TYPE)
         return OK if path != b"/ready" or self.ready() else STOPPING
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

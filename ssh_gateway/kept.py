@@ -12,7 +12,7 @@ MOST_BYTES = 256 * 1024  # a client has a few hundred to say; a packet of its ow
 
 
 @dataclass(slots=True)
-class Kept:
+class PacketBuffer:
     """Packets with their types."""
 
     _packets: list[tuple[int, bytes]] = field(default_factory=list)
@@ -37,6 +37,6 @@ class Kept:
         return taken
 
 
-def too_much(payload: bytes) -> bytes | None:
+def overflow_answer(payload: bytes) -> bytes | None:
     """The answer to what is not kept, where it has one that leaves the connection as it is: a browser behind ``-D``."""
     return None if read_direct_tcpip(payload) is None else open_failure(opener(payload), TOO_MANY_STREAMS)

@@ -37,7 +37,7 @@ class KeysUnusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class GatewayKeys:
     host: asyncssh.SSHKey
     user_ca: asyncssh.SSHKey
     next_host: asyncssh.SSHKey | None = None
@@ -48,12 +48,12 @@ class Keys:
         return [self.host, *([self.next_host] if self.next_host else [])]
 
 
-def load_or_make(state_dir: Path) -> Keys:
+def load_or_make(state_dir: Path) -> GatewayKeys:
     """The keys in ``state_dir``, made where they are missing."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         host = _load_or_make(state_dir / HOST_KEY)
-        keys = Keys(host, _load_or_make(state_dir / USER_CA), _load_next(state_dir / NEXT_HOST_KEY, host))
+        keys = GatewayKeys(host, _load_or_make(state_dir / USER_CA), _load_next(state_dir / NEXT_HOST_KEY, host))
         _write_once(state_dir / f"{USER_CA}.pub", keys.user_ca.export_public_key())
         with contextlib.suppress(OSError):  # a Secret of an earlier version has none, and cannot be written
             _write_once(state_dir / f"{HOST_KEY}.pub", keys.host.export_public_key())

@@ -10,14 +10,14 @@ import time
 import traceback
 from pathlib import Path
 
-from ssh_gateway.audit import Budget
+from ssh_gateway.audit import LogBudget
 
 log = logging.getLogger("ssh_gateway")
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@+:/,\[\]-]{1,200}")
 _LONGEST = 200
 _FRAMES = 12
-_failures = Budget()
+_failures = LogBudget()
 # Their words are about code; those of other errors may quote what somebody sent, such as a token.
 _ABOUT_CODE = (AttributeError, NameError, TypeError)
 
@@ -41,7 +41,7 @@ def say_failed(problem: BaseException, **fields: object) -> None:
     """
     if not _failures.take(time.monotonic()):
         return
-    fields["unlogged"], _failures.unlogged = _failures.unlogged or None, 0
+    fields["unlogged"], _failures.suppressed = _failures.suppressed or None, 0
     why = problem if isinstance(problem, _ABOUT_CODE) else None
     said = line("failed", **fields, error=type(problem).__name__, why=why)
     log.error("%s traceback=%s", said, json.dumps("; ".join(reversed([_way(one) for one in _causes(problem)]))))

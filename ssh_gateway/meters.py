@@ -24,23 +24,23 @@ _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class GatewayState:
     """What is so now: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
 
-    at_door: int = 0
-    proven: int = 0
+    unauthenticated: int = 0
+    authenticated: int = 0
     sessions: int = 0
     up: int = 0
     down: int = 0
-    addresses_owing: int = 0
-    names_owing: int = 0
+    penalised_addresses: int = 0
+    penalised_names: int = 0
     stopping: bool = False
 
 
-class Meters:
+class GatewayMetrics:
     """All metrics of one process; ``inside`` is asked whenever somebody reads them."""
 
-    def __init__(self, inside: Callable[[], Inside] = Inside) -> None:
+    def __init__(self, inside: Callable[[], GatewayState] = GatewayState) -> None:
         self.inside = inside
         self.registry = own = CollectorRegistry()
         self._connections = Counter(
@@ -114,7 +114,7 @@ class Meters:
 class _Now(Collector):
     """What is so at the moment of asking."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: GatewayMetrics) -> None:
         self._meters = meters
 
     def describe(self) -> list[Metric]:
@@ -123,8 +123,8 @@ class _Now(Collector):
     def collect(self) -> Iterator[Metric]:
         now = self._meters.inside()
         open_ = GaugeMetricFamily("dlspawner_gateway_open_connections", "Open now.", labels=["state"])
-        open_.add_metric(("door",), now.at_door)
-        open_.add_metric(("proven",), now.proven)
+        open_.add_metric(("door",), now.unauthenticated)
+        open_.add_metric(("proven",), now.authenticated)
         yield open_
         yield GaugeMetricFamily("dlspawner_gateway_sessions", "Connections joined with a job.", now.sessions)
         bytes_ = CounterMetricFamily(
@@ -136,7 +136,7 @@ class _Now(Collector):
         owing = GaugeMetricFamily(
             "dlspawner_gateway_owing", "Addresses (of IPv6 /64) and login names that owe penalties.", labels=["who"]
         )
-        owing.add_metric(("address",), now.addresses_owing)
-        owing.add_metric(("name",), now.names_owing)
+        owing.add_metric(("address",), now.penalised_addresses)
+        owing.add_metric(("name",), now.penalised_names)
         yield owing
         yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from dlspawner.core.text import with_time
-from ssh_gateway.directory import Notice, NoticeList, Unavailable
+from ssh_gateway.directory import BackendUnavailable, JobNotice, JobNotices
 from ssh_gateway.logs import say
 
 WAIT_SECONDS = 240.0
@@ -30,32 +30,32 @@ _TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "�
 class Source(Protocol):
     """Who has the notices."""
 
-    async def open_notices(self, version: str, seconds: float) -> NoticeList:
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
         """All that are open, once that is another list than ``version``, or after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TerminalLine:
     """A notice as a terminal shows it; one with the same ``id`` is not shown twice."""
 
     id: str
     content: bytes
 
 
-class Notices:
+class NoticeFollower:
     """The open notices of all jobs; `run` is the one task that asks for them."""
 
     def __init__(self, source: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._source = source
         self._now = now
-        self._open: dict[tuple[str, str], list[Notice]] = {}
+        self._open: dict[tuple[str, str], list[JobNotice]] = {}
         self.changed: Callable[[], None] = lambda: None
 
-    def lines(self, user: str, server: str, job: str | None = None) -> list[Line]:
+    def lines(self, user: str, server: str, job: str | None = None) -> list[TerminalLine]:
         """What is to be said on the terminals of a server's job; what is about another job of it is not."""
         now = self._now()
         found = [one for one in self._open.get((user, server), ()) if not _over(one, now)]
-        return [Line(one.id, line(one, now)) for one in found if not (job and one.job) or one.job == job]
+        return [TerminalLine(one.id, line(one, now)) for one in found if not (job and one.job) or one.job == job]
 
     async def run(self) -> None:
         """Follow the Manager for ever."""
@@ -63,7 +63,7 @@ class Notices:
         while True:
             try:
                 found = await self._source.open_notices(version, WAIT_SECONDS)
-            except Unavailable as problem:
+            except BackendUnavailable as problem:
                 if pause == PAUSE_SECONDS:  # once, not at every try
                     say("notices", level=logging.WARNING, result="failed", why=problem)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -74,7 +74,7 @@ class Notices:
                     self._take(found.notices)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
-    def _take(self, notices: Sequence[Notice]) -> None:
+    def _take(self, notices: Sequence[JobNotice]) -> None:
         self._open = {}
         for notice in notices:
             if not notice.seen:
@@ -82,7 +82,7 @@ class Notices:
         self.changed()
 
 
-def line(notice: Notice, now: datetime) -> bytes:
+def line(notice: JobNotice, now: datetime) -> bytes:
     """A notice as a terminal shows it."""
     return as_line(notice.text, notice.until, now)
 
@@ -100,6 +100,6 @@ def escaped(text: str) -> str:
     return "".join(char if " " <= char <= "~" else "?" for char in plain if not unicodedata.combining(char))
 
 
-def _over(notice: Notice, now: datetime) -> bool:
+def _over(notice: JobNotice, now: datetime) -> bool:
     late = notice.until is not None and now > notice.until + STALE
     return late or (notice.ends is not None and now >= notice.ends)

@@ -48,7 +48,7 @@ AGENT_CHANNELS = frozenset({b"auth-agent@openssh.com", b"agent-connect"})
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RelayPolicy:
     """What a session may ask for beyond the ordinary; both let the job act on the person's own computer."""
 
     agent_forwarding: bool = False
@@ -92,7 +92,7 @@ class Proofs:
         return payload
 
 
-def judge(payload: bytes, policy: Policy) -> Verdict:
+def judge(payload: bytes, policy: RelayPolicy) -> Verdict:
     """What becomes of one packet of type GLOBAL_REQUEST, CHANNEL_OPEN or CHANNEL_REQUEST, from either end."""
     kind = payload[0]
     if kind == GLOBAL_REQUEST:
@@ -111,7 +111,7 @@ def _global_request(payload: bytes) -> Verdict:
     return Verdict(forward=bytes([GLOBAL_REQUEST]) + text(REFUSED_REQUEST) + payload[rest:])
 
 
-def _channel_open(payload: bytes, policy: Policy) -> Verdict:
+def _channel_open(payload: bytes, policy: RelayPolicy) -> Verdict:
     """Channels by which the job would reach the person's computer; asked-for ones were agreed to by a request."""
     name, rest = text_at(payload, 1)
     forbidden = (name in AGENT_CHANNELS and not policy.agent_forwarding) or (
@@ -123,7 +123,7 @@ def _channel_open(payload: bytes, policy: Policy) -> Verdict:
     return Verdict(answer=open_failure(payload[rest : rest + 4], f"{refused} is not allowed here"), refused=refused)
 
 
-def _channel_request(payload: bytes, policy: Policy) -> Verdict:
+def _channel_request(payload: bytes, policy: RelayPolicy) -> Verdict:
     name, _ = text_at(payload, 5)
     forbidden = (name in AGENT_REQUESTS and not policy.agent_forwarding) or (
         name == b"x11-req" and not policy.x11_forwarding

@@ -38,7 +38,7 @@ KNOWN_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PenaltyRules:
     """What it costs; 0 switches off what it measures."""
 
     penalty_seconds: float = 5.0
@@ -47,7 +47,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Debts:
+class DebtTable:
     """Seconds that are owed under each name; none owes more than ``most``."""
 
     most: float
@@ -79,16 +79,16 @@ class Debts:
 class Penalties:
     """Everybody's debts. An ``address`` is one as the socket tells it; ``now`` is any clock that never goes back."""
 
-    def __init__(self, rules: Rules, entries: int = ENTRIES) -> None:
+    def __init__(self, rules: PenaltyRules, entries: int = ENTRIES) -> None:
         self._rules = rules
         self._unit = rules.penalty_seconds
-        self._sources = Debts(MOST * self._unit, entries)
-        self._names = Debts(MOST * self._unit, entries)
-        self._arrivals = Debts(math.inf, entries)
-        self._known = Debts(KNOWN_SECONDS, entries)
-        self._said = Debts(60.0, entries)
+        self._sources = DebtTable(MOST * self._unit, entries)
+        self._names = DebtTable(MOST * self._unit, entries)
+        self._arrivals = DebtTable(math.inf, entries)
+        self._known = DebtTable(KNOWN_SECONDS, entries)
+        self._said = DebtTable(60.0, entries)
 
-    def place(self, address: str) -> str:
+    def source_of(self, address: str) -> str:
         """What owes for this address; "" for one that many people share."""
         found = read_address(address)
         if found is None:
@@ -100,7 +100,7 @@ class Penalties:
     def arrives(self, address: str, now: float) -> str | None:
         """Count a new connection; a sentence for one that has to wait, which is not counted."""
         return self.refusal(address, now) or self._too_often(
-            self.place(address), "too many connections from your address", now
+            self.source_of(address), "too many connections from your address", now
         )
 
     def opens(self, address: str, name: str, now: float) -> str | None:
@@ -118,7 +118,7 @@ class Penalties:
 
     def refusal(self, address: str, now: float) -> str | None:
         """Returns why no login may continue at this address now, or None."""
-        wait = self._above(self.place(address), now)
+        wait = self._above(self.source_of(address), now)
         if wait <= 0:
             return None
         return f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
@@ -135,35 +135,35 @@ class Penalties:
 
     def token_refusal(self, address: str, name: str, now: float) -> str | None:
         """Returns why tokens for this name are not judged now, or None."""
-        wait = self._above_of_name(self.place(address), name, now)
+        wait = self._above_of_name(self.source_of(address), name, now)
         if wait <= 0:
             return None
         return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
 
     def token_failed(self, address: str, name: str, now: float, *, judged: bool) -> None:
         """Charges a failed token to its address, and to its name if the token was ``judged``."""
-        self._owe(self.place(address), 1, now)
+        self._owe(self.source_of(address), 1, now)
         if judged:
             self._names.add(name, self._unit, now)
 
     def proven(self, address: str, name: str, now: float) -> None:
         """This person came in from there; of a shared address that says nothing about who comes from it next."""
-        if place := self.place(address):
+        if place := self.source_of(address):
             self._known.add(_pair(place, name), KNOWN_SECONDS, now)
 
     def left(self, address: str, *, late: bool, now: float) -> None:
         """A connection ended on which nothing was tried, or that took its time for it."""
-        self._owe(self.place(address), TOO_LATE if late else NOTHING_TRIED, now)
+        self._owe(self.source_of(address), TOO_LATE if late else NOTHING_TRIED, now)
 
     def worth_a_line(self, address: str, now: float) -> bool:
         """Whether to log a refusal: once a minute for each place, so that a flood of connections is none of lines."""
-        place = self.place(address) or "shared"
+        place = self.source_of(address) or "shared"
         if self._said.owed(place, now):
             return False
         self._said.add(place, 60.0, now)
         return True
 
-    def owing(self, now: float) -> tuple[int, int]:
+    def penalised(self, now: float) -> tuple[int, int]:
         """How many addresses and how many names owe something."""
         return self._sources.count(now), self._names.count(now)
 

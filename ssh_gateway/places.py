@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
 from dlspawner.core import naming
-from ssh_gateway.directory import Target, Unavailable
+from ssh_gateway.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.logs import say
-from ssh_gateway.routing import Candidate, Condition
+from ssh_gateway.routing import JobCondition, JobEndpoint
 
 Object = dict[str, Any]
 
@@ -34,31 +34,31 @@ class Cluster(Protocol):
         """One object, or NotFound."""
 
 
-class ClusterPlaces:
+class ClusterJobDirectory:
     """`Places`, by the pods and Services in the namespace of jobs, and in that of jobs with special permissions."""
 
     def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
         self._cluster = cluster
         self._namespaces = tuple(dict.fromkeys(one for one in (namespace, special) if one))
 
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         pods = await self._pods(naming.user_selector(user))
         return tuple(
-            Candidate(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
+            JobEndpoint(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
             for pod, job in _owned(pods, user)
         )
 
-    async def target(self, user: str, server: str) -> Target | None:
+    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
         pods = await self._pods(naming.server_selector(user, server))
         alive = [
             (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
             for pod, job in _owned(pods, user)
-            if job.server == server and condition(pod, job) is not Condition.STOPPING
+            if job.server == server and condition(pod, job) is not JobCondition.STOPPING
         ]
         if not alive:
             return None
         _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes no second one beside it
-        if condition(pod, job) is not Condition.READY:
+        if condition(pod, job) is not JobCondition.READY:
             return None
         try:
             service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
@@ -68,12 +68,12 @@ class ClusterPlaces:
             raise _no_cluster(error) from error
         return read_target(pod, service, job)
 
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
         wanted = sorted(jobs)
         parts = [wanted[at : at + JOBS_AT_ONCE] for at in range(0, len(wanted), JOBS_AT_ONCE)]
         pods = [pod for part in parts for pod in await self._pods(naming.jobs_selector(part))]
         found = [(pod, naming.read_job(pod["metadata"])) for pod in pods]
-        return frozenset(job.id for pod, job in found if job and condition(pod, job) is not Condition.STOPPING)
+        return frozenset(job.id for pod, job in found if job and condition(pod, job) is not JobCondition.STOPPING)
 
     async def _pods(self, selector: str) -> list[Object]:
         try:
@@ -83,17 +83,17 @@ class ClusterPlaces:
             raise _no_cluster(error) from error
 
 
-def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> Condition:
+def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> JobCondition:
     """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
     if job.ssh_host_key is None or job.ssh_login is None:
-        return Condition.WITHOUT_SSH
+        return JobCondition.WITHOUT_SSH
     phase = pod.get("status", {}).get("phase", "Pending")
     if pod["metadata"].get("deletionTimestamp") or phase not in {"Running", "Pending"}:
-        return Condition.STOPPING
-    return Condition.READY if phase == "Running" and pod["status"].get("hostIP") else Condition.STARTING
+        return JobCondition.STOPPING
+    return JobCondition.READY if phase == "Running" and pod["status"].get("hostIP") else JobCondition.STARTING
 
 
-def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.PodIdentity) -> Target | None:
+def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.PodIdentity) -> SshEndpoint | None:
     """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
 
     A Service of type ClusterIP is for a gateway inside the cluster.
@@ -108,7 +108,7 @@ def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.
         host, port = service["spec"].get("clusterIP"), ports[0].get("port")
     if not host or host == "None" or not port:
         return None
-    return Target(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
+    return SshEndpoint(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
 
 
 def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.PodIdentity]]:
@@ -118,6 +118,6 @@ def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.P
             yield pod, job
 
 
-def _no_cluster(error: KubernetesError) -> Unavailable:
+def _no_cluster(error: KubernetesError) -> BackendUnavailable:
     say("directory", level=logging.WARNING, source="cluster", result="failed", why=error)
-    return Unavailable("the cluster does not answer: try again later")
+    return BackendUnavailable("the cluster does not answer: try again later")

@@ -11,16 +11,16 @@ from typing import Any
 import asyncssh
 
 from ssh_gateway import algorithms, wire
-from ssh_gateway.certificates import Bounds
-from ssh_gateway.directory import Target
-from ssh_gateway.packets import Policy
+from ssh_gateway.certificates import SessionBounds
+from ssh_gateway.directory import SshEndpoint
+from ssh_gateway.packets import RelayPolicy
 
 CERTIFICATE_SECONDS = 120
 CLOCK_SKEW_SECONDS = 60
 RETRY_SECONDS = 0.2
 
 
-class Unreachable(Exception):
+class UpstreamUnreachable(Exception):
     """The job's sshd cannot be reached; the message is for the person, ``fields`` are for the log."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ class PodSide(asyncssh.SSHClient):
             self.lost()
 
 
-def on_lost(leg: wire.ClientLeg, lost: Callable[[], None]) -> None:
+def on_lost(leg: wire.Upstream, lost: Callable[[], None]) -> None:
     """Have ``lost`` called when the connection ends; at once when it has ended already."""
     owner = leg.get_owner()
     if isinstance(owner, PodSide) and not leg.is_closed():
@@ -48,7 +48,7 @@ def on_lost(leg: wire.ClientLeg, lost: Callable[[], None]) -> None:
 
 
 def issue(
-    user_ca: asyncssh.SSHKey, target: Target, policy: Policy, bounds: Bounds, now: float
+    user_ca: asyncssh.SSHKey, target: SshEndpoint, policy: RelayPolicy, bounds: SessionBounds, now: float
 ) -> tuple[asyncssh.SSHKey, asyncssh.SSHCertificate]:
     """A fresh key and a certificate for it that opens this one job, as seen by a clock within a minute of ours."""
     key = asyncssh.generate_private_key("ssh-ed25519")
@@ -69,9 +69,14 @@ def issue(
     return key, certificate
 
 
-async def connect(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
-    target: Target, user_ca: asyncssh.SSHKey, policy: Policy, bounds: Bounds, clients_version: str, seconds: float
-) -> wire.ClientLeg:
+async def connect_upstream(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
+    target: SshEndpoint,
+    user_ca: asyncssh.SSHKey,
+    policy: RelayPolicy,
+    bounds: SessionBounds,
+    clients_version: str,
+    seconds: float,
+) -> wire.Upstream:
     """Log in to the job's sshd; one that does not listen yet is tried again until the time is over."""
     try:
         host_key = asyncssh.import_public_key(target.host_key)
@@ -95,7 +100,9 @@ async def connect(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
         result, problem = _found(error)
         sentence = f"the SSH server of {target.server or 'your default server'} {problem}"
         why = str(error) or None
-        raise Unreachable(sentence, {"job": target.job, "pod": target.address, "result": result, "why": why}) from error
+        raise UpstreamUnreachable(
+            sentence, {"job": target.job, "pod": target.address, "result": result, "why": why}
+        ) from error
 
 
 def _found(error: Exception) -> tuple[str, str]:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Sequence
 import asyncssh
 
 from ssh_gateway import packets, terminals, wire
-from ssh_gateway.notices import Line
-from ssh_gateway.packets import Payload, Policy
+from ssh_gateway.notices import TerminalLine
+from ssh_gateway.packets import Payload, RelayPolicy
 
 MOST_PENDING = 8 * 2**20
 PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
@@ -39,13 +39,13 @@ class Relay:
 
     def __init__(  # noqa: PLR0913  (two legs and what to do with them)
         self,
-        client: wire.ServerLeg,
-        pod: wire.Leg,
-        policy: Policy,
+        client: wire.Downstream,
+        pod: wire.RelayConnection,
+        policy: RelayPolicy,
         *,
         used: Callable[[], None],
         keeps: Callable[[int, bytes], bool] | None = None,
-        lines: Callable[[], Sequence[Line]] = tuple,
+        lines: Callable[[], Sequence[TerminalLine]] = tuple,
         refused: Callable[[str], None] = lambda _what: None,
         audit: Callable[[bytes, bool, int | None], None] = lambda _payload, _by_client, _channel: None,
     ) -> None:
@@ -54,7 +54,7 @@ class Relay:
         other packet that is looked at: who sent it, and by which number the client knows its channel.
         """
         self._client = client
-        self._pod = pod
+        self._upstream = pod
         self._policy = policy
         self._used = used
         self._keeps = keeps
@@ -71,21 +71,25 @@ class Relay:
     def start(self) -> None:
         """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
         self._client.receive = self.from_client
-        self._pod.receive = self.from_pod
-        self._client.lane = wire.Lane(self._client, self._pod, lambda: not self._pod.blocked, self._went_up)
-        self._pod.lane = wire.Lane(self._pod, self._client, lambda: not self._client.blocked, self._went_down)
-        self._client.flow_changed = self._pod.flow_changed = self._flow
+        self._upstream.receive = self.from_upstream
+        self._client.lane = wire.FastPath(
+            self._client, self._upstream, lambda: not self._upstream.blocked, self._went_up
+        )
+        self._upstream.lane = wire.FastPath(
+            self._upstream, self._client, lambda: not self._client.blocked, self._went_down
+        )
+        self._client.flow_changed = self._upstream.flow_changed = self._flow
         self._flow()
 
     def client_gone(self, why: str) -> None:
         """Close the pod's side, with the client's own words if it said any."""
-        code, reason = self._client.farewell or (asyncssh.DISC_BY_APPLICATION, why)
-        self._pod.end(code, reason)
+        code, reason = self._client.disconnect_reason or (asyncssh.DISC_BY_APPLICATION, why)
+        self._upstream.end(code, reason)
 
-    def pod_gone(self) -> None:
+    def upstream_gone(self) -> None:
         """Close the client's side, with the sshd's own words if it said any."""
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
-        self._client.end(*(self._pod.farewell or lost))
+        self._client.end(*(self._upstream.disconnect_reason or lost))
 
     def _went_up(self, _channel: int, size: int) -> None:
         self.bytes_up += size
@@ -99,7 +103,7 @@ class Relay:
     def from_client(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA:
             self._went_up(packets.number_at(payload, 1), len(payload))
-            return self._send(payload, self._client, self._pod)
+            return self._send(payload, self._client, self._upstream)
         payload = bytes(payload)
         if self._keeps is not None and self._keeps(kind, payload):
             return False
@@ -112,22 +116,22 @@ class Relay:
             payload = for_pod
         elif kind == packets.GLOBAL_REQUEST:
             self._proofs.asked(payload, self._client.prove_host_keys)
-        return self._pass(kind, payload, self._client, self._pod)
+        return self._pass(kind, payload, self._client, self._upstream)
 
-    def from_pod(self, kind: int, payload: Payload) -> bool:
+    def from_upstream(self, kind: int, payload: Payload) -> bool:
         if kind in _DATA:
             self._went_down(packets.number_at(payload, 1), len(payload))
-            return self._send(payload, self._pod, self._client)
+            return self._send(payload, self._upstream, self._client)
         payload = bytes(payload)
         if kind in terminals.FROM_POD:
             return self._about_terminals(kind, payload)
         if kind in _REPLIES:
             payload = self._proofs.answered(payload)
-        return self._pass(kind, payload, self._pod, self._client)
+        return self._pass(kind, payload, self._upstream, self._client)
 
     def _about_terminals(self, kind: int, payload: bytes) -> bool:
         granted = self._terminals.from_pod(kind, payload)
-        self._pass(kind, payload, self._pod, self._client)
+        self._pass(kind, payload, self._upstream, self._client)
         if granted:
             self.tell()
         return True
@@ -149,7 +153,7 @@ class Relay:
                 screen.used += len(content)
                 self._client.send_payload(packets.data(number, content))
 
-    def _pass(self, kind: int, payload: bytes, source: wire.Leg, sink: wire.Leg) -> bool:
+    def _pass(self, kind: int, payload: bytes, source: wire.RelayConnection, sink: wire.RelayConnection) -> bool:
         forward: bytes | None = payload
         if kind in _LOOKED_AT:
             verdict = packets.judge(payload, self._policy)
@@ -162,28 +166,28 @@ class Relay:
                 self._audit(payload, source is self._client, self._channel(payload, source))
         return True if forward is None else self._send(forward, source, sink)
 
-    def _send(self, payload: Payload, source: wire.Leg, sink: wire.Leg) -> bool:
+    def _send(self, payload: Payload, source: wire.RelayConnection, sink: wire.RelayConnection) -> bool:
         sink.send_payload(payload)
         if sink.blocked:
             self._count(len(payload) + PACKET_OVERHEAD, source, sink)
         return True
 
-    def _channel(self, payload: bytes, source: wire.Leg) -> int | None:
+    def _channel(self, payload: bytes, source: wire.RelayConnection) -> int | None:
         """By which number the client knows the channel of a packet that is looked at."""
         if payload[0] == packets.CHANNEL_REQUEST:
             number = packets.number_at(payload, 1)
-            return number if source is self._pod else self._terminals.client_number.get(number)
+            return number if source is self._upstream else self._terminals.client_number.get(number)
         if payload[0] == packets.CHANNEL_OPEN and source is self._client:
             return int.from_bytes(packets.opener(payload), "big")
         return None
 
-    def _count(self, size: int, source: wire.Leg, sink: wire.Leg) -> None:
+    def _count(self, size: int, source: wire.RelayConnection, sink: wire.RelayConnection) -> None:
         self._pending[sink] += size
         if self._pending[sink] > MOST_PENDING:
             source.end(asyncssh.DISC_PROTOCOL_ERROR, "too much data during a key exchange")
 
     def _flow(self) -> None:
-        for source, sink in ((self._client, self._pod), (self._pod, self._client)):
+        for source, sink in ((self._client, self._upstream), (self._upstream, self._client)):
             if not sink.blocked:
                 self._pending[sink] = 0
             source.read_on(source.rekeying or not sink.blocked)

@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ssh_gateway.access import Badge, Bearer
-from ssh_gateway.directory import People, Places, Unavailable
+from ssh_gateway.access import CertificateId, TokenOwner
+from ssh_gateway.directory import AuthBackend, BackendUnavailable, JobDirectory
 from ssh_gateway.logs import say
-from ssh_gateway.revocations import Revocations
-from ssh_gateway.standing import Facts, Held, verdict
-from ssh_gateway.visit import Visit
+from ssh_gateway.revocations import RevocationList
+from ssh_gateway.standing import Checks, OpenSession, evaluate_access
+from ssh_gateway.visit import Session
 from ssh_gateway.wire import FAREWELL_SECONDS
 
 AT_ONCE = 8
@@ -30,19 +30,19 @@ LEARN_SECONDS = 5.0
 
 Answer = TypeVar("Answer")
 Part = Callable[[], Coroutine[Any, Any, None]]
-Inside = tuple[Visit, Held]
+Inside = tuple[Session, OpenSession]
 
 
 @dataclass(slots=True)
-class Rechecks:
+class Revalidator:
     """`run` is the one task that asks; ``blocked`` is what the latest round learnt."""
 
-    people: People
-    places: Places
+    people: AuthBackend
+    places: JobDirectory
     seconds: float
     blocked: frozenset[str] | None = None  # None: nobody has told yet
-    revocations: Revocations = field(default_factory=Revocations)
-    visits: Callable[[], Iterable[Visit]] = tuple
+    revocations: RevocationList = field(default_factory=RevocationList)
+    visits: Callable[[], Iterable[Session]] = tuple
     _silent: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -66,12 +66,12 @@ class Rechecks:
         return self._certificates, self._keys, self._users, self._jobs, self._tokens
 
     def _inside(self) -> list[Inside]:
-        return [(visit, visit.held()) for visit in self.visits()]
+        return [(visit, visit.open_session()) for visit in self.visits()]
 
     @staticmethod
-    async def _judge(inside: Iterable[Inside], facts: Facts) -> None:
+    async def _judge(inside: Iterable[Inside], facts: Checks) -> None:
         """Send home who may not stay by these facts, of those who were asked about."""
-        ends = [(visit, held.job, why) for visit, held in inside if (why := verdict(held, facts)) is not None]
+        ends = [(visit, held.job, why) for visit, held in inside if (why := evaluate_access(held, facts)) is not None]
         for visit, job, why in ends:
             if job is not None:
                 visit.end(why)
@@ -81,16 +81,16 @@ class Rechecks:
             for visit, why in outer:
                 visit.end(why)
 
-    async def judge(self, held: Held) -> str | None:
+    async def revalidate(self, held: OpenSession) -> str | None:
         """Why one connection may not go on, asked for it alone: a login that has waited is in no round yet."""
         proof, token = held.proof, held.proof.token
         keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
         async with asyncio.TaskGroup() as group:
-            standing = group.create_task(self._try("keys", self.people.standing(keys)))
-            gone = group.create_task(self._try("users", self.people.gone({proof.user})))
+            standing = group.create_task(self._try("keys", self.people.access_state(keys)))
+            gone = group.create_task(self._try("users", self.people.deleted_users({proof.user})))
             bearers = group.create_task(self._try("tokens", self._bearers(token)))
         told = standing.result()  # a round may have been told something newer of who is blocked
-        facts = Facts(
+        facts = Checks(
             blocked=self.blocked or frozenset(),
             gone_keys=told.gone_keys if told else frozenset(),
             gone_users=gone.result() or frozenset(),
@@ -98,47 +98,47 @@ class Rechecks:
             revoked=self._revoked([held]),
             now=time.time(),
         )
-        return verdict(held, facts)
+        return evaluate_access(held, facts)
 
-    async def _bearers(self, token: str) -> dict[str, Bearer | None]:
-        return {token: await self.people.bearer(token)} if token else {}
+    async def _bearers(self, token: str) -> dict[str, TokenOwner | None]:
+        return {token: await self.people.token_owner(token)} if token else {}
 
-    def _revoked(self, inside: Iterable[Held]) -> frozenset[Badge]:
-        badges = {held.proof.badge for held in inside if held.proof.badge is not None}
+    def _revoked(self, inside: Iterable[OpenSession]) -> frozenset[CertificateId]:
+        badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
         return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
 
-    async def learn_blocked(self) -> None:
+    async def fetch_blocked(self) -> None:
         """Asks who is blocked, unless a round has learnt it already; gives up after `LEARN_SECONDS`."""
         if self.blocked is not None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
-                found = await self._try("keys", self.people.standing(()))
+                found = await self._try("keys", self.people.access_state(()))
                 if found is not None and self.blocked is None:  # what a round has learnt meanwhile is newer
                     self.blocked = found.blocked
 
     async def _certificates(self) -> None:
         inside = self._inside()
-        await self._judge(inside, Facts(revoked=self._revoked(held for _, held in inside), now=time.time()))
+        await self._judge(inside, Checks(revoked=self._revoked(held for _, held in inside), now=time.time()))
 
     async def _keys(self) -> None:
         inside = self._inside()
         keys = {(held.proof.user, held.proof.credential) for _, held in inside if held.proof.registered}
-        told = await self._try("keys", self.people.standing(keys))
+        told = await self._try("keys", self.people.access_state(keys))
         if told is not None:
             self.blocked = told.blocked
         gone = told.gone_keys if told else frozenset[tuple[str, str]]()
-        await self._judge(inside, Facts(blocked=self.blocked or frozenset(), gone_keys=gone))
+        await self._judge(inside, Checks(blocked=self.blocked or frozenset(), gone_keys=gone))
 
     async def _users(self) -> None:
         inside = self._inside()
-        gone = await self._try("users", self.people.gone({held.proof.user for _, held in inside}))
-        await self._judge(inside, Facts(gone_users=gone or frozenset()))
+        gone = await self._try("users", self.people.deleted_users({held.proof.user for _, held in inside}))
+        await self._judge(inside, Checks(gone_users=gone or frozenset()))
 
     async def _jobs(self) -> None:
         inside = self._inside()
-        live = await self._try("jobs", self.places.live({held.job for _, held in inside if held.job is not None}))
-        await self._judge(inside, Facts(jobs=live))
+        live = await self._try("jobs", self.places.running({held.job for _, held in inside if held.job is not None}))
+        await self._judge(inside, Checks(jobs=live))
 
     async def _tokens(self) -> None:
         """Whom each token belongs to now, judged one by one; the first that cannot be told ends the asking."""
@@ -150,8 +150,8 @@ class Rechecks:
 
         async def ask() -> None:
             for token, inside in waiting:
-                bearer = await self.people.bearer(token)
-                group.create_task(self._judge(inside, Facts(bearers={token: bearer})))
+                bearer = await self.people.token_owner(token)
+                group.create_task(self._judge(inside, Checks(bearers={token: bearer})))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(of_token))):
@@ -161,7 +161,7 @@ class Rechecks:
         """An answer, or None; the log says once that there is none."""
         try:
             answer = await question
-        except Unavailable as problem:
+        except BackendUnavailable as problem:
             if what not in self._silent:
                 say("recheck", level=logging.WARNING, what=what, result="failed", why=problem)
             self._silent.add(what)

@@ -24,10 +24,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ssh_gateway.access import Badge
+from ssh_gateway.access import CertificateId
 from ssh_gateway.keys import KeysUnusable, read_public
 from ssh_gateway.logs import say
-from ssh_gateway.watched import Watched, each_line
+from ssh_gateway.watched import WatchedFile, each_line
 from ssh_gateway.wire import read_certificate
 
 REVOKED = "this certificate was revoked: get a new one"
@@ -42,7 +42,7 @@ _CERTIFICATE = re.compile(r"\S+-cert-v01@openssh\.com\s")
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class RevokedCertificates:
     """What a file says: first and last of serials, in order and apart, key ids, fingerprints of keys, and single
     certificates, each by its CA and its serial, or its key id where it has no serial.
     """
@@ -52,7 +52,7 @@ class Revoked:
     keys: frozenset[str] = frozenset()
     single: frozenset[tuple[str, int | str]] = frozenset()
 
-    def names(self, badge: Badge) -> bool:
+    def names(self, badge: CertificateId) -> bool:
         """Whether this certificate is taken back."""
         return (
             badge.key_id in self.ids
@@ -66,23 +66,23 @@ class Revoked:
         return after > 0 and serial <= self.serials[after - 1][1]
 
 
-class Revocations:
+class RevocationList:
     """`obstacle` is asked for every certificate that lets somebody in; ``path`` None: none is revoked."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._file = Watched(path, "Gateway.revoked_certificates_file", read, Revoked())
+        self._file = WatchedFile(path, "Gateway.revoked_certificates_file", read_revocations, RevokedCertificates())
 
     def load(self) -> None:
         """Read the file if it has changed; KeysUnusable says what is wrong with it."""
         self._file.load()
 
-    def obstacle(self, badge: Badge) -> str | None:
+    def refusal(self, badge: CertificateId) -> str | None:
         """Why it lets nobody in; None when it does."""
         if not self._is_read():
             return UNKNOWN
         return REVOKED if self._file.latest.names(badge) else None
 
-    def latest(self) -> Revoked:
+    def latest(self) -> RevokedCertificates:
         """What the file says, or said last."""
         self._is_read()
         return self._file.latest
@@ -131,11 +131,13 @@ class _Lines:
             self.keys.add(badge.key)
 
 
-def read(text: str) -> Revoked:
+def read_revocations(text: str) -> RevokedCertificates:
     """What the lines of a file say; ValueError with the number of one that is something else."""
     found = _Lines()
     each_line(text, lambda line: found.add(line.partition("#")[0].strip()))
-    return Revoked(tuple(_apart(found.serials)), frozenset(found.ids), frozenset(found.keys), frozenset(found.single))
+    return RevokedCertificates(
+        tuple(_apart(found.serials)), frozenset(found.ids), frozenset(found.keys), frozenset(found.single)
+    )
 
 
 def _apart(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

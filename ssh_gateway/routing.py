@@ -21,14 +21,14 @@ SSH_PORT = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class LoginName:
     """Who, and on which server; ``server`` is "" for the default one, ``None`` when the login leaves it open."""
 
     user: str
     server: str | None
 
 
-class Condition(Enum):
+class JobCondition(Enum):
     """What can be said to somebody who wants in."""
 
     READY = "ready"
@@ -38,15 +38,15 @@ class Condition(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class JobEndpoint:
     """One of a person's jobs in the cluster."""
 
     server: str
-    condition: Condition
+    condition: JobCondition
     created: str = ""
 
 
-def parse_login(text: str) -> Login | None:
+def parse_login(text: str) -> LoginName | None:
     """The login, with the user's name as the Hub keeps it; ``None`` for what cannot name anybody."""
     user, plus, server = text.rpartition("+")
     if not plus:
@@ -54,10 +54,10 @@ def parse_login(text: str) -> Login | None:
     if not _is_name(user) or (server and not _is_name(server)):
         return None
     # JupyterHub's authenticators lower-case user names before anything else.
-    return Login(user.lower(), server if plus else None)
+    return LoginName(user.lower(), server if plus else None)
 
 
-def find(server: str, jobs: Iterable[Candidate]) -> Candidate | None:
+def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
     """The job behind a server's name: the exact name first, then the name in lower case.
 
     Of several the oldest that is not being stopped: the Hub makes no second one, so whoever made it is not the Hub.
@@ -66,7 +66,7 @@ def find(server: str, jobs: Iterable[Candidate]) -> Candidate | None:
     for name in dict.fromkeys((server, server.lower())):
         found = [job for job in jobs if job.server == name]
         if found:
-            return min(found, key=lambda job: (job.condition is Condition.STOPPING, job.created))
+            return min(found, key=lambda job: (job.condition is JobCondition.STOPPING, job.created))
     return None
 
 
@@ -76,27 +76,27 @@ def known_as(server: str, names: Iterable[str]) -> str:
     return next((name for name in (server, server.lower()) if name in names), server)
 
 
-def obstacle(user: str, server: str, jobs: Sequence[Candidate], servers: Iterable[str], url: str) -> str | None:
+def refusal(user: str, server: str, jobs: Sequence[JobEndpoint], servers: Iterable[str], url: str) -> str | None:
     """Why the person cannot be let into this server, in a sentence for them; ``None`` when the way is free.
 
     ``servers`` are the names of all that the Hub knows, asked when there is no such job; ``url`` is its own, for links.
     """
-    job = find(server, jobs)
+    job = find_job(server, jobs)
     name = server or "your default server"
     match job.condition if job else None:
-        case Condition.READY:
+        case JobCondition.READY:
             return None
-        case Condition.STARTING:
+        case JobCondition.STARTING:
             return f"{name} is starting: try again in a moment"
-        case Condition.STOPPING:
+        case JobCondition.STOPPING:
             return f"{name} is stopping: wait until it is gone, then start it again at {_spawn_url(url, user, server)}"
-        case Condition.WITHOUT_SSH:
+        case JobCondition.WITHOUT_SSH:
             return f"{name} offers no SSH: its template has no ssh endpoint"
         case None:
             return _missing(user, server, jobs, set(servers), url)
 
 
-def _missing(user: str, server: str, jobs: Sequence[Candidate], servers: set[str], url: str) -> str:
+def _missing(user: str, server: str, jobs: Sequence[JobEndpoint], servers: set[str], url: str) -> str:
     yours = _listing(server, jobs)
     if not server or {server, server.lower()} & servers:
         name = server or "your default server"
@@ -107,9 +107,9 @@ def _missing(user: str, server: str, jobs: Sequence[Candidate], servers: set[str
     return f"no job {printable(server)}; yours: {yours}"
 
 
-def _listing(server: str, jobs: Sequence[Candidate]) -> str:
+def _listing(server: str, jobs: Sequence[JobEndpoint]) -> str:
     """The names of the jobs one could mean, likeliest first."""
-    names = {job.server for job in jobs if job.condition in {Condition.READY, Condition.STARTING}}
+    names = {job.server for job in jobs if job.condition in {JobCondition.READY, JobCondition.STARTING}}
     close = difflib.get_close_matches(server, names, n=len(names) or 1, cutoff=0.4)
     ordered = [*close, *sorted(names.difference(close))]
     shown = [name or "the default server" for name in ordered[:LISTED]]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ssh_gateway.directory import Unavailable
+from ssh_gateway.directory import BackendUnavailable
 from ssh_gateway.logs import say
 
 _KEPT_SECONDS = 86400.0  # of a job whose end nobody wants to hear
@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SshSessionState:
     """The sessions on one server: seconds since the last byte (None: there was none yet), whether one is open."""
 
     user: str
@@ -33,10 +33,10 @@ class Session:
     open: bool
 
 
-class Hears(Protocol):
+class SessionSink(Protocol):
     """Who is told."""
 
-    async def report_sessions(self, gateway: str, sessions: Sequence[Session]) -> None:
+    async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
         """Raise Unavailable when it cannot be told."""
 
 
@@ -49,10 +49,10 @@ class _Job:
 
 
 @dataclass(slots=True)
-class Sessions:
+class SessionReporter:
     """The jobs that people are in; `run` is the one task that tells."""
 
-    hears: Hears
+    hears: SessionSink
     interval: float
     clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
     gateway: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -93,12 +93,12 @@ class Sessions:
         now = self.clock()
         told = dict(self._jobs)
         sessions = [
-            Session(user, server, None if job.used is None else now - job.used, job.open > 0)
+            SshSessionState(user, server, None if job.used is None else now - job.used, job.open > 0)
             for (user, server), job in told.items()
         ]
         try:
             await self.hears.report_sessions(self.gateway, sessions)
-        except Unavailable as problem:
+        except BackendUnavailable as problem:
             if not self._silent:
                 say("sessions", level=logging.WARNING, result="failed", why=problem)
             self._silent = True

@@ -8,35 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ssh_gateway.access import Badge, Bearer, Proof
+from ssh_gateway.access import CertificateId, Identity, TokenOwner
 
 BLOCKED = "your account may not use this gateway: ask an administrator"
 UNTOLD = "nobody can tell right now whether your account may use this gateway: try again later"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OpenSession:
     """One open connection: by which proof, in which job; ``server`` and ``job`` are None until one is entered."""
 
-    proof: Proof
+    proof: Identity
     server: str | None = None
     job: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Checks:
     """What was found out; None where nobody could tell, and ``bearers`` only of tokens that were answered for."""
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
     gone_users: frozenset[str] = frozenset()
     jobs: frozenset[str] | None = None
-    bearers: Mapping[str, Bearer | None] = field(default_factory=dict)
-    revoked: frozenset[Badge] = frozenset()
+    bearers: Mapping[str, TokenOwner | None] = field(default_factory=dict)
+    revoked: frozenset[CertificateId] = frozenset()
     now: float = 0.0  # seconds since 1970
 
 
-def verdict(held: Held, facts: Facts) -> str | None:
+def evaluate_access(held: OpenSession, facts: Checks) -> str | None:
     """Why this connection ends now, in a sentence for the person; None while it may go on."""
     user = held.proof.user
     if user in facts.blocked:
@@ -46,22 +46,22 @@ def verdict(held: Held, facts: Facts) -> str | None:
     return _of_credential(held, facts) or _of_job(held, facts)
 
 
-def _of_credential(held: Held, facts: Facts) -> str | None:
+def _of_credential(held: OpenSession, facts: Checks) -> str | None:
     proof = held.proof
     if (proof.user, proof.credential) in facts.gone_keys:
         return "the key that you came in with was removed from your keys"
-    if proof.badge is not None:
-        return _of_certificate(proof.badge, facts)
+    if proof.certificate is not None:
+        return _of_certificate(proof.certificate, facts)
     return _of_token(held, facts) if proof.token in facts.bearers else None
 
 
-def _of_certificate(badge: Badge, facts: Facts) -> str | None:
+def _of_certificate(badge: CertificateId, facts: Checks) -> str | None:
     if facts.now >= badge.until:
         return "the certificate that you came in with has expired: get a new one"
     return "the certificate that you came in with was revoked" if badge in facts.revoked else None
 
 
-def _of_token(held: Held, facts: Facts) -> str | None:
+def _of_token(held: OpenSession, facts: Checks) -> str | None:
     proof = held.proof
     bearer = facts.bearers[proof.token]
     if bearer is None or bearer.user != proof.user:
@@ -71,10 +71,10 @@ def _of_token(held: Held, facts: Facts) -> str | None:
     return None
 
 
-def _of_job(held: Held, facts: Facts) -> str | None:
+def _of_job(held: OpenSession, facts: Checks) -> str | None:
     stopped = held.job is not None and facts.jobs is not None and held.job not in facts.jobs
     return f"{_name(held)} was stopped" if stopped else None
 
 
-def _name(held: Held) -> str:
+def _name(held: OpenSession) -> str:
     return held.server or "your default server"

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
-from ssh_gateway.directory import People, Start, Unavailable
+from ssh_gateway.directory import AuthBackend, BackendUnavailable, StartStatus
 from ssh_gateway.notices import escaped
 
 POLL_SECONDS = 1.0
@@ -29,7 +29,7 @@ OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running"
 FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
-class NotStarted(Exception):
+class StartFailed(Exception):
     """The job does not run, and why, for the person. ``refused``: nobody but a person can change that."""
 
     def __init__(self, sentence: str, *, refused: bool = False) -> None:
@@ -38,7 +38,7 @@ class NotStarted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class WaitingLogin:
     """Somebody at the door: whether their job can be entered, whether they are gone, and how to say something."""
 
     user: str
@@ -53,22 +53,22 @@ class _Server:
     """What was heard of a server last; ``at``: when it was asked about, which ``silent`` says was not answered."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    start: Start = field(default_factory=lambda: Start(OFF))
+    start: StartStatus = field(default_factory=lambda: StartStatus(OFF))
     at: float = -math.inf
     silent: bool = False
     job: str = ""
 
-    def keep(self, start: Start, now: float) -> None:
+    def keep(self, start: StartStatus, now: float) -> None:
         self.start, self.at, self.silent, self.job = start, now, False, start.job or self.job
 
     def miss(self, now: float) -> None:
         self.at, self.silent = now, True
 
 
-class Starts:
+class AutoStarter:
     """For all connections; ``seconds`` is how long a login waits, and 0 that none does."""
 
-    def __init__(self, people: People, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, people: AuthBackend, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
         self._people = people
         self._url = url
         self._poll = poll_seconds
@@ -83,16 +83,16 @@ class Starts:
         self._judge(server, start)
         return True
 
-    async def coming(self, user: str, server: str) -> str:
+    async def pending_message(self, user: str, server: str) -> str:
         """Words for whoever may want a server that waits; nothing of any other, and nobody is asked to start one."""
         if not self.seconds:
             return ""
-        start = await self._people.started(user, server, "")
+        start = await self._people.start_status(user, server, "")
         if start.state in FOR_PEOPLE:
-            return obstacle(server, start, self._page(start)) or ""
-        return f"{progress(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
+            return start_refusal(server, start, self._page(start)) or ""
+        return f"{progress_line(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
 
-    async def bring_up(self, waiter: Waiter) -> bool:
+    async def start_and_wait(self, waiter: WaitingLogin) -> bool:
         """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""
         user, server = waiter.user, waiter.server
         if not await self._begin_with_words(waiter):
@@ -100,18 +100,18 @@ class Starts:
         start, said, until = self._of(user, server).start, "", _now() + self.seconds
         while not (start.state == RUNNING and await waiter.ready()):
             if waiter.gone():
-                raise NotStarted("the client is gone")
+                raise StartFailed("the client is gone")
             self._judge(server, start)
-            line = progress(server, start)
+            line = progress_line(server, start)
             if line != said:
                 waiter.tell(said := line)
             if _now() >= until:
-                raise NotStarted(too_long(server, start, self._page(start)))
+                raise StartFailed(too_long(server, start, self._page(start)))
             await asyncio.sleep(self._poll)
             start = await self._looked(user, server)
         return True
 
-    async def _begin_with_words(self, waiter: Waiter) -> bool:
+    async def _begin_with_words(self, waiter: WaitingLogin) -> bool:
         """The Hub answers when the job runs, or in ten seconds; clients give up on who says nothing for so long."""
         words = asyncio.get_running_loop().call_later(self._poll, _say_that_it_is_asked, waiter)
         try:
@@ -119,33 +119,33 @@ class Starts:
         finally:
             words.cancel()
 
-    def _judge(self, server: str, start: Start) -> None:
-        refusal = obstacle(server, start, self._page(start))
+    def _judge(self, server: str, start: StartStatus) -> None:
+        refusal = start_refusal(server, start, self._page(start))
         if refusal is not None:
-            raise NotStarted(refusal, refused=True)
+            raise StartFailed(refusal, refused=True)
 
-    def _page(self, start: Start) -> str:
+    def _page(self, start: StartStatus) -> str:
         return urljoin(self._url, start.page) if start.page else self._url
 
-    async def _asked(self, user: str, server: str) -> Start:
+    async def _asked(self, user: str, server: str) -> StartStatus:
         """What the Manager answers to the wish for a start; nothing starts while it cannot be reached."""
         one = self._of(user, server)
         async with one.lock:
             if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED and not one.silent else self._poll):
                 try:
                     one.keep(await self._people.start(user, server), _now())
-                except Unavailable:
+                except BackendUnavailable:
                     one.miss(_now())
-            return Start(OFF) if one.silent else one.start
+            return StartStatus(OFF) if one.silent else one.start
 
-    async def _looked(self, user: str, server: str) -> Start:
+    async def _looked(self, user: str, server: str) -> StartStatus:
         """Where it stands now; what was known, while the Manager cannot be reached."""
         one = self._of(user, server)
         async with one.lock:
             if _now() - one.at >= self._poll:
                 try:
-                    one.keep(await self._people.started(user, server, one.job), _now())
-                except Unavailable:
+                    one.keep(await self._people.start_status(user, server, one.job), _now())
+                except BackendUnavailable:
                     one.miss(_now())
             return one.start
 
@@ -157,13 +157,13 @@ class Starts:
         return self._servers.setdefault((user, server), _Server())
 
 
-def progress(server: str, start: Start) -> str:
+def progress_line(server: str, start: StartStatus) -> str:
     """What is said while a login waits."""
     name = server or "your default server"
     return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
 
 
-def obstacle(server: str, start: Start, page: str) -> str | None:
+def start_refusal(server: str, start: StartStatus, page: str) -> str | None:
     """Why it is no use to wait."""
     name, said = server or "your default server", escaped(start.sentence).rstrip(". ")
     if start.state == REFUSED:
@@ -175,14 +175,14 @@ def obstacle(server: str, start: Start, page: str) -> str | None:
     return None
 
 
-def too_long(server: str, start: Start, page: str) -> str:
+def too_long(server: str, start: StartStatus, page: str) -> str:
     """The last word of a login that has waited long enough."""
     name = server or "your default server"
     where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
     return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"
 
 
-def _say_that_it_is_asked(waiter: Waiter) -> None:
+def _say_that_it_is_asked(waiter: WaitingLogin) -> None:
     if not waiter.gone():
         waiter.tell(f"{waiter.server or 'your default server'} does not run: asking for it to be started")
 

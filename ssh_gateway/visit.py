@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncssh
 
 from ssh_gateway import audit, packets, pod, routing, wire
-from ssh_gateway.access import Proof
-from ssh_gateway.certificates import Bounds
-from ssh_gateway.directory import Unavailable
+from ssh_gateway.access import Identity
+from ssh_gateway.certificates import SessionBounds
+from ssh_gateway.directory import BackendUnavailable
 from ssh_gateway.drain import STOPPING
-from ssh_gateway.kept import Kept, too_much
+from ssh_gateway.kept import PacketBuffer, overflow_answer
 from ssh_gateway.logs import say
-from ssh_gateway.notices import Line
+from ssh_gateway.notices import TerminalLine
 from ssh_gateway.proxy import Relay
-from ssh_gateway.standing import Held
-from ssh_gateway.starts import NotStarted, Waiter
+from ssh_gateway.standing import OpenSession
+from ssh_gateway.starts import StartFailed, WaitingLogin
 
 if TYPE_CHECKING:
-    from ssh_gateway.server import Server
+    from ssh_gateway.server import GatewayServer
 
 MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
 LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
@@ -46,25 +46,31 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class JumpStream:
     """The stream that a visitor came in by, when it was ``ssh -J``: whose it is, to which server, from where."""
 
     user: str
     server: str
     source: str
     outer: str
-    budget: audit.Budget  # of the outer one: streams that try nothing are lines of it
+    budget: audit.LogBudget  # of the outer one: streams that try nothing are lines of it
 
 
-class Refused(Exception):
+class SessionRefused(Exception):
     """The person is known and cannot have this; the message is for them."""
 
 
-class Visit:
+class Session:
     """One person, one client connection, and the pod's that belongs to it."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (who, on what, by which proof, within which bounds)
-        self, server: Server, leg: wire.ServerLeg, proof: Proof, number: str, source: str, bounds: Bounds
+        self,
+        server: GatewayServer,
+        leg: wire.Downstream,
+        proof: Identity,
+        number: str,
+        source: str,
+        bounds: SessionBounds,
     ) -> None:
         self._server = server
         self._leg = leg
@@ -72,14 +78,14 @@ class Visit:
         self._source = source
         self._bounds = bounds
         self._relay: Relay | None = None
-        self._kept = Kept()
+        self._buffered = PacketBuffer()
         self._connecting = False
         self._undecided = False
         self._asking = 0
         self._proofs = 0
         self.proof = proof
         self._touched = float("-inf")
-        self.budget = audit.Budget()
+        self.budget = audit.LogBudget()
         self.server_name: str | None = None
         self.job: str | None = None
 
@@ -91,41 +97,41 @@ class Visit:
     def bytes_down(self) -> int:
         return self._relay.bytes_down if self._relay else 0
 
-    def wait_for_wish(self) -> None:
+    def defer_connect(self) -> None:
         """Let the first packets say what the person wants."""
         self._undecided = True
-        self._leg.receive = self._before_pod
+        self._leg.receive = self._buffer
 
     async def announce(self) -> None:
         """Say where the default server stands if it waits: a session shows no words once SUCCESS is sent."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                words = await self._coming()
-        except (Unavailable, TimeoutError):
+                words = await self._pending_message()
+        except (BackendUnavailable, TimeoutError):
             return
         if words:
             self._say(words)
 
-    async def _coming(self) -> str:
+    async def _pending_message(self) -> str:
         user = self.proof.user
-        if not self.proof.opens("") or routing.find("", await self._server.places.jobs(user)) is not None:
+        if not self.proof.opens("") or routing.find_job("", await self._server.job_directory.jobs(user)) is not None:
             return ""
-        return await self._server.starts.coming(user, "")
+        return await self._server.autostart.pending_message(user, "")
 
     async def connect(self, wanted: str) -> None:
         """Connect to the pod of a server and begin to relay, or Refused."""
-        self.server_name = name = await self._resolve(wanted, self._bring_up)
-        target = await _need(self._server.places.target(self.proof.user, name))
+        self.server_name = name = await self._resolve(wanted, self._start_and_wait)
+        target = await _need(self._server.job_directory.endpoint(self.proof.user, name))
         if target is None:
-            raise Refused(f"{name or 'your default server'} is not ready: try again in a moment")
+            raise SessionRefused(f"{name or 'your default server'} is not ready: try again in a moment")
         try:
             version, server = str(self._leg.get_extra_info("client_version", "")), self._server
-            leg = await pod.connect(
+            leg = await pod.connect_upstream(
                 target, server.keys.user_ca, server.policy, self._bounds, version, server.limits.connect_seconds
             )
-        except pod.Unreachable as problem:
+        except pod.UpstreamUnreachable as problem:
             say("pod", level=logging.WARNING, conn=self._number, user=self.proof.user, server=name, **problem.fields)
-            raise Refused(str(problem)) from problem
+            raise SessionRefused(str(problem)) from problem
         self._join(leg)
         self.job = target.job
         say("open", conn=self._number, user=self.proof.user, server=name, job=target.job, pod=target.address)
@@ -134,9 +140,9 @@ class Visit:
         if self._relay is not None:
             self._relay.client_gone("the client is gone")
 
-    def held(self) -> Held:
+    def open_session(self) -> OpenSession:
         """What is to be looked up to know whether this visit may go on."""
-        return Held(self.proof, self.server_name if self.job else None, self.job)
+        return OpenSession(self.proof, self.server_name if self.job else None, self.job)
 
     def end(self, why: str) -> None:
         """Access has ended; nothing for who is gone already."""
@@ -150,18 +156,18 @@ class Visit:
         if self._relay is not None:
             self._relay.tell()
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[TerminalLine]:
         notices = self._server.notices
         of_job = notices.lines(self.proof.user, self.server_name or "", self.job) if notices else ()
-        return [*of_job, *self._server.farewell]
+        return [*of_job, *self._server.shutdown_lines]
 
-    def _join(self, pod_leg: wire.ClientLeg) -> None:
-        self._server.pods.add(pod_leg)
+    def _join(self, pod_leg: wire.Upstream) -> None:
+        self._server.upstreams.add(pod_leg)
         pod_leg.number = self._number
-        pod.on_lost(pod_leg, partial(self._pod_gone, pod_leg))
+        pod.on_lost(pod_leg, partial(self._upstream_gone, pod_leg))
         if self._leg.ended:
             pod_leg.end(asyncssh.DISC_BY_APPLICATION, "the client is gone")
-            raise Refused("the client is gone")
+            raise SessionRefused("the client is gone")
         self._relay = Relay(
             self._leg,
             pod_leg,
@@ -176,22 +182,22 @@ class Visit:
         self._server.activity.opened(self.proof.user, self.server_name or "")
 
     def _refused_by_policy(self, what: str) -> None:
-        self._server.meters.refused("request")
+        self._server.counters.refused("request")
         if self.budget.take(self._server.now()):
             say("refused", conn=self._number, user=self.proof.user, what=what, why="the gateway's settings")
 
     def _note(self, payload: bytes, by_client: bool, channel: int | None) -> None:
         """Write down what a packet asks for, or how something ended."""
-        event = audit.read(payload, by_client=by_client, commands=self._server.log_commands)
+        event = audit.read_audit_event(payload, by_client=by_client, commands=self._server.log_commands)
         if event is not None and self.budget.take(self._server.now()):
             by = None if by_client else "job"
             say(event.name, conn=self._number, channel=channel, by=by, **event.fields)
 
-    def _pod_gone(self, pod_leg: wire.ClientLeg) -> None:
-        self._server.pod_gone(pod_leg)
+    def _upstream_gone(self, pod_leg: wire.Upstream) -> None:
+        self._server.upstream_gone(pod_leg)
         if self._relay is not None:
             self._server.activity.closed(self.proof.user, self.server_name or "")
-            self._relay.pod_gone()
+            self._relay.upstream_gone()
 
     async def _resolve(self, wanted: str, start: Callable[[str], Awaitable[bool]]) -> str:
         """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps.
@@ -199,24 +205,24 @@ class Visit:
         ``start`` is asked about one that does not run; it knows whether it does now, or will for those who wait.
         """
         user = self.proof.user
-        jobs = await _need(self._server.places.jobs(user))
-        found = routing.find(wanted, jobs)
+        jobs = await _need(self._server.job_directory.jobs(user))
+        found = routing.find_job(wanted, jobs)
         servers: frozenset[str] = frozenset()
         if found is None:
-            with contextlib.suppress(Unavailable):
-                servers = await self._server.people.servers(user)
+            with contextlib.suppress(BackendUnavailable):
+                servers = await self._server.auth_backend.servers(user)
         name = found.server if found else routing.known_as(wanted, servers)
         if not self.proof.opens(name):  # whether there is one or not
             told = routing.printable(name) or "your default server"
-            raise Refused(f"this token may not open {told}: make one that may access it")
-        may_wait = self._server.starts.seconds and self.proof.starts(name)
-        comes = found is None or found.condition is routing.Condition.STARTING
+            raise SessionRefused(f"this token may not open {told}: make one that may access it")
+        may_wait = self._server.autostart.seconds and self.proof.starts(name)
+        comes = found is None or found.condition is routing.JobCondition.STARTING
         if may_wait and comes and await self._started(start, name):
             return name
         mine = [job for job in jobs if self.proof.opens(job.server)]
-        problem = routing.obstacle(user, wanted, mine, servers, self._server.hub_public_url)
+        problem = routing.refusal(user, wanted, mine, servers, self._server.hub_public_url)
         if problem is not None or found is None:
-            raise Refused(problem or "no such job")
+            raise SessionRefused(problem or "no such job")
         return found.server
 
     async def _started(self, start: Callable[[str], Awaitable[bool]], name: str) -> bool:
@@ -224,31 +230,31 @@ class Visit:
             say("start", conn=self._number, user=self.proof.user, server=name)
         try:
             return await start(name)
-        except NotStarted as problem:
+        except StartFailed as problem:
             if problem.refused:  # who tries again and again has to wait at the door
                 self._server.penalties.left(self._source, late=False, now=self._server.now())
-            raise Refused(str(problem)) from problem
+            raise SessionRefused(str(problem)) from problem
 
-    async def _bring_up(self, name: str) -> bool:
+    async def _start_and_wait(self, name: str) -> bool:
         """Start a server and wait until it runs, with words for a login that goes on."""
-        user, starts = self.proof.user, self._server.starts
+        user, starts = self.proof.user, self._server.autostart
         self._leg.take_longer(starts.seconds + self._server.limits.login_seconds)
 
         async def ready() -> bool:
-            with contextlib.suppress(Unavailable):
-                return await self._server.places.target(user, name) is not None
+            with contextlib.suppress(BackendUnavailable):
+                return await self._server.job_directory.endpoint(user, name) is not None
             return False
 
         try:
-            brought = await starts.bring_up(Waiter(user, name, ready, lambda: self._leg.ended, self._say))
-        except NotStarted:
-            self._server.meters.waited(runs=False)
+            brought = await starts.start_and_wait(WaitingLogin(user, name, ready, lambda: self._leg.ended, self._say))
+        except StartFailed:
+            self._server.counters.waited(runs=False)
             raise
         if brought:
-            self._server.meters.waited(runs=True)
+            self._server.counters.waited(runs=True)
             say("started", conn=self._number, user=user, server=name)
-            if (why := await self._server.obstacle_now(Held(self.proof, name))) is not None:
-                raise NotStarted(why)
+            if (why := await self._server.refusal_now(OpenSession(self.proof, name))) is not None:
+                raise StartFailed(why)
         return brought
 
     def _say(self, sentence: str) -> None:
@@ -264,12 +270,12 @@ class Visit:
 
     # Before the first wish
 
-    def _before_pod(self, kind: int, payload: bytes) -> bool:
+    def _buffer(self, kind: int, payload: bytes) -> bool:
         """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
         if self._is_ours(kind, payload):
             return False
         # Answers to requests come in their order: behind one of the pod's, the pod has to answer these as well.
-        asked = None if self._kept.owes_answer else packets.asked(kind, payload)
+        asked = None if self._buffered.owes_answer else packets.asked(kind, payload)
         if asked == packets.KEEPALIVE:  # nobody's wish for a pod, and asyncssh answers it well enough
             return False
         if asked == packets.PROVE_HOST_KEYS:
@@ -277,8 +283,8 @@ class Visit:
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= wire.FIRST_OWN_CHANNEL:
             return True  # of a stream that is over
-        if not self._kept.add(kind, payload):
-            if (answer := too_much(payload)) is not None:
+        if not self._buffered.add(kind, payload):
+            if (answer := overflow_answer(payload)) is not None:
                 self._leg.send_payload(answer)
             else:
                 self._leg.end(asyncssh.DISC_PROTOCOL_ERROR, "too many requests before the first session")
@@ -300,44 +306,44 @@ class Visit:
         """Connect for the packet that asked for it; every packet that came before or since is passed on in order."""
         try:
             await self.connect("")
-        except Refused as refusal:
+        except SessionRefused as refusal:
             is_stream = packets.read_direct_tcpip(asked) is not None
             jobs = await self._jobs_to_open() if is_stream else []
             if self._leg.ended or not is_stream:
-                self.send_home(refusal)
+                self.disconnect(refusal)
             else:
                 self._refuse_streams(refusal, jobs)
             return
-        for kind, payload in self._kept.take():
+        for kind, payload in self._buffered.take():
             if self._relay is not None:
                 self._relay.from_client(kind, payload)
 
-    async def _jobs_to_open(self) -> list[routing.Candidate]:
-        with contextlib.suppress(Unavailable):
-            jobs = await self._server.places.jobs(self.proof.user)
+    async def _jobs_to_open(self) -> list[routing.JobEndpoint]:
+        with contextlib.suppress(BackendUnavailable):
+            jobs = await self._server.job_directory.jobs(self.proof.user)
             return [job for job in jobs if self.proof.opens(job.server)]
         return []
 
-    def _refuse_streams(self, refusal: Refused, jobs: Sequence[routing.Candidate]) -> None:
+    def _refuse_streams(self, refusal: SessionRefused, jobs: Sequence[routing.JobEndpoint]) -> None:
         """Streams were asked for and there is no pod to open them; others may still go to jobs."""
         self._connecting = False
-        for kind, payload in self._kept.take():
+        for kind, payload in self._buffered.take():
             wish = packets.read_direct_tcpip(payload)
             if wish is None:
-                self._before_pod(kind, payload)
+                self._buffer(kind, payload)
                 continue
             there = f"{routing.printable(wish.host)}:{wish.port}"
             name = routing.jump_server(wish.host, self.proof.user)
-            if name is not None and routing.find(name, jobs) is not None:
+            if name is not None and routing.find_job(name, jobs) is not None:
                 reason = f"{there} is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port"
             else:
                 reason = f"{there} is none of your jobs, and {refusal}"
             self.note_refused_stream(reason)
             self._leg.send_payload(packets.open_failure(packets.opener(payload), reason))
 
-    def send_home(self, refusal: Refused) -> None:
+    def disconnect(self, refusal: SessionRefused) -> None:
         """Say why twice: some clients show the banner, some the reason of the disconnect."""
-        self._server.meters.refused("session")
+        self._server.counters.refused("session")
         say("refused", conn=self._number, user=self.proof.user, what="session", why=refusal)
         self._say(str(refusal))
         self._leg.end(asyncssh.DISC_SERVICE_NOT_AVAILABLE, str(refusal))
@@ -355,33 +361,33 @@ class Visit:
         """The gateway itself, on a stream to one of the person's own jobs; ChannelOpenError for everything else."""
         try:
             if self._server.stopping:
-                raise Refused(STOPPING)
+                raise SessionRefused(STOPPING)
             wanted = routing.jump_server(host, self.proof.user)
             if wanted is None or not routing.is_jump(host, port):
                 there = f"{routing.printable(host)}:{port}"
-                raise Refused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
+                raise SessionRefused(f"{there} is none of your jobs: ssh -J reaches those by name, and nothing else")
             if (why := self._server.penalties.opens(self._source, self.proof.user, self._server.now())) is not None:
-                raise Refused(why)
+                raise SessionRefused(why)
             name = await self._resolve_stream(wanted)
-        except Refused as refusal:
+        except SessionRefused as refusal:
             self.note_refused_stream(refusal)
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, str(refusal)) from refusal
         if self.budget.take(self._server.now()):
             say("stream", conn=self._number, user=self.proof.user, server=name)
-        return self._server.make_leg(Jump(self.proof.user, name, self._source, self._number, self.budget))
+        return self._server.make_leg(JumpStream(self.proof.user, name, self._source, self._number, self.budget))
 
     async def _resolve_stream(self, wanted: str) -> str:
         if self._asking >= MOST_ASKING:
-            raise Refused("too many streams are being opened: try again in a moment")
+            raise SessionRefused("too many streams are being opened: try again in a moment")
         self._asking += 1
         try:
             # The stream leads to a login of its own, which waits for what is started here.
-            return await self._resolve(wanted, partial(self._server.starts.begin, self.proof.user))
+            return await self._resolve(wanted, partial(self._server.autostart.begin, self.proof.user))
         finally:
             self._asking -= 1
 
     def note_refused_stream(self, why: object) -> None:
-        self._server.meters.refused("stream")
+        self._server.counters.refused("stream")
         if self.budget.take(self._server.now()):
             say("refused", conn=self._number, user=self.proof.user, what="stream", why=why)
 
@@ -390,5 +396,5 @@ async def _need(question: Awaitable[Answer]) -> Answer:
     """An answer from the directory; Refused when nobody can tell."""
     try:
         return await question
-    except Unavailable as problem:
-        raise Refused(str(problem)) from problem
+    except BackendUnavailable as problem:
+        raise SessionRefused(str(problem)) from problem

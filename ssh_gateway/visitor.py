@@ -19,37 +19,37 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from ssh_gateway import access, certificates, routing, wire
-from ssh_gateway.access import Attempts, Proof
-from ssh_gateway.certificates import UNBOUND, Bounds, Certificate
-from ssh_gateway.directory import Unavailable
-from ssh_gateway.door import Door
+from ssh_gateway.access import AuthAttempts, Identity
+from ssh_gateway.certificates import UNBOUND, SessionBounds, UserCertificate
+from ssh_gateway.directory import BackendUnavailable
+from ssh_gateway.door import LoginHandler
 from ssh_gateway.logs import say
 from ssh_gateway.revocations import UNKNOWN
 from ssh_gateway.standing import UNTOLD
-from ssh_gateway.visit import Jump, Refused, Visit
+from ssh_gateway.visit import JumpStream, Session, SessionRefused
 
 if TYPE_CHECKING:
-    from ssh_gateway.server import Server
+    from ssh_gateway.server import GatewayServer
 
 # Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
-NOBODY = routing.Login("..nobody..", "")
+NOBODY = routing.LoginName("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
-class Visitor(Door):
+class AuthHandler(LoginHandler):
     """Answers what asyncssh asks about one client; made by `Server.make_leg`."""
 
-    leg: wire.ServerLeg
+    leg: wire.Downstream
 
-    def __init__(self, server: Server, jump: Jump | None, source: str) -> None:
+    def __init__(self, server: GatewayServer, jump: JumpStream | None, source: str) -> None:
         self._server = server
         self._jump = jump
         self._number = server.next_number()
         self._login = NOBODY
         self._written = ""
-        self._attempts = Attempts(server.limits.attempts)
+        self._attempts = AuthAttempts(server.limits.attempts)
         self._keys: dict[str, tuple[access.RegisteredKey, ...]] = {}
         self._source = jump.source if jump else source
         self._introduced = False
@@ -63,40 +63,40 @@ class Visitor(Door):
         self._late = False
         self._in_crowd = ""
         self._since = time.monotonic()
-        self.visit: Visit | None = None
-        self.waits: Visit | None = None  # for its job, to be let in
+        self.session: Session | None = None
+        self.waiting: Session | None = None  # for its job, to be let in
 
     # Coming and going
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        if not isinstance(conn, wire.ServerLeg):
+        if not isinstance(conn, wire.Downstream):
             raise TypeError("only Server.make_leg makes visitors")
         self.leg = conn
         conn.number = self._number
-        self._server.visitors.add(self)
+        self._server.connections.add(self)
         if self._jump is None or self._jump.budget.take(self._server.now()):
             self._introduce()
         # The gate has judged everybody who comes over the network.
-        refusal = self._server.doorkeeper.enter(self._place()) if self._jump else None
+        refusal = self._server.unauthenticated.enter(self._place()) if self._jump else None
         self._at_door = refusal is None
         if refusal is None:
-            self._server.meters.connected()
+            self._server.counters.connected()
         else:
-            self._server.meters.refused("login")
+            self._server.counters.refused("login")
             if self._introduced:
                 say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
             # asyncssh sends its version after this call, and clients read no words before it.
             asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave_door()
+        self._leave_unauthenticated()
         if self._in_crowd:
-            self._server.crowd.leave(self._in_crowd)
+            self._server.session_limit.leave(self._in_crowd)
         elif self._late or not (self._tried or self._untold):
             self._server.penalties.left(self._source, late=self._late, now=self._server.now())
         self._server.gone(self)
-        if self.visit is not None:
-            self.visit.client_gone()
+        if self.session is not None:
+            self.session.client_gone()
         if self._introduced:
             self._say_farewell(exc)
 
@@ -107,7 +107,7 @@ class Visitor(Door):
             say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
 
     def _say_farewell(self, exc: Exception | None) -> None:
-        visit = self.visit
+        visit = self.session
         say(
             "close",
             conn=self._number,
@@ -116,7 +116,7 @@ class Visitor(Door):
             seconds=time.monotonic() - self._since,
             up=visit.bytes_up if visit else None,
             down=visit.bytes_down if visit else None,
-            unlogged=(visit.budget.unlogged or None) if visit else None,
+            unlogged=(visit.budget.suppressed or None) if visit else None,
             why=self._why_it_ended(exc),
         )
 
@@ -124,15 +124,15 @@ class Visitor(Door):
         """The gateway's own words if it ended the connection, and else those of the client, or of the transport."""
         if self.leg.last_words is not None:
             return self.leg.last_words
-        return self.leg.farewell[1] if self.leg.farewell else exc
+        return self.leg.disconnect_reason[1] if self.leg.disconnect_reason else exc
 
     def _place(self) -> str:
-        return self._server.penalties.place(self._source)
+        return self._server.penalties.source_of(self._source)
 
-    def _leave_door(self) -> None:
+    def _leave_unauthenticated(self) -> None:
         if self._at_door:
             self._at_door = False
-            self._server.doorkeeper.leave(self._place())
+            self._server.unauthenticated.leave(self._place())
 
     def too_late(self) -> str:
         self._late = True
@@ -145,14 +145,14 @@ class Visitor(Door):
         self._login = self._read_login(username)
         return True
 
-    def _read_login(self, username: str) -> routing.Login:
+    def _read_login(self, username: str) -> routing.LoginName:
         login = routing.parse_login(username)
         if self._jump is None:
             return login or NOBODY
         # A local account's name says nothing; one with a server's name in it is meant.
         if login is not None and login.server is not None:
             return login if login.user == self._jump.user else NOBODY
-        return routing.Login(self._jump.user, self._jump.server)
+        return routing.LoginName(self._jump.user, self._jump.server)
 
     def public_key_auth_supported(self) -> bool:
         return True
@@ -164,8 +164,8 @@ class Visitor(Door):
         return True
 
     def stream_refused(self, why: str) -> None:
-        if self.visit is not None:
-            self.visit.note_refused_stream(why)
+        if self.session is not None:
+            self.session.note_refused_stream(why)
 
     def unreadable_key(self) -> None:
         self._method, self._key = "publickey", ""
@@ -176,18 +176,18 @@ class Visitor(Door):
         if not self._attempts.may_ask():
             return False
         registered = await self._registered(self._login.user)
-        return access.proven_by_key(self._login.user, key.public_data, registered) is not None
+        return access.verify_key(self._login.user, key.public_data, registered) is not None
 
     async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
         user = self._login.user
-        found = access.proven_by_key(user, key.public_data, await self._registered(user))
+        found = access.verify_key(user, key.public_data, await self._registered(user))
         if found is None:
             return False
         proof, registered = found
-        self._server.send_on_errand("key used", self._note_use(user, registered))
+        self._server.run_in_background("key used", self._note_use(user, registered))
         return await self._enter(proof)
 
-    def trusts(self, ca: asyncssh.SSHKey, certificate: Certificate) -> bool:
+    def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
         """As `validate_public_key`. Anybody can make a certificate with somebody's serial and id: the key names it."""
         self._method, self._key = "publickey", certificate.key
         if not (self._attempts.may_ask() and self._server.authorities.trusts(ca)):
@@ -195,16 +195,16 @@ class Visitor(Door):
         self._key = certificate.name
         return True
 
-    async def proven_by_certificate(self, username: str, certificate: Certificate) -> bool:
+    async def proven_by_certificate(self, username: str, certificate: UserCertificate) -> bool:
         user = self._login.user
-        problem = certificates.obstacle(certificate, user, self._source, time.time())
-        problem = problem or self._server.revocations.obstacle(certificate.badge)
+        problem = certificates.certificate_refusal(certificate, user, self._source, time.time())
+        problem = problem or self._server.revocations.refusal(certificate.badge)
         if problem == UNKNOWN:  # people do not pay for an administrator's file
             self._untold = self._unjudged = True
         if problem is not None or self._login is NOBODY:
             self._tell(problem or "this is no login name")
             return False
-        return await self._enter(certificates.proven(certificate, user), certificate.bounds)
+        return await self._enter(certificates.verify_certificate(certificate, user), certificate.bounds)
 
     async def validate_password(self, username: str, password: str) -> bool:
         return await self._token("password", password)
@@ -227,7 +227,7 @@ class Visitor(Door):
         self._unjudged = False
         method, key = self._method, self._key
         self._method = self._key = ""
-        self._server.meters.judged(method, proven=False)
+        self._server.counters.judged(method, proven=False)
         self._introduce()
         say(
             "auth",
@@ -272,7 +272,7 @@ class Visitor(Door):
             return TOO_MANY
         return self._server.penalties.refusal(self._source, self._server.now())
 
-    async def _judged(self, method: str, token: str) -> Proof | None:
+    async def _judged(self, method: str, token: str) -> Identity | None:
         """Returns what a token proves; a refusal comes after the same time, whatever the reason.
 
         A token that is not proven is charged, also when its client does not wait for the answer.
@@ -284,10 +284,10 @@ class Visitor(Door):
             if refusal is not None:
                 self._tell(refusal)
             elif len(token) <= LONGEST_TOKEN:
-                bearer = await server.people.bearer(token)
-            proof = access.proven_by_token(user, method, bearer)
+                bearer = await server.auth_backend.token_owner(token)
+            proof = access.verify_token(user, method, bearer)
             charged = proof is None
-        except Unavailable as problem:
+        except BackendUnavailable as problem:
             charged, proof = False, None
             self._tell(str(problem))
         finally:
@@ -302,8 +302,8 @@ class Visitor(Door):
         """The person's keys, looked up once per connection and name."""
         if user not in self._keys:
             try:
-                found = await self._server.people.registered_keys(user)
-            except Unavailable as problem:
+                found = await self._server.auth_backend.registered_keys(user)
+            except BackendUnavailable as problem:
                 self._untold, found = True, ()
                 self._tell(str(problem))
             self._keys[user] = () if user == NOBODY.user else found
@@ -314,10 +314,10 @@ class Visitor(Door):
             self.leg.send_auth_banner(f"{sentence}\r\n")
 
     async def _note_use(self, user: str, key: access.RegisteredKey) -> None:
-        with contextlib.suppress(Unavailable):
-            await self._server.people.key_used(user, key)
+        with contextlib.suppress(BackendUnavailable):
+            await self._server.auth_backend.key_used(user, key)
 
-    async def _enter(self, proof: Proof, bounds: Bounds = UNBOUND) -> bool:
+    async def _enter(self, proof: Identity, bounds: SessionBounds = UNBOUND) -> bool:
         """The credential is proven and SUCCESS is not sent yet: the last moment for words before a session."""
         self._introduce()
         say(
@@ -329,38 +329,38 @@ class Visitor(Door):
             method=proof.method,
             key=proof.credential,
         )
-        self._server.meters.judged(proof.method, proven=True)
+        self._server.counters.judged(proof.method, proven=True)
         self._server.penalties.proven(self._source, proof.user, self._server.now())
-        visit = Visit(self._server, self.leg, proof, self._number, self._source, bounds)
+        visit = Session(self._server, self.leg, proof, self._number, self._source, bounds)
         server = self._login.server
         try:
-            await self._server.learn_blocked()
-            if (why := self._server.obstacle(proof.user)) is not None:
+            await self._server.fetch_blocked()
+            if (why := self._server.refusal(proof.user)) is not None:
                 self._untold = why == UNTOLD
-                raise Refused(why)
-            self._join_crowd(proof.user)
+                raise SessionRefused(why)
+            self._count_session(proof.user)
             if self._jump is not None and server != self._jump.server:
-                raise Refused(f"this connection leads to {self._jump.server or 'your default server'} only")
+                raise SessionRefused(f"this connection leads to {self._jump.server or 'your default server'} only")
             if server is None:
                 await visit.announce()
-                visit.wait_for_wish()
+                visit.defer_connect()
             else:
-                self._leave_door()  # it may take minutes to start the job, and is no stranger's waiting any more
-                self.waits = visit
+                self._leave_unauthenticated()  # it may take minutes to start the job, and is no stranger's waiting any more
+                self.waiting = visit
                 await visit.connect(server)
-        except Refused as refusal:
+        except SessionRefused as refusal:
             self._sent_home = True
-            visit.send_home(refusal)
+            visit.disconnect(refusal)
             return False
-        self.visit = visit
-        self._leave_door()
+        self.session = visit
+        self._leave_unauthenticated()
         return True
 
-    def _join_crowd(self, user: str) -> None:
+    def _count_session(self, user: str) -> None:
         """Count this connection as the person's; Refused when they have too many."""
-        refusal = None if self._in_crowd else self._server.crowd.enter(user)
+        refusal = None if self._in_crowd else self._server.session_limit.enter(user)
         if refusal is not None:
-            raise Refused(refusal)
+            raise SessionRefused(refusal)
         self._in_crowd = user
 
     # What they ask for afterwards
@@ -369,4 +369,4 @@ class Visitor(Door):
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> Awaitable[asyncssh.SSHTCPSession[bytes]] | bool:
         """A stream that the gateway is to answer itself."""
-        return self.visit.serve_stream(dest_host, dest_port) if self.visit else False
+        return self.session.serve_stream(dest_host, dest_port) if self.session else False

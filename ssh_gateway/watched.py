@@ -15,7 +15,7 @@ _KRL = b"SSHKRL\n\0"  # OpenSSH's PROTOCOL.krl
 
 
 @dataclass(slots=True)
-class Watched(Generic[Content]):
+class WatchedFile(Generic[Content]):
     """``latest`` is what the file said when it could be read last; ``path`` None: what it is made with, for ever."""
 
     path: Path | None

@@ -25,24 +25,24 @@ import socket
 
 import asyncssh
 
-from ssh_gateway.wire.bulk import Lane as Lane
+from ssh_gateway.wire.bulk import FastPath as FastPath
 from ssh_gateway.wire.leg import FAREWELL_SECONDS as FAREWELL_SECONDS
 from ssh_gateway.wire.leg import FIRST_OWN_CHANNEL as FIRST_OWN_CHANNEL
-from ssh_gateway.wire.leg import Leg as Leg
+from ssh_gateway.wire.leg import RelayConnection as RelayConnection
 from ssh_gateway.wire.reading import read_certificate as read_certificate
-from ssh_gateway.wire.server import ServerLeg as ServerLeg
+from ssh_gateway.wire.server import Downstream as Downstream
 
 
-class ClientLeg(Leg, asyncssh.SSHClientConnection):
+class Upstream(RelayConnection, asyncssh.SSHClientConnection):
     """The leg to a job's sshd."""
 
 
-async def connect(options: asyncssh.SSHClientConnectionOptions) -> ClientLeg:
+async def connect(options: asyncssh.SSHClientConnectionOptions) -> Upstream:
     """Connect and log in; OSError or asyncssh.Error when that fails. The caller sets the deadline."""
     loop = asyncio.get_running_loop()
     options.waiter = loop.create_future()
     _, leg = await loop.create_connection(
-        lambda: ClientLeg(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
+        lambda: Upstream(loop, options, wait="auth"), options.host, options.port, flags=socket.AI_NUMERICHOST
     )
     try:
         await options.waiter

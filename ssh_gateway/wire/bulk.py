@@ -36,13 +36,13 @@ _PIECE = 32 * 1024
 Receive = Callable[[int, Any], bool]
 
 
-class BulkConnection(SSHConnection):
+class FastConnection(SSHConnection):
     """asyncssh's connection, on which packets of data are sealed and opened without it once it has a `lane`."""
 
     # Given each packet's type and whole payload; False leaves the packet to asyncssh. With a lane, payloads of packets
     # that `_BULK` has are views, which hold until it returns.
     receive: Receive | None = None
-    lane: Lane | None = None
+    lane: FastPath | None = None
 
     _link: asyncio.Transport | None = None
     _lent = False  # what asyncssh had of a packet is in the buffer that is read into
@@ -60,7 +60,7 @@ class BulkConnection(SSHConnection):
     def send_payload(self, payload: Payload) -> None:
         """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
         cipher, shared = self._send_encryption, self._buffers
-        if isinstance(cipher, ciphers.Cipher) and not shared.writing:
+        if isinstance(cipher, ciphers.PacketCipher) and not shared.writing:
             shared.make_room(self, len(payload) + ciphers.MOST_AROUND)  # which may send something, so first
             if self._may_seal():
                 self._seal(cipher, payload)
@@ -70,7 +70,7 @@ class BulkConnection(SSHConnection):
     def data_received(self, data: bytes, datatype: Any = None) -> None:
         if self.lane is not None and self._opens_itself():
             if isinstance(self._link, asyncio.Transport):
-                self._link.set_protocol(buffers.Reader(self))
+                self._link.set_protocol(buffers.BufferedReader(self))
             self.take(memoryview(self.held() + data))
         else:
             self._leave_to_asyncssh(data)
@@ -125,7 +125,7 @@ class BulkConnection(SSHConnection):
 
     def _opens_itself(self) -> bool:
         """Whether asyncssh is between two packets, and nothing but packets of the agreed cipher comes."""
-        if not self._auth_complete or not isinstance(self._recv_encryption, ciphers.Cipher):
+        if not self._auth_complete or not isinstance(self._recv_encryption, ciphers.PacketCipher):
             return False
         return self._recv_handler in (self._recv_pkthdr, self._recv_packet)
 
@@ -183,7 +183,7 @@ class BulkConnection(SSHConnection):
         late = self._rekey_seconds and time.monotonic() >= self._rekey_time
         return not late and self._rekey_bytes_sent < self._rekey_bytes
 
-    def _seal(self, cipher: ciphers.Cipher, payload: Payload) -> None:
+    def _seal(self, cipher: ciphers.PacketCipher, payload: Payload) -> None:
         """Seal what may be in the buffer already; it leaves when everything that was read with it is done."""
         shared, plain, size = self._buffers, self._buffers.plain, len(payload) + 1
         padding = _padding(size, cipher.block)
@@ -206,7 +206,7 @@ class BulkConnection(SSHConnection):
         self.write(data)
 
 
-class Lane:
+class FastPath:
     """The straight way of data from one leg to the other, for packets that nobody has to look at.
 
     What is the same for all packets of a channel that were read at once is asked once, when the first of them comes;
@@ -215,8 +215,8 @@ class Lane:
 
     def __init__(
         self,
-        source: BulkConnection,
-        sink: BulkConnection,
+        source: FastConnection,
+        sink: FastConnection,
         opens: Callable[[], bool],
         passed: Callable[[int, int], None],
     ) -> None:
@@ -265,7 +265,7 @@ class Lane:
         self.leave()
         sink, cipher = self._sink, self._sink._send_encryption
         own = self._source._channels
-        if self._shared.writing or not isinstance(cipher, ciphers.Cipher) or (own and channel in own):
+        if self._shared.writing or not isinstance(cipher, ciphers.PacketCipher) or (own and channel in own):
             return False
         self._shared.make_room(sink, 0)  # which may send something, so first
         if not (sink._may_seal() and self._opens()):

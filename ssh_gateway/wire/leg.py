@@ -17,9 +17,9 @@ from asyncssh.packet import SSHPacket
 from ssh_gateway import listening
 from ssh_gateway.logs import say_failed
 from ssh_gateway.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, Payload
-from ssh_gateway.wire.bulk import BulkConnection
+from ssh_gateway.wire.bulk import FastConnection
 from ssh_gateway.wire.reading import is_unreadable, read_disconnect
-from ssh_gateway.wire.streams import Stream
+from ssh_gateway.wire.streams import JumpChannel
 
 # The gateway's own channels are numbered from here, the sshd's from 0: both may live on one relayed connection.
 FIRST_OWN_CHANNEL = 0x8000_0000
@@ -37,13 +37,13 @@ FAILED = "the gateway failed: try again, and tell your administrator"
 UNREADABLE = "what was sent cannot be read"
 
 
-class Leg(BulkConnection):
+class RelayConnection(FastConnection):
     """One of the two connections of a relay: asyncssh's, with its packets of type 80 and above for the taking."""
 
     # Called whenever `blocked` or `rekeying` may have changed.
     flow_changed: Callable[[], None] | None = None
     # Code and reason of the DISCONNECT with which the other end left, or was left because of an error here.
-    farewell: tuple[int, str] | None = None
+    disconnect_reason: tuple[int, str] | None = None
     # The reason with which the gateway ended it by `end`.
     last_words: str | None = None
     # What its connection is called in the log.
@@ -81,10 +81,10 @@ class Leg(BulkConnection):
         link = self._transport
         if link is None or link.get_write_buffer_size():
             return False
-        if isinstance(link, Stream):
+        if isinstance(link, JumpChannel):
             outer = link.get_connection()
             # The gateway may not read that one just now, with the answer in it.
-            return isinstance(outer, Leg) and outer._reading and outer.arrived
+            return isinstance(outer, RelayConnection) and outer._reading and outer.arrived
         unsent = fcntl.ioctl(link.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(unsent, sys.byteorder) == 0
 
@@ -121,7 +121,7 @@ class Leg(BulkConnection):
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
         if pkttype < FIRST_RELAYED:
             if pkttype == MSG_DISCONNECT:
-                self.farewell = read_disconnect(packet.get_full_payload())
+                self.disconnect_reason = read_disconnect(packet.get_full_payload())
             return super().process_packet(pkttype, pktid, packet)
         if self.receive is not None and self.receive(pkttype, packet.get_full_payload()):
             return True
@@ -190,7 +190,7 @@ class Leg(BulkConnection):
             code, reason = asyncssh.DISC_BY_APPLICATION, FAILED
             say_failed(problem, conn=self.number)
         if not self.ended:
-            self.farewell = code, reason
+            self.disconnect_reason = code, reason
         try:
             self._send_disconnect(code, reason, "en")
         finally:  # it may be sending that fails
@@ -214,7 +214,7 @@ class Leg(BulkConnection):
             transport.resume_reading()
         else:
             transport.close()
-            if isinstance(transport, Stream):  # else who reads nothing has the gateway keep it
+            if isinstance(transport, JumpChannel):  # else who reads nothing has the gateway keep it
                 self._loop.call_later(STREAM_FAREWELL_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None = None) -> None:
@@ -238,9 +238,9 @@ class Leg(BulkConnection):
 class _Channels(dict[int, Any]):
     """asyncssh's table of channels, in which every channel it does not know is the leg's to deal with."""
 
-    def __init__(self, leg: Leg) -> None:
+    def __init__(self, leg: RelayConnection) -> None:
         super().__init__()
         self._leg = leg
 
-    def __missing__(self, number: int) -> Leg:
+    def __missing__(self, number: int) -> RelayConnection:
         return self._leg

@@ -20,7 +20,7 @@ from asyncssh.public_key import (
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from ssh_gateway.algorithms import rsa_bits
-from ssh_gateway.certificates import PERMITS, Bounds, Certificate
+from ssh_gateway.certificates import PERMITS, SessionBounds, UserCertificate
 from ssh_gateway.packets import text
 
 
@@ -39,7 +39,7 @@ def is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
     return any(certificate.public_data[:-size].endswith(end) for end in ends)
 
 
-def read_certificate(line: str) -> Certificate:
+def read_certificate(line: str) -> UserCertificate:
     """What an OpenSSH certificate says that is written as in a file *-cert.pub; KeyImportError when it is none."""
     found = asyncssh.import_certificate(line)
     if not isinstance(found, SSHOpenSSHCertificate):
@@ -47,7 +47,7 @@ def read_certificate(line: str) -> Certificate:
     return certificate_of(found)
 
 
-def certificate_in(key_data: bytes) -> Certificate | None:
+def certificate_in(key_data: bytes) -> UserCertificate | None:
     """The same of one as SSH sends it; None for a plain key."""
     try:
         found = decode_ssh_certificate(key_data)
@@ -56,10 +56,10 @@ def certificate_in(key_data: bytes) -> Certificate | None:
     return certificate_of(found) if isinstance(found, SSHOpenSSHCertificate) else None
 
 
-def certificate_of(found: SSHOpenSSHCertificate) -> Certificate:
+def certificate_of(found: SSHOpenSSHCertificate) -> UserCertificate:
     """What it says."""
     options: Mapping[str, Any] = found.options
-    return Certificate(
+    return UserCertificate(
         key_id=found._key_id,
         serial=found._serial,
         for_users=found._cert_type == CERT_TYPE_USER,
@@ -67,7 +67,7 @@ def certificate_of(found: SSHOpenSSHCertificate) -> Certificate:
         valid_after=found._valid_after,
         valid_before=found._valid_before,
         addresses=tuple(options.get("source-address") or ()),
-        bounds=Bounds(
+        bounds=SessionBounds(
             frozenset(name for name in PERMITS if options.get(f"permit-{name}")), options.get("force-command")
         ),
         key=found.key.get_fingerprint(),

@@ -11,11 +11,11 @@ from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import SSHOpenSSHCertificate, decode_ssh_public_key
 
 from ssh_gateway.algorithms import SIGNATURE_ALGS, is_strong
-from ssh_gateway.door import Door
+from ssh_gateway.door import LoginHandler
 from ssh_gateway.packets import PROVE_HOST_KEYS, REQUEST_SUCCESS, text, text_at
-from ssh_gateway.wire.leg import Leg
+from ssh_gateway.wire.leg import RelayConnection
 from ssh_gateway.wire.reading import certificate_in, certificate_of, is_key, is_signed_well, signed_with
-from ssh_gateway.wire.streams import LONGEST, Stream, Turns
+from ssh_gateway.wire.streams import LONGEST, JumpChannel, StreamScheduler
 
 # How long a client may leave a key exchange that it began itself, counted while all that it was sent has arrived. A
 # client needs a second; minutes are for one that is stopped just then. It costs no more than one that is idle.
@@ -23,7 +23,7 @@ EXCHANGE_SECONDS = 600.0
 EXCHANGE_LOOK_SECONDS = 20.0
 
 
-class ServerLeg(Leg, asyncssh.SSHServerConnection):
+class Downstream(RelayConnection, asyncssh.SSHServerConnection):
     """The leg to the person."""
 
     _exchange_timer: asyncio.TimerHandle | None = None
@@ -32,10 +32,10 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
         self,
         loop: asyncio.AbstractEventLoop,
         options: asyncssh.SSHServerConnectionOptions,
-        make_door: Callable[[], Door],
+        make_door: Callable[[], LoginHandler],
     ) -> None:
         super().__init__(loop, options)
-        self._turns = Turns(lambda: self.blocked)
+        self._turns = StreamScheduler(lambda: self.blocked)
         self._protocol_factory = make_door
         self._asked_for_methods = False
 
@@ -78,10 +78,10 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
             return
         super().send_userauth_failure(partial_success)
 
-    def create_tcp_channel(self, *_args: object, **_kwargs: object) -> Stream:
+    def create_tcp_channel(self, *_args: object, **_kwargs: object) -> JumpChannel:
         """asyncssh's, for a stream that was asked for."""
         self._update_recv_pktlen(LONGEST)
-        return Stream(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
+        return JumpChannel(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
 
     def take_longer(self, seconds: float) -> None:
         """Give a login that goes on so much more time from now."""
@@ -144,8 +144,8 @@ class ServerLeg(Leg, asyncssh.SSHServerConnection):
         super()._flow()
         self._turns.go_on()
 
-    def _door(self) -> Door:
+    def _door(self) -> LoginHandler:
         owner = self._owner
-        if not isinstance(owner, Door):
+        if not isinstance(owner, LoginHandler):
             raise asyncssh.ConnectionLost("The connection is closed")
         return owner

@@ -24,14 +24,14 @@ SHORTEST = 1024
 TOO_SHORT = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
 
 
-class Turns:
+class StreamScheduler:
     """The streams of one connection that have something to send which it cannot take."""
 
     def __init__(self, blocked: Callable[[], bool]) -> None:
         self.blocked = blocked
-        self._waiting: dict[Stream, None] = {}
+        self._waiting: dict[JumpChannel, None] = {}
 
-    def wait(self, stream: Stream) -> None:
+    def wait(self, stream: JumpChannel) -> None:
         self._waiting[stream] = None
 
     def go_on(self) -> None:
@@ -42,14 +42,14 @@ class Turns:
             stream.take_turn()
 
 
-class Stream(SSHTCPChannel[bytes]):
+class JumpChannel(SSHTCPChannel[bytes]):
     """One stream; made by the leg that it is a channel of."""
 
     def __init__(
         self,
         leg: SSHConnection,
         loop: asyncio.AbstractEventLoop,
-        turns: Turns,
+        turns: StreamScheduler,
         refused: Callable[[str], None] = lambda _why: None,
     ) -> None:
         super().__init__(leg, loop, None, "strict", _DEFAULT_WINDOW, LONGEST)

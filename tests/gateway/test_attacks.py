@@ -16,11 +16,11 @@ import asyncssh
 import pytest
 
 from ssh_gateway import audit, packets, visit, wire
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import FREE, FREE_OF_A_NAME, Rules, read_networks
-from ssh_gateway.routing import Candidate
-from ssh_gateway.server import Limits
+from ssh_gateway.access import TokenOwner, every_server
+from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.penalties import FREE, FREE_OF_A_NAME, PenaltyRules, read_networks
+from ssh_gateway.routing import JobEndpoint
+from ssh_gateway.server import GatewayLimits
 from ssh_gateway.visitor import TOO_MANY
 from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, call, drop, logged_in, pour
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
@@ -37,15 +37,15 @@ class SlowHub(FakePeople):
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     answers: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def bearer(self, token: str) -> Bearer | None:
+    async def bearer(self, token: str) -> TokenOwner | None:
         self.questions += 1
         self.asked.set()
         await self.answers.wait()
         return await super().bearer(token)
 
 
-async def test_what_comes_while_a_token_is_judged_is_not_kept(keys: Keys, places: FakePlaces) -> None:
-    people = SlowHub(tokens={"right": Bearer("alice", everything)})
+async def test_what_comes_while_a_token_is_judged_is_not_kept(keys: GatewayKeys, places: FakePlaces) -> None:
+    people = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
     pouring: list[asyncio.Task[int]] = []
 
     async def more(conn: asyncssh.SSHClientConnection) -> int:
@@ -76,17 +76,17 @@ def guess_on(conn: asyncssh.SSHClientConnection, times: int) -> None:
 
 
 async def test_tokens_whose_answer_nobody_waits_for_hold_up_no_name(
-    keys: Keys, people: FakePeople, places: FakePlaces
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces
 ) -> None:
     """What one address may guess is twelve, and one more that is waited for; a name takes 24."""
-    people.tokens["right"] = Bearer("alice", everything)
+    people.tokens["right"] = TokenOwner("alice", every_server)
     reasons = list[str]()
 
     async def attack(conn: asyncssh.SSHClientConnection) -> str:
         guess_on(conn, 120)
         return "the last"
 
-    async with gateway(keys, people, places, limits=Limits(failure_seconds=0.1, drain_seconds=0.0)) as running:
+    async with gateway(keys, people, places, limits=GatewayLimits(failure_seconds=0.1, drain_seconds=0.0)) as running:
         penalties = running.server.penalties
         for _ in range(5):
             with pytest.raises((asyncssh.Error, OSError)) as ended:
@@ -106,16 +106,16 @@ async def test_tokens_whose_answer_nobody_waits_for_hold_up_no_name(
 
 def guessed(running: Running) -> int:
     """How many guesses have come, judged or not."""
-    return sum(visitor._attempts.guesses for visitor in running.server.visitors)
+    return sum(visitor._attempts.guesses for visitor in running.server.connections)
 
 
 # Time pays nothing meanwhile, however slow this machine is.
-DEAR = Limits(failure_seconds=0.1, drain_seconds=0.0, rules=Rules(penalty_seconds=600.0))
+DEAR = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
 
 
-async def test_keys_are_exchanged_once_before_a_login(keys: Keys, places: FakePlaces) -> None:
+async def test_keys_are_exchanged_once_before_a_login(keys: GatewayKeys, places: FakePlaces) -> None:
     """Each time costs the gateway a signature, and the client nothing (CVE-2002-20001, "DHEat")."""
-    hub = FakePeople(tokens={"right": Bearer("alice", everything)})
+    hub = FakePeople(tokens={"right": TokenOwner("alice", every_server)})
 
     async def attack(conn: asyncssh.SSHClientConnection) -> str:
         conn._send_kexinit()
@@ -134,11 +134,11 @@ async def test_keys_are_exchanged_once_before_a_login(keys: Keys, places: FakePl
     ("shared", "at_once"), [((), FREE + 1), (("127.0.0.0/8",), FREE_OF_A_NAME + 1)], ids=["one address", "shared ones"]
 )
 async def test_many_who_come_in_at_once_from_behind_one_address_are_all_let_in(
-    keys: Keys, places: FakePlaces, shared: tuple[str, ...], at_once: int
+    keys: GatewayKeys, places: FakePlaces, shared: tuple[str, ...], at_once: int
 ) -> None:
     """Those who come while others' tokens are judged, too."""
     limits = replace(DEAR, rules=replace(DEAR.rules, shared=read_networks(shared)))
-    hub = SlowHub(tokens={"right": Bearer("alice", everything)})
+    hub = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
     async with gateway(keys, hub, places, limits=limits) as running:
         coming = [asyncio.create_task(with_right_token(running)) for _ in range(at_once)]
         await until(lambda: hub.questions == at_once)
@@ -159,7 +159,7 @@ async def with_right_token(running: Running) -> asyncssh.SSHClientConnection:
 
 async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> None:
     """Ask for answers, and read none of them."""
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     visitor.leg.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
     )  # the kernel keeps little
@@ -176,7 +176,7 @@ async def test_a_stranger_who_reads_no_answers_is_dropped(
 
     async def attack(conn: asyncssh.SSHClientConnection) -> None:
         await deaf_flood(running, conn)
-        await until(lambda: not running.server.visitors)
+        await until(lambda: not running.server.connections)
         drop(conn)
 
     with contextlib.suppress(asyncssh.Error, OSError):
@@ -192,7 +192,7 @@ async def test_somebody_inside_who_reads_no_answers_is_dropped(
     monkeypatch.setattr(wire.leg, "MOST_UNSENT", MIB)
     conn = await logged_in(running, alices_key)
     await deaf_flood(running, conn)
-    await until(lambda: not running.server.visitors and not running.server.pods)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
     drop(conn)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
@@ -208,7 +208,7 @@ async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
     conn._kex_complete = True  # and goes on as if it had not begun
     keepalive = packets.text(b"keepalive@openssh.com") + b"\1"
     await pour(conn, packets.GLOBAL_REQUEST, keepalive, MIB)
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert any("a key exchange was not finished" in record.getMessage() for record in caplog.records)
     drop(conn)
 
@@ -224,7 +224,7 @@ async def test_what_is_asked_for_before_the_first_session_is_not_kept_without_en
         conn.send_packet(packets.GLOBAL_REQUEST, packets.text(b"nobody@example.com"), b"\0", bytes(size))
     await until(lambda: client.why)
     assert client.why == "too many requests before the first session"
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
 
 
 async def test_requests_that_policy_refuses_fill_no_disk(
@@ -249,7 +249,7 @@ class SlowCluster(FakePlaces):
     questions: int = 0
     answers: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         self.questions += 1
         await self.answers.wait()
         return await super().jobs(user)
@@ -259,7 +259,7 @@ class SlowCluster(FakePlaces):
 
 
 @pytest.fixture
-async def slow_cluster(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def slow_cluster(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     async with gateway(keys, people, SlowCluster(places.targets)) as found:
         yield found
 
@@ -285,11 +285,11 @@ async def test_streams_that_lead_nowhere_are_few_questions_at_a_time_and_fill_no
 
 
 @pytest.fixture
-async def counted(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def counted(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     cluster = SlowCluster(places.targets)
     cluster.answers.set()
-    rules = Rules(penalty_seconds=0.0, connections_per_second=1.0)
-    async with gateway(keys, people, cluster, limits=Limits(drain_seconds=0.0, rules=rules)) as found:
+    rules = PenaltyRules(penalty_seconds=0.0, connections_per_second=1.0)
+    async with gateway(keys, people, cluster, limits=GatewayLimits(drain_seconds=0.0, rules=rules)) as found:
         yield found
 
 
@@ -313,21 +313,21 @@ async def test_streams_to_ones_own_job_have_a_rate(counted: Running, alices_key:
 
 
 async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_all_the_same(
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    rules = Rules(penalty_seconds=0.0, connections_per_second=0.0)
-    async with gateway(keys, people, places, limits=Limits(drain_seconds=0.0, rules=rules)) as running:
+    rules = PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0)
+    async with gateway(keys, people, places, limits=GatewayLimits(drain_seconds=0.0, rules=rules)) as running:
         conn = await logged_in(running, alices_key, "alice")
         began = use_up(running)
         for _ in range(300):
             _, writer = await conn.open_connection("train", 22)
             writer.close()
-        await until(lambda: len(running.server.visitors) == 1)
+        await until(lambda: len(running.server.connections) == 1)
         taken = 1 + (running.server.now() - began) * audit.PER_SECOND
         assert len(lines_of(caplog, "event=stream") + lines_of(caplog, "through=")) <= taken
         assert len(lines_of(caplog, "event=close")) <= taken
@@ -336,7 +336,7 @@ async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_al
             "train", tunnel=conn, username="alice", known_hosts=None, config=None, client_keys=[alices_key]
         ) as inner:
             assert (await inner.run("echo in")).stdout == "in\n"
-        await until(lambda: len(running.server.visitors) == 1)
+        await until(lambda: len(running.server.connections) == 1)
         proven = [line for line in lines_of(caplog, "event=auth") if "result=proven" in line][-1]
         number = proven.split("conn=")[1].split()[0]
         events = [line.split()[0] for line in lines_of(caplog, f"conn={number}")]
@@ -355,9 +355,9 @@ async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_al
 
 def use_up(running: Running) -> float:
     """Leave the one connection that there is no lines; when."""
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     now = running.server.now()
-    while visitor.visit is not None and visitor.visit.budget.take(now):
+    while visitor.session is not None and visitor.session.budget.take(now):
         pass
     return now
 

@@ -16,24 +16,26 @@ import asyncssh
 import pytest
 
 from ssh_gateway import gate
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules, read_networks
-from ssh_gateway.server import Limits
+from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.penalties import PenaltyRules, read_networks
+from ssh_gateway.server import GatewayLimits
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_gate import HELD_UP, guesses
 from tests.gateway.test_proxied import LOCAL, header
 
 BALANCER = "127.0.0.9"
-LIMITS = Limits(
+LIMITS = GatewayLimits(
     failure_seconds=0.0,
     drain_seconds=0.0,
-    rules=Rules(penalty_seconds=600.0, connections_per_second=0.0),  # time pays nothing, however slow this machine is
+    rules=PenaltyRules(
+        penalty_seconds=600.0, connections_per_second=0.0
+    ),  # time pays nothing, however slow this machine is
     balancers=read_networks([f"{BALANCER}/32"]),
 )
 
 
 @pytest.fixture
-async def behind(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def behind(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     async with gateway(keys, people, places, limits=LIMITS) as found:
         yield found
 
@@ -72,7 +74,7 @@ async def say_first(running: Running, first: bytes, source: str = BALANCER) -> b
 @pytest.mark.parametrize("source", ["203.0.113.7", "2001:db8:1:2::7"], ids=["of IPv4", "of IPv6"])
 async def test_the_clients_own_address_is_logged_and_pays(  # noqa: PLR0917  (fixtures)
     behind: Running,
-    keys: Keys,
+    keys: GatewayKeys,
     alices_key: asyncssh.SSHKey,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -108,7 +110,7 @@ async def test_a_balancer_that_does_not_say_who_it_is_lets_nobody_in(
     assert gate.UNKNOWN.encode() in heard
     assert logged in caplog.text
     assert f"source={BALANCER}" in caplog.text
-    assert not behind.server.visitors
+    assert not behind.server.connections
 
 
 async def test_a_header_that_does_not_come_is_not_waited_for(behind: Running) -> None:
@@ -118,7 +120,7 @@ async def test_a_header_that_does_not_come_is_not_waited_for(behind: Running) ->
 
 
 async def test_who_is_not_listed_cannot_choose_an_address(
-    behind: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    behind: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     heard = await say_first(behind, header("203.0.113.7") + b"SSH-2.0-client\r\n", source="127.0.0.8")
@@ -141,10 +143,10 @@ async def test_a_health_check_reads_the_greeting_and_leaves_no_trace(
 
 
 async def test_a_health_check_reads_the_greeting_while_more_strangers_are_sent_away_than_there_are_words_for(
-    keys: Keys, people: FakePeople, places: FakePlaces, monkeypatch: pytest.MonkeyPatch
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
-    limits = replace(LIMITS, rules=Rules(connections_per_second=0.01))
+    limits = replace(LIMITS, rules=PenaltyRules(connections_per_second=0.01))
     async with gateway(keys, people, places, limits=limits) as running, contextlib.AsyncExitStack() as streets:
         lobby = running.server._lobby
         while len(lobby.leaving) < gate.MOST_FAREWELLS:
@@ -175,13 +177,13 @@ async def test_a_header_in_pieces_with_the_first_words_behind_it_is_one(behind: 
         await writer.drain()
         await asyncio.sleep(0)
     assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"SSH-2.0-")
-    await until(lambda: len(behind.server.visitors) == 1)
-    assert {visitor._source for visitor in behind.server.visitors} == {"203.0.113.7"}
+    await until(lambda: len(behind.server.connections) == 1)
+    assert {visitor._source for visitor in behind.server.connections} == {"203.0.113.7"}
     writer.close()
 
 
 async def test_connections_that_say_nothing_are_bounded(
-    behind: Running, monkeypatch: pytest.MonkeyPatch, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path
+    behind: Running, monkeypatch: pytest.MonkeyPatch, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(gate, "MOST_ARRIVING", 20)
     silent = [await asyncio.open_connection("127.0.0.1", behind.port, local_addr=(BALANCER, 0)) for _ in range(25)]

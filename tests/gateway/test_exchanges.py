@@ -25,8 +25,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire.server, "EXCHANGE_LOOK_SECONDS", 0.05)
 
 
-def the_leg(running: Running) -> wire.ServerLeg:
-    (visitor,) = running.server.visitors
+def the_leg(running: Running) -> wire.Downstream:
+    (visitor,) = running.server.connections
     return visitor.leg
 
 
@@ -58,7 +58,7 @@ async def test_who_begins_an_exchange_and_leaves_it_reads_why_it_ends(
     await until(lambda: listener.why)
     assert listener.why == "a key exchange was not finished"
     assert (await others).text == "works\n"
-    await until(lambda: not running.server.visitors and not running.server.pods)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
 
 
 async def test_who_goes_on_as_if_it_had_not_begun_reads_so_as_well(
@@ -75,7 +75,7 @@ async def test_who_goes_on_as_if_it_had_not_begun_reads_so_as_well(
         conn.send_packet(packets.GLOBAL_REQUEST, packets.text(b"keepalive@openssh.com") + b"\1")
         await asyncio.sleep(0.02)
     assert listener.why == "a key exchange was not finished"
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert any('why="a key exchange was not finished"' in record.getMessage() for record in caplog.records)
     assert not any(record.exc_info for record in caplog.records)
 

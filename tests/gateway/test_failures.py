@@ -14,10 +14,10 @@ import pytest
 from asyncssh.packet import MPInt, String
 
 from ssh_gateway import logs, packets
-from ssh_gateway.audit import BURST, Budget
+from ssh_gateway.audit import BURST, LogBudget
 from ssh_gateway.logs import line, say_failed
-from ssh_gateway.visit import Visit
-from ssh_gateway.visitor import Visitor
+from ssh_gateway.visit import Session
+from ssh_gateway.visitor import AuthHandler
 from ssh_gateway.wire.leg import FAILED, UNREADABLE
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePlaces, Running, until
@@ -57,18 +57,18 @@ def lines(logged: list[dict[str, str]], event: str) -> list[dict[str, str]]:
     return [one for one in logged if one["event"] == event]
 
 
-def by_job(_visit: Visit, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
+def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
     return not by_client
 
 
 FAULTS = {
     "in a login": Fault(FakePlaces, "target", through="_enter"),
-    "in a task of the connection": Fault(Visit, "_resolve", login=("alice@gateway",), through="_connect_default"),
-    "on a client's request": Fault(Visit, "_note"),
-    "on the job's last words": Fault(Visit, "_note", command="exit 3", applies=by_job, through="from_pod"),
-    "on data, which asyncssh does not see": Fault(Visit, "_used", through="take"),
+    "in a task of the connection": Fault(Session, "_resolve", login=("alice@gateway",), through="_connect_default"),
+    "on a client's request": Fault(Session, "_note"),
+    "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_pod"),
+    "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
     "on a stream of ssh -J": Fault(
-        Visit, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
+        Session, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
     ),
 }
 
@@ -107,7 +107,7 @@ async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_
 async def test_what_fails_when_somebody_leaves_is_in_the_log(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Fault(Visitor, "_say_farewell").begin(monkeypatch)
+    Fault(AuthHandler, "_say_farewell").begin(monkeypatch)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     await until(lambda: lines(logged, "failed"))
     (failed,) = lines(logged, "failed")
@@ -146,7 +146,7 @@ async def test_what_a_client_does_wrong_is_no_error_of_ours(
     async with asyncio.timeout(20):
         assert answer.encode() in await reader.read(-1)
     writer.close()
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     assert lines(logged, "failed") == []
 
@@ -193,7 +193,7 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
 ) -> None:
     caller = await call(running)
     asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     await until(lambda: visitor._key == alices_key.get_fingerprint())
     asking.cancel()
     assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
@@ -205,7 +205,7 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
 def test_the_log_is_not_filled_by_who_finds_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "_failures", Budget())
+    monkeypatch.setattr(logs, "_failures", LogBudget())
     for _ in range(3 * BURST):
         say_failed(raised(KeyError("again")), conn="x")
     assert BURST <= len(caplog.records) < 2 * BURST

@@ -15,7 +15,7 @@ import asyncssh
 import pytest
 
 from ssh_gateway import buffers, wire
-from ssh_gateway.wire.streams import SHORTEST, Stream
+from ssh_gateway.wire.streams import SHORTEST, JumpChannel
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import Client, Running, finish, until
 
@@ -25,12 +25,12 @@ MIB = 2**20
 MOST = (MANY + 1) * (wire.leg.WRITE_BUFFER + buffers.READ)
 
 
-def outer(running: Running) -> wire.ServerLeg:
-    (leg,) = {one.leg for one in running.server.visitors if one._jump is None}
+def outer(running: Running) -> wire.Downstream:
+    (leg,) = {one.leg for one in running.server.connections if one._jump is None}
     return leg
 
 
-def unsent(leg: wire.ServerLeg) -> int:
+def unsent(leg: wire.Downstream) -> int:
     """Bytes that wait in the gateway for one connection, those of its streams included."""
     assert leg._transport is not None
     deferred = sum(len(part) for _, parts in leg._deferred_packets for part in parts)
@@ -39,7 +39,7 @@ def unsent(leg: wire.ServerLeg) -> int:
 
 
 def down(running: Running) -> int:
-    return sum(one.visit.bytes_down for one in running.server.visitors if one.visit)
+    return sum(one.session.bytes_down for one in running.server.connections if one.session)
 
 
 async def stands_still(running: Running) -> int:
@@ -104,7 +104,7 @@ async def downloads(running: Running, key: asyncssh.SSHKey) -> AsyncIterator[Dow
             task.cancel()
         await asyncio.gather(*found.done, return_exceptions=True)
         drop(found.conn)
-        await until(lambda: not running.server.visitors and not running.server.pods)
+        await until(lambda: not running.server.connections and not running.server.upstreams)
 
 
 async def test_a_client_that_stops_reading_many_streams_costs_little_and_loses_none(
@@ -150,9 +150,9 @@ async def test_a_stream_that_was_left_keeps_nothing_for_a_client_that_reads_noth
         leg = outer(running)
         found.start()
         await stands_still(running)
-        streams = [one for one in leg._channels.values() if isinstance(one, Stream)]
+        streams = [one for one in leg._channels.values() if isinstance(one, JumpChannel)]
         assert any(one.get_write_buffer_size() for one in streams)
-        for one in running.server.visitors:
+        for one in running.server.connections:
             if one._jump is not None:
                 one.leg.end(asyncssh.DISC_BY_APPLICATION, "left")
         await until(lambda: not any(one.get_write_buffer_size() for one in streams))
@@ -256,4 +256,4 @@ async def test_a_stream_of_tiny_packets_is_refused_and_logged(
     reader, _ = await conn.open_connection("train", 22, max_pktsize=SHORTEST)
     assert await reader.read(4) == b"SSH-"
     drop(conn)
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)

@@ -9,15 +9,15 @@ from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
 from ssh_gateway import pod
 from ssh_gateway.certificates import UNBOUND
-from ssh_gateway.keys import Keys
-from ssh_gateway.packets import Policy
+from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.packets import RelayPolicy
 from tests.gateway.peers import JOB, Client, Running, Sshd
 
 NOW = 1_780_000_000.9
 
 
-def test_every_certificate_is_of_a_fresh_key_for_one_job_and_two_minutes(keys: Keys, sshd: Sshd) -> None:
-    made = [pod.issue(keys.user_ca, sshd.target(), Policy(), UNBOUND, NOW) for _ in range(2)]
+def test_every_certificate_is_of_a_fresh_key_for_one_job_and_two_minutes(keys: GatewayKeys, sshd: Sshd) -> None:
+    made = [pod.issue(keys.user_ca, sshd.target(), RelayPolicy(), UNBOUND, NOW) for _ in range(2)]
     assert len({key.public_data for key, _ in made}) == 2
     assert len({certificate._serial for _, certificate in made}) == 2
     for key, certificate in made:

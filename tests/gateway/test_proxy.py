@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ssh_gateway import packets, proxy, wire
-from ssh_gateway.packets import Policy
+from ssh_gateway.packets import RelayPolicy
 from ssh_gateway.proxy import Relay
 
 
@@ -67,7 +67,7 @@ class Wire:
 def both() -> Wire:
     client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
     relay = Relay(
-        cast("wire.ServerLeg", client), cast("wire.Leg", pod), Policy(), used=lambda: uses.append(None)
+        cast("wire.ServerLeg", client), cast("wire.Leg", pod), RelayPolicy(), used=lambda: uses.append(None)
     )  # fmt: skip
     relay.start()
     return Wire(client, pod, relay, uses)
@@ -140,7 +140,7 @@ def test_what_was_counted_is_forgotten_when_it_could_be_sent(both: Wire) -> None
 
 def test_the_last_words_of_either_end_are_passed_on(both: Wire) -> None:
     both.pod.farewell = (2, "Too many sessions")
-    both.relay.pod_gone()
+    both.relay.upstream_gone()
     assert both.client.ended == (2, "Too many sessions")
     both.relay.client_gone("the client is gone")
     assert both.pod.ended == (11, "the client is gone")

@@ -21,7 +21,7 @@ from asyncssh.packet import SSHPacket
 from asyncssh.public_key import decode_ssh_certificate
 
 from ssh_gateway import algorithms, buffers, packets, wire
-from ssh_gateway.keys import Keys
+from ssh_gateway.keys import GatewayKeys
 from ssh_gateway.wire import reading
 
 ATTRIBUTES = (
@@ -101,7 +101,7 @@ def test_a_method_that_is_overridden_or_called_is_there(owner: type, name: str, 
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
 
 
-async def test_the_attributes_are_there(keys: Keys) -> None:
+async def test_the_attributes_are_there(keys: GatewayKeys) -> None:
     options = algorithms.server_options([keys.host], 0)
     leg = asyncssh.SSHServerConnection(asyncio.get_running_loop(), options)
     assert [name for name in ATTRIBUTES if not hasattr(leg, name)] == []
@@ -221,7 +221,7 @@ def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
     assert reading.read_disconnect(rude) == (2, "?[2J?gone?")
 
 
-async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:
+async def test_what_the_server_offers_is_what_is_meant(keys: GatewayKeys) -> None:
     options = algorithms.server_options([keys.host], 60)
     assert options.kex_algs[0] == b"curve25519-sha256"  # what Dropbear guesses, see FACTS
     offered = [*options.kex_algs, *options.encryption_algs, *options.mac_algs, *options.signature_algs]

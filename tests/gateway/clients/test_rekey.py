@@ -234,15 +234,15 @@ async def test_job_and_gateway_want_new_keys_while_another_client_copies(
     desk = restless
     await desk.make_ppk()
     renewed = 0
-    send = wire.ServerLeg.send_newkeys
+    send = wire.Downstream.send_newkeys
 
-    def noting(leg: wire.ServerLeg, k: bytes, h: bytes) -> None:
+    def noting(leg: wire.Downstream, k: bytes, h: bytes) -> None:
         nonlocal renewed
         renewed += 1
         send(leg, k, h)
 
     monkeypatch.setattr(desk.running.server._options, "rekey_bytes", 256 * 1024)
-    monkeypatch.setattr(wire.ServerLeg, "send_newkeys", noting)
+    monkeypatch.setattr(wire.Downstream, "send_newkeys", noting)
     local = desk.directory / "local"
     local.write_bytes(DATA[:MIB])
     for way in Way:

@@ -67,11 +67,11 @@ class FakeHub:
     pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
     kept: dict[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)  # options of servers
     refusals: list[HubRejected] = field(default_factory=list)  # raised first, one for each question about a user
-    heard: Callable[[bool], None] = lambda _: None
+    on_answer: Callable[[bool], None] = lambda _: None
 
     async def user(self, name: str) -> HubUser | None:
         self.looks += 1
-        self.heard(self.servers is not None)
+        self.on_answer(self.servers is not None)
         if self.refusals:
             raise self.refusals.pop(0)
         return self._told(name)
@@ -97,8 +97,8 @@ class FakeHub:
         }
         return HubUser(name, mine, groups=frozenset(one for one, names in self.groups.items() if name in names))
 
-    async def greet(self) -> None:
-        self.heard(self.servers is not None)
+    async def check_reachable(self) -> None:
+        self.on_answer(self.servers is not None)
         if self.servers is None:
             raise HubUnavailable("there is none")
 

@@ -75,22 +75,16 @@ def report_of(people: int) -> GpuHoursReport:
     """Two days of people who had as many hours as their number says, and one."""
     days = (date(2026, 1, 1), date(2026, 1, 2))
     rows = [
-        {
-            "day": day.isoformat(),
-            "user": f"s{number}",
-            "requested": hours,
-            "allocated": hours,
-            "used": None,
-            "reclaimed": 0.0,
-        }
+        {"day": day.isoformat(), "user": f"s{number}"}
+        | {"requested": hours, "allocated": hours, "used": None, "reclaimed": 0.0}
         for number in range(people)
         for day, hours in zip(days, (float(number), 1.0), strict=True)
     ]
     totals = [
-        {**row, "requested": 1 + row["requested"], "allocated": 1 + row["allocated"]}
+        {**row, "requested": 1 + row["requested"], "allocated": 1 + row["allocated"]}  # type: ignore[operator]
         for row in rows
         if row["day"] == "2026-01-01"
-    ]  # type: ignore[operator]
+    ]
     return GpuHoursReport(GpuHoursQuery(GroupBy.USER, *days), tuple(rows), tuple(totals), ())
 
 
@@ -240,12 +234,8 @@ async def test_whoever_it_is_has_one_colour_in_every_plot(portal: Portal) -> Non
         amount: set(re.findall(r'class="(s\d)" x', re.search(f'"{amount}-title".*?</svg>', page.body, re.DOTALL)[0]))  # type: ignore[index]
         for amount in AMOUNTS
     }
-    assert colours == {
-        "requested": {"s0", "s1", "s2"},
-        "allocated": {"s0", "s1", "s2"},
-        "used": {"s1"},
-        "reclaimed": {"s0"},
-    }
+    three = {"s0", "s1", "s2"}
+    assert colours == {"requested": three, "allocated": three, "used": {"s1"}, "reclaimed": {"s0"}}
 
 
 async def test_what_is_not_known_or_did_not_happen_is_a_sentence(portal: Portal) -> None:

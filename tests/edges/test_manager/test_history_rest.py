@@ -64,18 +64,13 @@ def test_no_name_is_a_formula_in_a_spreadsheet(begin: str) -> None:
 
 
 def test_whatever_a_name_is_it_stays_one_cell() -> None:
-    rows: list[dict[str, object]] = [
-        {"user": 'a,"b"\n=c', "allocated": 1.5, "used": None},
-        {"user": FORMULA, "allocated": 0.0},
-    ]
-    read = list(csv.reader(io.StringIO(write_csv(["user", "allocated", "used"], rows), newline="")))
-    assert read == [["user", "allocated", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
+    rows: list[dict[str, object]] = [{"user": 'a,"b"\n=c', "held": 1.5, "used": None}, {"user": FORMULA, "held": 0.0}]
+    read = list(csv.reader(io.StringIO(write_csv(["user", "held", "used"], rows), newline="")))
+    assert read == [["user", "held", "used"], ['a,"b"\n=c', "1.5000", ""], [f"'{FORMULA}", "0.0000", ""]]
 
 
 def test_a_spreadsheet_that_splits_at_semicolons_finds_no_formula_either() -> None:
-    table = write_csv(
-        ["user", "allocated"], [{"user": "x;=1+1", "allocated": 1.0}, {"user": "x\t=1+1", "allocated": 1.0}]
-    )
+    table = write_csv(["user", "held"], [{"user": "x;=1+1", "held": 1.0}, {"user": "x\t=1+1", "held": 1.0}])
     for delimiter in ";\t":
         cells = [one for line in csv.reader(io.StringIO(table, newline=""), delimiter=delimiter) for one in line]
         assert not [one for one in cells if one.startswith("=")]

@@ -104,7 +104,7 @@ class _OfThread(threading.local):
 _of_thread = _OfThread()
 
 
-def shared() -> SharedBuffers:
+def shared_buffers() -> SharedBuffers:
     """Those of this thread: an event loop has one."""
     return _of_thread.buffers
 
@@ -137,7 +137,7 @@ class BufferedReader(asyncio.BufferedProtocol):
         self._held = 0
         self._much = False
         self._most = READ
-        self._buffer = shared().received
+        self._buffer = shared_buffers().received
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._much:

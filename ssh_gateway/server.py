@@ -113,7 +113,7 @@ class GatewayServer:
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
         """Listen, and say where; OSError when the port is taken, unless everybody who has it shares it."""
         loop, found = asyncio.get_running_loop(), listening.listen(ip, port, shared=shared)
-        buffers.shared().relayed = self.counters.relay.observe
+        buffers.shared_buffers().relayed = self.counters.relay.observe
         self._listener = await loop.create_server(
             lambda: ConnectionGuard(self._lobby), sock=found, backlog=listening.BACKLOG
         )

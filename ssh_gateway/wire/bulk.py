@@ -29,7 +29,7 @@ _DATA = frozenset({CHANNEL_DATA, CHANNEL_EXTENDED_DATA})
 _BULK = _DATA | {CHANNEL_WINDOW_ADJUST}
 _HEAD = struct.Struct(">BBI")  # the length of padding, the type, the channel
 _LEAST_PADDING = 4
-_LEAST = 1 + 5  # the length of padding, the type, the channel
+_LEAST_FAST = 1 + 5  # the length of padding, the type, the channel
 # asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
 _PIECE = 32 * 1024
 
@@ -50,7 +50,7 @@ class FastConnection(SSHConnection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._buffers = buffers.shared()
+        self._buffers = buffers.shared_buffers()
 
     def use_own_ciphers(self) -> None:
         """Replace asyncssh's wherever there is one of ours."""
@@ -169,7 +169,7 @@ class FastConnection(SSHConnection):
             self.lane.leave()  # what is sent now may belong to anybody
         return (
             # What the other end says of its padding could reach beyond its packet, into others' of before.
-            _LEAST_PADDING <= padding <= size - _LEAST
+            _LEAST_PADDING <= padding <= size - _LEAST_FAST
             and plain[1] in _BULK
             and not (self._channels and number_at(plain, 2) in self._channels)
             and self.receive is not None
@@ -225,7 +225,7 @@ class FastPath:
         self._sink = sink
         self._opens = opens
         self._passed = passed
-        self._shared = buffers.shared()
+        self._shared = buffers.shared_buffers()
         self._most = len(self._shared.sealed) - ciphers.MOST_AROUND
         self._cipher: Any = None
         self._channel = -1
@@ -235,7 +235,7 @@ class FastPath:
         """Seal an open packet for the other leg; False: somebody has to look at it."""
         padding, kind, channel = _HEAD.unpack_from(plain)
         end = size - padding
-        if kind not in _DATA or padding < _LEAST_PADDING or end < _LEAST:
+        if kind not in _DATA or padding < _LEAST_PADDING or end < _LEAST_FAST:
             return False
         if channel != self._channel and not self._turn_to(channel):
             return False

@@ -60,7 +60,7 @@ async def test_padding_that_cannot_be_ends_the_connection_and_takes_nothing_alon
 ) -> None:
     conn = await connected(running, alices_key, "chacha20-poly1305@openssh.com")
     relay, before = await echoed(conn, running)
-    buffers.shared().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
+    buffers.shared_buffers().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
     conn._send(sealed(conn, (bytes([padding]) + packets.data(0, b"x" * 10)).ljust(32, b"\0")))
     await until(lambda: not running.server.connections)
     assert relay.bytes_up == before

@@ -1,4 +1,9 @@
-"""The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting."""
+"""The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting.
+
+The files that a gateway reads beside its keys.
+
+What is wrong with a setting or its surroundings, in one sentence, before anybody is served.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,8 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,23 +22,22 @@ from traitlets.config import Application, Config
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
-from dlspawner.known_settings import Float
+from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
-from ssh_gateway import keys
-from ssh_gateway.activity import ActivityReporter
-from ssh_gateway.directory import HubAndManager
-from ssh_gateway.drain import Shutdown
-from ssh_gateway.files import TrustFiles, load_trust_files
-from ssh_gateway.health import HealthServer
-from ssh_gateway.logs import say, to_stderr
-from ssh_gateway.notices import NoticeFollower
-from ssh_gateway.packets import RelayPolicy
-from ssh_gateway.penalties import PenaltyRules, read_networks
-from ssh_gateway.places import ClusterJobDirectory
-from ssh_gateway.rechecks import Revalidator
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter, SessionReporter
+from ssh_gateway.backends.cluster import ClusterJobDirectory
+from ssh_gateway.backends.directory import HubAndManager
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.log import say, to_stderr
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.metrics import HealthServer
 from ssh_gateway.server import GatewayLimits, GatewayServer
-from ssh_gateway.sessions import SessionReporter
-from ssh_gateway.settings import GatewayMisconfigured, check_arguments, check_settings, required, taking
+from ssh_gateway.session.shutdown import Shutdown
+from ssh_gateway.session.terminals import NoticeFollower
+from ssh_gateway.transport import keys
 
 
 class Gateway(Application):
@@ -338,3 +343,59 @@ def _give_up(problem: Exception) -> NoReturn:
 def main() -> None:
     """Entry point of `ssh-gateway` and `python -m ssh_gateway`."""
     Gateway.launch_instance()
+
+
+@dataclass(frozen=True, slots=True)
+class TrustFiles:
+    authorities: TrustedCas
+    revocations: RevocationList
+
+
+def load_trust_files(user_ca_file: str, revoked_certificates_file: str) -> TrustFiles:
+    """Reads the files that are there; an empty path is none. Raises KeysUnusable with the wrong setting."""
+    authorities, revocations = TrustedCas(_path(user_ca_file)), RevocationList(_path(revoked_certificates_file))
+    authorities.load()
+    revocations.load()
+    return TrustFiles(authorities, revocations)
+
+
+def _path(written: str) -> Path | None:
+    return Path(written) if written else None
+
+
+class GatewayMisconfigured(Exception):
+    """A setting or its surroundings are wrong; the message names the setting."""
+
+
+def check_settings(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
+    """CannotRun for the first setting that ``of`` does not have, or for a word that is none at all."""
+    said = unknown(config, of, words)
+    if said is not None:
+        raise GatewayMisconfigured(said)
+
+
+def check_arguments(arguments: Sequence[str], app: Application) -> None:
+    """CannotRun for the first option that is none, before it is printed."""
+    said = unreadable(arguments, app)
+    if said is not None:
+        raise GatewayMisconfigured(said)
+
+
+def required(name: str) -> str:
+    """What an environment variable says, which has to say something."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise GatewayMisconfigured(f"environment variable {name} is not set")
+    return value
+
+
+@contextlib.contextmanager
+def taking(ip: str, port: int, setting: str) -> Iterator[None]:
+    """Say which setting is to blame for a port that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise GatewayMisconfigured(
+            f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)"
+        ) from error

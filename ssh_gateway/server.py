@@ -16,25 +16,26 @@ from typing import Any
 
 import asyncssh
 
-from ssh_gateway import algorithms, buffers, listening, wire
-from ssh_gateway.access import SessionLimit, UnauthenticatedLimit
-from ssh_gateway.activity import ActivityReporter
-from ssh_gateway.authorities import TrustedCas
-from ssh_gateway.directory import AuthBackend, JobDirectory
-from ssh_gateway.drain import STOPPING, shutdown_message
-from ssh_gateway.gate import Admission, ConnectionGuard
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.logs import log, say
-from ssh_gateway.meters import GatewayMetrics, GatewayState
-from ssh_gateway.notices import NoticeFollower, TerminalLine
-from ssh_gateway.packets import RelayPolicy
-from ssh_gateway.penalties import Network, Penalties, PenaltyRules
-from ssh_gateway.rechecks import Revalidator
-from ssh_gateway.revocations import RevocationList
-from ssh_gateway.standing import BLOCKED, UNTOLD, OpenSession
-from ssh_gateway.starts import AutoStarter
-from ssh_gateway.visit import JumpStream, Session
-from ssh_gateway.visitor import AuthHandler
+from ssh_gateway import transport
+from ssh_gateway.accept import Admission, ConnectionGuard
+from ssh_gateway.auth.rate_limit import Penalties, PenaltyRules, SessionLimit, UnauthenticatedLimit
+from ssh_gateway.auth.revalidation import BLOCKED, UNTOLD, Revalidator
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AuthBackend, JobDirectory
+from ssh_gateway.core.addresses import Network
+from ssh_gateway.core.log import log, say
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.core.proof import OpenSession
+from ssh_gateway.metrics import GatewayMetrics, GatewayState
+from ssh_gateway.session.autostart import AutoStarter
+from ssh_gateway.session.login import AuthHandler
+from ssh_gateway.session.session import JumpStream, Session
+from ssh_gateway.session.shutdown import STOPPING, shutdown_message
+from ssh_gateway.session.terminals import NoticeFollower, TerminalLine
+from ssh_gateway.transport import connection, fastpath, server, sockets
+from ssh_gateway.transport import keys as transport_keys
+from ssh_gateway.transport.keys import GatewayKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +102,23 @@ class GatewayServer:
         self._lobby = Admission(
             self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
         )
-        self.upstreams: set[wire.Upstream] = set()
+        self.upstreams: set[transport.Upstream] = set()
         self.log_commands = log_commands
         self.name = secrets.token_hex(4)
         self._numbers = count(1)
-        self._options = algorithms.server_options(keys.hosts, self.limits.login_seconds)
+        self._options = transport_keys.server_options(keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
 
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
         """Listen, and say where; OSError when the port is taken, unless everybody who has it shares it."""
-        loop, found = asyncio.get_running_loop(), listening.listen(ip, port, shared=shared)
-        buffers.shared_buffers().relayed = self.counters.relay.observe
+        loop, found = asyncio.get_running_loop(), sockets.listen(ip, port, shared=shared)
+        fastpath.shared_buffers().relayed = self.counters.relay.observe
         self._listener = await loop.create_server(
-            lambda: ConnectionGuard(self._lobby), sock=found, backlog=listening.BACKLOG
+            lambda: ConnectionGuard(self._lobby), sock=found, backlog=sockets.BACKLOG
         )
-        return listening.written(found)
+        return sockets.written(found)
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """Accept nobody any more, tell every terminal, let sessions end by themselves until the deadline, or until
@@ -135,7 +136,7 @@ class GatewayServer:
         if self.connections:
             say("drain", level=logging.WARNING, result="deadline", sessions=len(self.connections))
         self._end(self.connections)
-        await self._all_gone(2 * wire.FAREWELL_SECONDS)
+        await self._all_gone(2 * connection.FAREWELL_SECONDS)
         self._lobby.clear()
         for errand in list(self._background):
             errand.cancel()
@@ -168,9 +169,9 @@ class GatewayServer:
         if self.penalties.worth_a_line(source, self.now()):
             say("refused", level=logging.WARNING, source=source, what="connection", why=why)
 
-    def make_leg(self, jump: JumpStream | None = None, source: str = "") -> wire.Downstream:
+    def make_leg(self, jump: JumpStream | None = None, source: str = "") -> server.Downstream:
         """A connection to be, of somebody at ``source``; also what a stream of ``ssh -J`` is handed to."""
-        return wire.Downstream(asyncio.get_running_loop(), self._options, lambda: AuthHandler(self, jump, source))
+        return server.Downstream(asyncio.get_running_loop(), self._options, lambda: AuthHandler(self, jump, source))
 
     def run_in_background(self, name: str, errand: Coroutine[Any, Any, None]) -> None:
         """Do something on the side that no session waits for; `stop` cancels what is not done."""
@@ -234,7 +235,7 @@ class GatewayServer:
             self._bytes_of_gone = (up + visitor.session.bytes_up, down + visitor.session.bytes_down)
         self._note_emptiness()
 
-    def upstream_gone(self, leg: wire.Upstream) -> None:
+    def upstream_gone(self, leg: transport.Upstream) -> None:
         """Called when the connection to a pod is over."""
         self.upstreams.discard(leg)
         self._note_emptiness()

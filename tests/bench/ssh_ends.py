@@ -18,11 +18,11 @@ from pathlib import Path
 
 import asyncssh
 
-from ssh_gateway.buffers import READ
-from ssh_gateway.directory import SshEndpoint
-from ssh_gateway.keys import load_or_make
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.fastpath import READ
+from ssh_gateway.transport.keys import load_or_make
 from tests.bench.ssh_designs import be_redirection
 from tests.gateway.peers import JOB, FakePeople, FakePlaces, gateway
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.world import World
 from tests.edges.test_manager.world import running as running_world
 from tests.gateway.cluster import embedded_api

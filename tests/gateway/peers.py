@@ -17,18 +17,17 @@ from pathlib import Path
 
 import asyncssh
 
-from ssh_gateway.access import RegisteredKey, TokenOwner
-from ssh_gateway.activity import ActivityReporter
-from ssh_gateway.authorities import TrustedCas
-from ssh_gateway.directory import AccessState, BackendUnavailable, SshEndpoint, StartStatus
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.notices import NoticeFollower
-from ssh_gateway.packets import RelayPolicy
-from ssh_gateway.penalties import PenaltyRules
-from ssh_gateway.rechecks import Revalidator
-from ssh_gateway.revocations import RevocationList
-from ssh_gateway.routing import JobCondition, JobEndpoint
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable, SshEndpoint, StartStatus
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.core.proof import RegisteredKey, TokenOwner
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.session.terminals import NoticeFollower
+from ssh_gateway.transport.keys import GatewayKeys
 
 JOB = "j-aaaaaaaaaaaa"
 DEADLINE = 30.0

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from ssh_gateway.access import (
-    AuthAttempts,
-    RegisteredKey,
-    TokenOwner,
-    UnauthenticatedLimit,
-    every_server,
-    verify_key,
-    verify_token,
-)
+from ssh_gateway.auth.rate_limit import AuthAttempts, UnauthenticatedLimit
+from ssh_gateway.core.proof import RegisteredKey, TokenOwner, every_server, verify_key, verify_token
 
 KEYS = (RegisteredKey(1, b"one", "SHA256:1"), RegisteredKey(2, b"two", "SHA256:2"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from ssh_gateway.activity import ActivityReporter
+from ssh_gateway.backends.activity import ActivityReporter
 from tests.gateway.peers import Client, FakePeople, Running, until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

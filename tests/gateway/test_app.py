@@ -24,9 +24,8 @@ from traitlets.config import Config
 from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 from dlspawner.known_settings import ALL
-from ssh_gateway.app import Gateway
-from ssh_gateway.keys import GatewayKeys, load_or_make
-from ssh_gateway.settings import GatewayMisconfigured, check_settings
+from ssh_gateway.app import Gateway, GatewayMisconfigured, check_settings
+from ssh_gateway.transport.keys import GatewayKeys, load_or_make
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.gateway.peers import JOB, Client, Sshd, finish, until

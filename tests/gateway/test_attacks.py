@@ -15,14 +15,17 @@ from dataclasses import dataclass, field, replace
 import asyncssh
 import pytest
 
-from ssh_gateway import audit, packets, visit, wire
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import FREE, FREE_OF_A_NAME, PenaltyRules, read_networks
-from ssh_gateway.routing import JobEndpoint
+from ssh_gateway import transport
+from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME, PenaltyRules
+from ssh_gateway.core import log, packets
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.core.routing import JobEndpoint
 from ssh_gateway.server import GatewayLimits
-from ssh_gateway.visitor import TOO_MANY
-from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, call, drop, logged_in, pour
+from ssh_gateway.session import session
+from ssh_gateway.session.login import TOO_MANY
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, drop, logged_in, pour
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 
@@ -182,14 +185,14 @@ async def test_a_stranger_who_reads_no_answers_is_dropped(
     with contextlib.suppress(asyncssh.Error, OSError):
         await before_login(running, attack)
     assert resident() - before < 32 * MIB
-    assert any(wire.leg.UNREAD in record.getMessage() for record in caplog.records)
+    assert any(transport.leg.UNREAD in record.getMessage() for record in caplog.records)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
 async def test_somebody_inside_who_reads_no_answers_is_dropped(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire.leg, "MOST_UNSENT", MIB)
+    monkeypatch.setattr(transport.leg, "MOST_UNSENT", MIB)
     conn = await logged_in(running, alices_key)
     await deaf_flood(running, conn)
     await until(lambda: not running.server.connections and not running.server.upstreams)
@@ -201,7 +204,7 @@ async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    monkeypatch.setattr(wire.leg, "MOST_DEFERRED", 1000)
+    monkeypatch.setattr(transport.leg, "MOST_DEFERRED", 1000)
     conn = await logged_in(running, alices_key, "alice")
     conn._send_kexinit()
     conn._recv_handler = lambda: False  # it never finishes,
@@ -233,11 +236,11 @@ async def test_requests_that_policy_refuses_fill_no_disk(
     caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(running, alices_key)
     await conn.create_process("cat")
-    for _ in range(3 * audit.BURST):  # the job knows the channel as 0
+    for _ in range(3 * log.BURST):  # the job knows the channel as 0
         conn.send_packet(packets.CHANNEL_REQUEST, bytes(4), packets.text(b"auth-agent-req@openssh.com"), b"\0")
     assert (await conn.run("echo in")).stdout == "in\n"
     lines = [record.getMessage() for record in caplog.records if "auth-agent" in record.getMessage()]
-    assert audit.BURST // 2 < len(lines) < 2 * audit.BURST
+    assert log.BURST // 2 < len(lines) < 2 * log.BURST
     drop(conn)
     await conn.wait_closed()
 
@@ -272,14 +275,14 @@ async def test_streams_that_lead_nowhere_are_few_questions_at_a_time_and_fill_no
     assert isinstance(cluster, SlowCluster)
     conn = await logged_in(slow_cluster, alices_key, "alice")
     before = cluster.questions
-    asking = [asyncio.create_task(stream(conn)) for _ in range(3 * audit.BURST)]
-    await until(lambda: sum(task.done() for task in asking) == len(asking) - visit.MOST_ASKING)
-    assert cluster.questions == before + visit.MOST_ASKING
+    asking = [asyncio.create_task(stream(conn)) for _ in range(3 * log.BURST)]
+    await until(lambda: sum(task.done() for task in asking) == len(asking) - session.MOST_ASKING)
+    assert cluster.questions == before + session.MOST_ASKING
     cluster.answers.set()
     answers = await asyncio.gather(*asking)
-    assert sum("no job nowhere; yours: train" in answer for answer in answers) == visit.MOST_ASKING
-    assert sum("too many streams" in answer for answer in answers) == len(asking) - visit.MOST_ASKING
-    assert sum("what=stream" in record.getMessage() for record in caplog.records) < 2 * audit.BURST
+    assert sum("no job nowhere; yours: train" in answer for answer in answers) == session.MOST_ASKING
+    assert sum("too many streams" in answer for answer in answers) == len(asking) - session.MOST_ASKING
+    assert sum("what=stream" in record.getMessage() for record in caplog.records) < 2 * log.BURST
     drop(conn)
     await conn.wait_closed()
 
@@ -328,7 +331,7 @@ async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_al
             _, writer = await conn.open_connection("train", 22)
             writer.close()
         await until(lambda: len(running.server.connections) == 1)
-        taken = 1 + (running.server.now() - began) * audit.PER_SECOND
+        taken = 1 + (running.server.now() - began) * log.PER_SECOND
         assert len(lines_of(caplog, "event=stream") + lines_of(caplog, "through=")) <= taken
         assert len(lines_of(caplog, "event=close")) <= taken
         use_up(running)

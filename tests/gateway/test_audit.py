@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway import audit, packets
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.audit import AuditEvent, read_audit_event
-from ssh_gateway.drain import STOPPING
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.logs import line
-from ssh_gateway.packets import text
+from ssh_gateway.core import log as core_log
+from ssh_gateway.core import packets
+from ssh_gateway.core.log import line
+from ssh_gateway.core.packets import text
+from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.server import GatewayLimits
-from ssh_gateway.visitor import TOO_MANY
+from ssh_gateway.session.audit import AuditEvent, read_audit_event
+from ssh_gateway.session.login import TOO_MANY
+from ssh_gateway.session.shutdown import STOPPING
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_gate import guesses
 from tests.gateway.test_login import PASSWORD, with_token
@@ -174,11 +175,11 @@ def test_nonsense_says_something_or_nothing(kind: int, rest: bytes, by_client: b
 
 
 def test_nobody_fills_the_disk() -> None:
-    budget = audit.LogBudget(at=100.0)
-    assert sum(budget.take(100.0) for _ in range(10_000)) == audit.BURST
-    assert budget.suppressed == 10_000 - audit.BURST
-    assert sum(budget.take(101.0) for _ in range(10_000)) == audit.PER_SECOND
-    assert sum(budget.take(1e9) for _ in range(10_000)) == audit.BURST, "no more than that is saved up"
+    budget = core_log.LogBudget(at=100.0)
+    assert sum(budget.take(100.0) for _ in range(10_000)) == core_log.BURST
+    assert budget.suppressed == 10_000 - core_log.BURST
+    assert sum(budget.take(101.0) for _ in range(10_000)) == core_log.PER_SECOND
+    assert sum(budget.take(1e9) for _ in range(10_000)) == core_log.BURST, "no more than that is saved up"
 
 
 # With OpenSSH's clients
@@ -361,7 +362,7 @@ async def test_a_hostile_command_and_a_hostile_login_leave_lines_that_are_whole(
 async def test_a_client_that_asks_without_end_is_cut_short_in_the_log_only(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit.LogBudget, "take", _only(2))
+    monkeypatch.setattr(core_log.LogBudget, "take", _only(2))
     done = await alice.ssh("alice+train@gateway", "echo in; exit 4")
     assert (done.text, done.status) == ("in\n", 4)
     await closed(logged)
@@ -370,7 +371,7 @@ async def test_a_client_that_asks_without_end_is_cut_short_in_the_log_only(
 
 
 def _only(lines: int) -> object:
-    def take(budget: audit.LogBudget, _now: float) -> bool:
+    def take(budget: core_log.LogBudget, _now: float) -> bool:
         budget.left = min(budget.left, lines) - 1
         budget.suppressed += budget.left < 0
         return budget.left >= 0

@@ -12,12 +12,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.logs import line
-from ssh_gateway.packets import text
-from ssh_gateway.penalties import PenaltyRules
-from ssh_gateway.proxy import Relay
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.log import line
+from ssh_gateway.core.packets import text
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import DISCONNECT, USERAUTH_FAILURE, call, drop
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 

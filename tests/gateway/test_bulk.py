@@ -9,8 +9,10 @@ import time
 import asyncssh
 import pytest
 
-from ssh_gateway import buffers, packets, wire
-from ssh_gateway.proxy import Relay
+from ssh_gateway import transport
+from ssh_gateway.core import packets
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport import fastpath
 from tests.gateway.hostile import deaf, drop
 from tests.gateway.peers import DEADLINE, Running, until
 from tests.gateway.test_bounds import the_relay
@@ -60,7 +62,7 @@ async def test_padding_that_cannot_be_ends_the_connection_and_takes_nothing_alon
 ) -> None:
     conn = await connected(running, alices_key, "chacha20-poly1305@openssh.com")
     relay, before = await echoed(conn, running)
-    buffers.shared_buffers().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
+    fastpath.shared_buffers().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
     conn._send(sealed(conn, (bytes([padding]) + packets.data(0, b"x" * 10)).ljust(32, b"\0")))
     await until(lambda: not running.server.connections)
     assert relay.bytes_up == before
@@ -146,7 +148,7 @@ async def test_who_does_not_read_what_is_relayed_is_dropped(
     running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads a job for somebody who takes nothing; were it so, it has an end all the same."""
-    monkeypatch.setattr(wire.leg, "MOST_UNSENT", 1024 * KIB)
+    monkeypatch.setattr(transport.leg, "MOST_UNSENT", 1024 * KIB)
     conn = await connected(running, alices_key, cipher)
     await echoed(conn, running)
     (visitor,) = running.server.connections
@@ -177,15 +179,15 @@ class Slow:
 def test_of_whom_what_comes_takes_long_less_is_read_at_once() -> None:
     """Tiny packets, for one: everybody else of the process waits meanwhile."""
     leg = Slow()
-    reader = buffers.BufferedReader(leg)  # type: ignore[arg-type]
+    reader = fastpath.BufferedReader(leg)  # type: ignore[arg-type]
 
-    def read(seconds: float, most: int = buffers.READ) -> int:
+    def read(seconds: float, most: int = fastpath.READ) -> int:
         leg.seconds = seconds
         reader.buffer_updated(min(len(reader.get_buffer(-1)), most))
         return len(reader.get_buffer(-1))
 
-    assert read(0.0) == buffers.READ
-    assert read(0.1) < buffers.READ / 5
+    assert read(0.0) == fastpath.READ
+    assert read(0.1) < fastpath.READ / 5
     assert read(0.1) == 32 * KIB, "not less either"
     assert read(0.0, most=100) == 32 * KIB, "a keystroke says nothing about it"
-    assert read(0.0) == buffers.READ
+    assert read(0.0) == fastpath.READ

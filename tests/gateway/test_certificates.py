@@ -15,14 +15,12 @@ import asyncssh
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ssh_gateway import packets
-from ssh_gateway.access import RegisteredKey
-from ssh_gateway.algorithms import is_strong
-from ssh_gateway.authorities import TrustedCas
-from ssh_gateway.certificates import UserCertificate, certificate_refusal
-from ssh_gateway.keys import GatewayKeys, KeysUnusable
-from ssh_gateway.penalties import read_networks
-from ssh_gateway.revocations import RevocationList
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.core import packets
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.certificates import UserCertificate, certificate_refusal
+from ssh_gateway.core.proof import RegisteredKey
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable, is_strong
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_login import DENIED
 

@@ -19,8 +19,8 @@ import requests
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.directory import (
+from ssh_gateway.backends.cluster import ClusterJobDirectory, condition, read_target
+from ssh_gateway.backends.directory import (
     AuthBackend,
     BackendUnavailable,
     HubAndManager,
@@ -29,8 +29,8 @@ from ssh_gateway.directory import (
     StartStatus,
     read_key,
 )
-from ssh_gateway.places import ClusterJobDirectory, condition, read_target
-from ssh_gateway.routing import JobCondition, JobEndpoint
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.gateway.peers import FakePeople, FakePlaces

@@ -13,10 +13,10 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import drain
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session import shutdown
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_faults import lives, transfer, under_way
 from tests.gateway.test_notices import seen
@@ -111,7 +111,7 @@ async def test_who_is_still_there_after_the_deadline_reads_why_it_ends(stopping:
     for process in (with_terminal, without):
         done = await finish(process)
         assert done.status == 255
-        assert drain.STOPPING in done.err
+        assert shutdown.STOPPING in done.err
 
 
 @pytest.mark.parametrize("stopping", [0.2], indirect=True, ids=["soon"])
@@ -124,7 +124,7 @@ async def test_a_transfer_is_ended_at_the_deadline_with_the_reason_and_at_both_e
     await asyncio.wait_for(stopping.begin(), 30)
     said = await asyncio.wait_for(moving, 30)
     assert await asyncio.wait_for(ssh.wait(), 30) == 255
-    assert drain.STOPPING.encode() in said
+    assert shutdown.STOPPING.encode() in said
     await until(lambda: not lives(inside))
     async with gateway(keys, people, places) as running:
         client = replace(stopping.client, port=running.port)
@@ -138,7 +138,7 @@ async def test_a_second_signal_ends_it_at_once_with_the_same_words(stopping: Sto
     stopping.hurry.set()
     await asyncio.wait_for(stop, 30)
     done = await finish(process)
-    assert (done.status, drain.STOPPING in done.err) == (255, True), done.err
+    assert (done.status, shutdown.STOPPING in done.err) == (255, True), done.err
 
 
 async def test_a_stream_of_a_jump_is_not_opened_any_more(stopping: Stopping, tmp_path: Path) -> None:
@@ -158,6 +158,6 @@ async def test_a_stream_of_a_jump_is_not_opened_any_more(stopping: Stopping, tmp
     [(600.0, "at 12:10 UTC, in 10 minutes"), (30.0, "in less than a minute"), (3600.0, "at 13:00 UTC, in 60 minutes")],
 )
 def test_the_notice_says_when(seconds: float, when: str) -> None:
-    line = drain.shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
+    line = shutdown.shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
     sentence = f"this connection ends {when}. Your job goes on; connect again in a moment."
     assert line.content == f"\r\n*** The SSH gateway is restarting: {sentence} ***\r\n".encode()

@@ -13,12 +13,11 @@ import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
-from ssh_gateway import logs, packets
-from ssh_gateway.audit import BURST, LogBudget
-from ssh_gateway.logs import line, say_failed
-from ssh_gateway.visit import Session
-from ssh_gateway.visitor import AuthHandler
-from ssh_gateway.wire.leg import FAILED, UNREADABLE
+from ssh_gateway.core import log, packets
+from ssh_gateway.core.log import BURST, LogBudget, line, say_failed
+from ssh_gateway.session.login import AuthHandler
+from ssh_gateway.session.session import Session
+from ssh_gateway.transport.connection import FAILED, UNREADABLE
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePlaces, Running, until
 from tests.gateway.test_audit import LINE, logged
@@ -205,11 +204,11 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
 def test_the_log_is_not_filled_by_who_finds_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "_failures", LogBudget())
+    monkeypatch.setattr(log, "_failures", LogBudget())
     for _ in range(3 * BURST):
         say_failed(raised(KeyError("again")), conn="x")
     assert BURST <= len(caplog.records) < 2 * BURST
-    logs._failures.left = 1.0
+    log._failures.left = 1.0
     say_failed(raised(KeyError("once more")), conn="x")
     left_out = sum(int(said) for text in caplog.messages for said in re.findall(r" unlogged=(\d+) ", text))
     assert len(caplog.records) + left_out == 3 * BURST + 1

@@ -17,12 +17,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.directory import SshEndpoint
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import JOB, Client, FakePeople, FakePlaces, Running, Sshd, finish, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 from tests.ports import free_port
@@ -220,8 +220,8 @@ KILLED = """\
 import asyncio, sys
 from pathlib import Path
 import asyncssh
-from ssh_gateway.directory import Target
-from ssh_gateway.keys import Keys
+from ssh_gateway.backends.directory import Target
+from ssh_gateway.transport.keys import Keys
 from tests.gateway.peers import FakePeople, FakePlaces, gateway
 
 async def main(folder: Path, *target: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core import packets
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import drop, logged_in
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import resident

@@ -11,12 +11,13 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import gate
-from ssh_gateway.access import TokenOwner, every_server
+from ssh_gateway import accept
 from ssh_gateway.app import Gateway
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import FREE_OF_A_NAME, PenaltyRules, read_networks
+from ssh_gateway.auth.rate_limit import FREE_OF_A_NAME, PenaltyRules
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
@@ -211,7 +212,7 @@ async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one
         assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
         before = resident()
         words = await asyncio.gather(*(knock(running.port) for _ in range(600)))
-        assert sum(b"too many connections from your address" in one for one in words) >= gate.MOST_FAREWELLS
+        assert sum(b"too many connections from your address" in one for one in words) >= accept.MOST_FAREWELLS
         await until(lambda: not running.server._lobby.leaving)
         assert resident() - before < 32 * MIB
         done = await person.ssh("alice+train@gateway", "echo in")

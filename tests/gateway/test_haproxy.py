@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.clients.ways import DEBIAN, LIBRARIES
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_balancer import BALANCER, LIMITS

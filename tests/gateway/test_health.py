@@ -7,7 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from ssh_gateway.health import OK, STOPPING, HealthAnswer, HealthServer
+from ssh_gateway.metrics import OK, STOPPING, HealthAnswer, HealthServer
 
 
 async def test_any_request_is_answered_with_200() -> None:

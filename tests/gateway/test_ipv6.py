@@ -10,11 +10,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import listening
-from ssh_gateway.health import HealthServer
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.metrics import HealthServer
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport import sockets
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway
 from tests.gateway.test_gate import HELD_UP, guesses
 from tests.ports import free_port
@@ -77,8 +77,8 @@ async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
     [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
 )
 def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
-    with listening.listen(ip, 0) as found:
-        host, port = listening.written(found)
+    with sockets.listen(ip, 0) as found:
+        host, port = sockets.written(found)
         assert (host, port) == (written, found.getsockname()[1])
 
 

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from ssh_gateway.access import TokenOwner, every_server
+from ssh_gateway.core.proof import TokenOwner, every_server
 from tests.gateway.peers import Client, Running, Sshd
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssh_gateway.keys import GatewayKeys, KeysUnusable, load_or_make
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable, load_or_make
 
 FILES = ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "user_ca", "user_ca.pub"]
 

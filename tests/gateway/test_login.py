@@ -12,11 +12,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.routing import JobCondition, JobEndpoint
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 from tests.ports import free_port
 

@@ -13,12 +13,11 @@ import pytest
 import requests
 
 from dlspawner.looplag import watch_loop
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.health import HealthServer
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.meters import GatewayMetrics, GatewayState
-from ssh_gateway.penalties import PenaltyRules
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.metrics import GatewayMetrics, GatewayState, HealthServer
 from ssh_gateway.server import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.metrics import program, prometheus
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_gate import guesses, knock

@@ -8,9 +8,9 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys, KeysUnusable, load_or_make
-from ssh_gateway.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, REQUEST_SUCCESS, Proofs, text
-from ssh_gateway.visit import MOST_PROOFS
+from ssh_gateway.core.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, REQUEST_SUCCESS, Proofs, text
+from ssh_gateway.session.session import MOST_PROOFS
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable, load_or_make
 from tests.gateway.hostile import drop, logged_in
 from tests.gateway.peers import Client, FakePeople, FakePlaces, gateway
 

@@ -18,9 +18,9 @@ import pytest
 from dlspawner.clients.hub import HubClient
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
-from ssh_gateway.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.notices import LONGEST_LINE, NoticeFollower, line
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
+from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.noticing import job_of, offices, serving
 from tests.edges.test_manager.world import World
 from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, until

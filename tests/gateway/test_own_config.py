@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 
 from dlspawner.ssh_config import SshAccessConfig, config, known_hosts
-from ssh_gateway.keys import GatewayKeys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Done, FakePeople, FakePlaces, Running, Sshd, finish, gateway
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.packets import (
+from ssh_gateway.core.packets import (
     REFUSED_REQUEST,
     DirectTcpip,
     RelayPolicy,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ssh_gateway.access import SessionLimit
-from ssh_gateway.penalties import DebtTable, Penalties, PenaltyRules, read_networks
+from ssh_gateway.auth.rate_limit import DebtTable, Penalties, PenaltyRules, SessionLimit
+from ssh_gateway.core.addresses import read_networks
 
 A, B = "192.0.2.1", "192.0.2.2"
 ADDRESS = "too many failed or unfinished logins from your address: try again in {} seconds"

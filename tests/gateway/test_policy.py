@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.packets import RelayPolicy
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, listens, until
 
 

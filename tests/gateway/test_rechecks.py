@@ -13,13 +13,13 @@ import asyncssh
 import pytest
 
 from dlspawner.clients.hub import HubClient
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.activity import ActivityReporter
-from ssh_gateway.directory import AccessState, BackendUnavailable, HubAndManager
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.penalties import PenaltyRules
-from ssh_gateway.rechecks import Revalidator
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
+from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.world import World
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_app import register

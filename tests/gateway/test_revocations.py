@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.access import CertificateId, TokenOwner, every_server
-from ssh_gateway.authorities import TrustedCas
-from ssh_gateway.keys import GatewayKeys, KeysUnusable
-from ssh_gateway.revocations import REVOKED, UNKNOWN, RevocationList, read_revocations
-from ssh_gateway.wire import read_certificate
+from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas, read_revocations
+from ssh_gateway.core.proof import CertificateId, TokenOwner, every_server
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable
+from ssh_gateway.transport.reading import read_certificate
 from tests.gateway.hostile import drop
 from tests.gateway.peers import FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_certificates import holder, keygen
@@ -253,5 +252,5 @@ async def test_a_certificate_that_expires_ends_its_sessions(
     inside = await client.start("ssh", "alice+train@gateway", "echo ready; cat")
     await seen(inside, b"ready")
     late = time.time() + 3700
-    monkeypatch.setattr("ssh_gateway.rechecks.time.time", lambda: late)
+    monkeypatch.setattr("ssh_gateway.auth.revalidation.time.time", lambda: late)
     await complains(inside, b"the certificate that you came in with has expired: get a new one")

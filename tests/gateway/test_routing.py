@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssh_gateway.routing import (
+from ssh_gateway.core.routing import (
     JobCondition,
     JobEndpoint,
     LoginName,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ssh_gateway.access import CertificateId, Identity, TokenOwner, every_server
-from ssh_gateway.standing import BLOCKED, Checks, OpenSession, evaluate_access
+from ssh_gateway.auth.revalidation import BLOCKED, Checks, evaluate_access
+from ssh_gateway.core.proof import CertificateId, Identity, OpenSession, TokenOwner, every_server
 
 KEY = OpenSession(Identity("alice", "publickey", "SHA256:1", every_server, registered=True), "train", "j-1")
 TOKEN = OpenSession(Identity("alice", "password", "token", every_server, token="t"), "train", "j-1")

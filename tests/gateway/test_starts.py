@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ssh_gateway.access import TokenOwner, every_server
-from ssh_gateway.directory import SshEndpoint, StartStatus
-from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, PenaltyRules
-from ssh_gateway.starts import AutoStarter, WaitingLogin, progress_line
+from ssh_gateway.auth.rate_limit import FREE, NOTHING_TRIED, Penalties, PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint, StartStatus
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.autostart import AutoStarter, WaitingLogin, progress_line
 from tests.gateway.peers import DEADLINE, Client, FakePeople, FakePlaces, Running, Sshd, finish, until
 from tests.gateway.test_meters import value
 
@@ -146,7 +146,8 @@ async def test_the_time_for_a_login_is_not_the_time_for_a_start(
     taken: list[float] = []
     longer = type(running.server.make_leg()).take_longer
     monkeypatch.setattr(
-        "ssh_gateway.wire.ServerLeg.take_longer", lambda leg, seconds: (taken.append(seconds), longer(leg, seconds))
+        "ssh_gateway.transport.ServerLeg.take_longer",
+        lambda leg, seconds: (taken.append(seconds), longer(leg, seconds)),
     )
     waiting: list[int] = []
 
@@ -326,7 +327,7 @@ async def test_a_client_that_goes_away_ends_its_waiting(
 async def test_a_no_costs_its_address_and_is_not_asked_for_again_at_once(
     running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 1000.0)
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 1000.0)
     running.server.penalties = Penalties(PenaltyRules(penalty_seconds=1000.0))
     for _ in range(int(FREE / NOTHING_TRIED) - 1):
         running.server.penalties.left("127.0.0.1", late=False, now=running.server.now())
@@ -367,7 +368,7 @@ async def test_of_several_logins_one_waits_for_a_manager_that_does_not_answer() 
 
 
 async def test_nothing_is_kept_of_servers_that_nobody_could_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 0.0)
     people = Silent()
     people.enough.set()
     starts = AutoStarter(people, URL, 60.0)

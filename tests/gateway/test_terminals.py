@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway import packets, terminals, wire
-from ssh_gateway.notices import TerminalLine
-from ssh_gateway.packets import RelayPolicy
-from ssh_gateway.proxy import Relay
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.session import terminals
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.session.terminals import TerminalLine
 from tests.gateway.test_proxy import FakeLeg, Wire, close, confirmation, data, number, pty_request
 
 WINDOW, PACKET = 2**20, 2**15
@@ -43,7 +44,7 @@ def both() -> Told:
 def relayed() -> Told:
     client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
     relay = Relay(
-        cast("wire.ServerLeg", client), cast("wire.Leg", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines
+        cast("Downstream", client), cast("RelayConnection", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines
     )
     relay.start()
     told = Told(client, pod, relay, [])

@@ -7,8 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from ssh_gateway.directory import BackendUnavailable
-from ssh_gateway.sessions import SessionReporter, SshSessionState
+from ssh_gateway.backends.activity import SessionReporter
+from ssh_gateway.backends.directory import BackendUnavailable
+from ssh_gateway.core.proof import SshSessionState
 from tests.gateway.peers import Client, Running, until
 
 

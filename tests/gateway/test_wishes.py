@@ -8,10 +8,10 @@ import logging
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.directory import StartStatus
-from ssh_gateway.kept import MOST_PACKETS, TOO_MANY_STREAMS
-from ssh_gateway.starts import AutoStarter
+from ssh_gateway.backends.directory import StartStatus
+from ssh_gateway.core import packets
+from ssh_gateway.session.autostart import AutoStarter
+from ssh_gateway.session.session import MOST_PACKETS, TOO_MANY_STREAMS
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import DEADLINE, Running, Sshd, until
 

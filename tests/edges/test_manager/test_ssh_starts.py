@@ -16,7 +16,7 @@ from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavaila
 from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
-from ssh_gateway.directory import HubAndManager, StartStatus
+from ssh_gateway.backends.directory import HubAndManager, StartStatus
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World

@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import GatewayKeys
-from ssh_gateway.packets import RelayPolicy
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.clients.ways import Desk
 from tests.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
 from tests.ports import free_port

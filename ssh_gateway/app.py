@@ -31,10 +31,11 @@ from ssh_gateway.backends.activity import ActivityReporter, SessionReporter
 from ssh_gateway.backends.cluster import ClusterJobDirectory
 from ssh_gateway.backends.directory import HubAndManager
 from ssh_gateway.core.addresses import read_networks
-from ssh_gateway.core.log import say, to_stderr
 from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.log import say, to_stderr
 from ssh_gateway.metrics import HealthServer
-from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.shutdown import Shutdown
 from ssh_gateway.session.terminals import NoticeFollower
 from ssh_gateway.transport import keys

@@ -7,108 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import asyncssh
 
 from ssh_gateway import transport
 from ssh_gateway.accept import Admission, ConnectionGuard
-from ssh_gateway.auth.rate_limit import Penalties, PenaltyRules, SessionLimit, UnauthenticatedLimit
-from ssh_gateway.auth.revalidation import BLOCKED, UNTOLD, Revalidator
-from ssh_gateway.auth.trust import RevocationList, TrustedCas
-from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AuthBackend, JobDirectory
-from ssh_gateway.core.addresses import Network
-from ssh_gateway.core.log import log, say
-from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.core.proof import OpenSession
-from ssh_gateway.metrics import GatewayMetrics, GatewayState
-from ssh_gateway.session.autostart import AutoStarter
+from ssh_gateway.log import say
+from ssh_gateway.metrics import GatewayState
+from ssh_gateway.session.context import GatewayContext, JumpStream, LiveConnection, LiveSession
 from ssh_gateway.session.login import AuthHandler
-from ssh_gateway.session.session import JumpStream, Session
 from ssh_gateway.session.shutdown import STOPPING, shutdown_message
-from ssh_gateway.session.terminals import NoticeFollower, TerminalLine
 from ssh_gateway.transport import connection, fastpath, server, sockets
 from ssh_gateway.transport import keys as transport_keys
-from ssh_gateway.transport.keys import GatewayKeys
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayLimits:
-    """See the traits of `app.Gateway`, which explain them."""
+class GatewayServer(GatewayContext):
+    """`start` listens; `stop` ends the listener, then sessions."""
 
-    attempts: int = 6
-    login_seconds: float = 120.0
-    failure_seconds: float = 0.5
-    connect_seconds: float = 10.0
-    waiting: int = 200
-    waiting_per_source: int = 100
-    connections_per_user: int = 200
-    drain_seconds: float = 5.0
-    start_seconds: float = 300.0
-    rules: PenaltyRules = field(default_factory=PenaltyRules)
-    balancers: tuple[Network, ...] = ()
-
-
-class GatewayServer:
-    """`start` listens, `stop` sends everybody home."""
-
-    def __init__(  # noqa: PLR0913  (a server is made of its parts, once)
-        self,
-        *,
-        keys: GatewayKeys,
-        people: AuthBackend,
-        places: JobDirectory,
-        activity: ActivityReporter,
-        hub_public_url: str,
-        limits: GatewayLimits | None = None,
-        policy: RelayPolicy | None = None,
-        notices: NoticeFollower | None = None,
-        rechecks: Revalidator | None = None,
-        authorities: TrustedCas | None = None,
-        meters: GatewayMetrics | None = None,
-        log_commands: bool = False,
-    ) -> None:
-        self.keys = keys
-        self.auth_backend = people
-        self.job_directory = places
-        self.activity = activity
-        self.hub_public_url = hub_public_url
-        self.limits = limits or GatewayLimits()
-        self.policy = policy or RelayPolicy()
-        self.notices = notices
-        if notices is not None:
-            notices.changed = self._tell
-        self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
-        self.authorities = authorities or TrustedCas()
-        self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
-        self.revalidator = rechecks
-        self.revocations = rechecks.revocations if rechecks is not None else RevocationList()
-        if rechecks is not None:
-            rechecks.visits = self._watched
-        self.session_limit = SessionLimit(self.limits.connections_per_user)
-        self.penalties = Penalties(self.limits.rules)
-        self.counters = meters or GatewayMetrics()
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        if self.notices is not None:
+            self.notices.changed = self._tell
+        if self.revalidator is not None:
+            self.revalidator.visits = self._watched
         self.counters.inside = self._inside
-        self.connections: set[AuthHandler] = set()
         self._bytes_of_gone = (0, 0)
-        self.stopping = False
-        self.shutdown_lines: tuple[TerminalLine, ...] = ()
         self._lobby = Admission(
             self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
         )
-        self.upstreams: set[transport.Upstream] = set()
-        self.log_commands = log_commands
-        self.name = secrets.token_hex(4)
-        self._numbers = count(1)
-        self._options = transport_keys.server_options(keys.hosts, self.limits.login_seconds)
+        self._options = transport_keys.server_options(self.keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
-        self._background: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
 
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
@@ -142,17 +73,9 @@ class GatewayServer:
             errand.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _end(self, visitors: Iterable[AuthHandler]) -> None:
+    def _end(self, visitors: Iterable[LiveConnection]) -> None:
         for visitor in list(visitors):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
-
-    def next_number(self) -> str:
-        """What the next connection is called in the log; no other process, before or beside, calls one so."""
-        return f"{self.name}-{next(self._numbers)}"
-
-    def now(self) -> float:
-        """The clock of everything that is counted."""
-        return asyncio.get_running_loop().time()
 
     def _admit(self, source: str) -> str | None:
         """Count somebody new at the door, or say why not."""
@@ -173,35 +96,11 @@ class GatewayServer:
         """A connection to be, of somebody at ``source``; also what a stream of ``ssh -J`` is handed to."""
         return server.Downstream(asyncio.get_running_loop(), self._options, lambda: AuthHandler(self, jump, source))
 
-    def run_in_background(self, name: str, errand: Coroutine[Any, Any, None]) -> None:
-        """Do something on the side that no session waits for; `stop` cancels what is not done."""
-        task = asyncio.create_task(_finish(name, errand), name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def fetch_blocked(self) -> None:
-        """Ask who is blocked, for a login that comes before anybody has told."""
-        if self.revalidator is not None:
-            await self.revalidator.fetch_blocked()
-
-    def refusal(self, user: str) -> str | None:
-        """Why this person is not let in, whatever they have proven; who is blocked must be known to let anybody in."""
-        if self.revalidator is None:
-            return None
-        if self.revalidator.blocked is None:
-            return UNTOLD
-        return BLOCKED if user in self.revalidator.blocked else None
-
-    async def refusal_now(self, held: OpenSession) -> str | None:
-        """Why somebody is not let in any more who has proven a while ago what is ``held``."""
-        why = await self.revalidator.revalidate(held) if self.revalidator is not None else None
-        return why or self.refusal(held.proof.user)
-
-    def _watched(self) -> list[Session]:
+    def _watched(self) -> list[LiveSession]:
         """Those whose access is checked again: who is in, and who waits for a job to be let in."""
         return [one for visitor in self.connections if (one := visitor.session or visitor.waiting) is not None]
 
-    def _visits(self) -> list[Session]:
+    def _visits(self) -> list[LiveSession]:
         return [visitor.session for visitor in self.connections if visitor.session is not None]
 
     def _inside(self) -> GatewayState:
@@ -227,12 +126,12 @@ class GatewayServer:
         for visit in self._visits():
             visit.tell()
 
-    def gone(self, visitor: AuthHandler) -> None:
-        """Called by every visitor who left."""
-        self.connections.discard(visitor)
-        if visitor.session is not None:
+    def gone(self, connection: LiveConnection) -> None:
+        """Called by every connection who left."""
+        self.connections.discard(connection)
+        if connection.session is not None:
             up, down = self._bytes_of_gone
-            self._bytes_of_gone = (up + visitor.session.bytes_up, down + visitor.session.bytes_down)
+            self._bytes_of_gone = (up + connection.session.bytes_up, down + connection.session.bytes_down)
         self._note_emptiness()
 
     def upstream_gone(self, leg: transport.Upstream) -> None:
@@ -253,11 +152,3 @@ class GatewayServer:
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _finish(name: str, errand: Coroutine[Any, Any, None]) -> None:
-    """The root of an errand's task."""
-    try:
-        await errand
-    except Exception:  # noqa: BLE001  (the root of a task)
-        log.exception("%s failed", name)

@@ -19,13 +19,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ssh_gateway.auth.trust import RevocationList
 from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, JobDirectory
-from ssh_gateway.core.log import say
 from ssh_gateway.core.proof import CertificateId, OpenSession, TokenOwner
-from ssh_gateway.session.session import Session
+from ssh_gateway.log import say
 from ssh_gateway.transport.connection import FAREWELL_SECONDS
 
 AT_ONCE = 8
@@ -33,7 +32,19 @@ LEARN_SECONDS = 5.0
 
 Answer = TypeVar("Answer")
 Part = Callable[[], Coroutine[Any, Any, None]]
-Inside = tuple[Session, OpenSession]
+
+
+class RevalidatedSession(Protocol):
+    """A session whose access is checked again."""
+
+    def open_session(self) -> OpenSession:
+        """Returns what is checked."""
+
+    def end(self, why: str) -> None:
+        """Ends the session with a sentence for its user."""
+
+
+Inside = tuple[RevalidatedSession, OpenSession]
 
 
 @dataclass(slots=True)
@@ -45,7 +56,7 @@ class Revalidator:
     seconds: float
     blocked: frozenset[str] | None = None  # None: nobody has told yet
     revocations: RevocationList = field(default_factory=RevocationList)
-    visits: Callable[[], Iterable[Session]] = tuple
+    visits: Callable[[], Iterable[RevalidatedSession]] = tuple
     _silent: set[str] = field(default_factory=set)
 
     async def run(self) -> None:

@@ -35,8 +35,8 @@ from typing import Generic, TypeVar
 
 import asyncssh
 
-from ssh_gateway.core.log import say
 from ssh_gateway.core.proof import CertificateId
+from ssh_gateway.log import say
 from ssh_gateway.transport.keys import KeysUnusable, is_strong, read_public
 from ssh_gateway.transport.reading import read_certificate
 

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from ssh_gateway.backends.directory import BackendUnavailable
-from ssh_gateway.core.log import say
 from ssh_gateway.core.proof import SshSessionState
+from ssh_gateway.log import say
 
 
 class ActivitySink(Protocol):

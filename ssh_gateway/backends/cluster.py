@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
 from dlspawner.core import naming
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
-from ssh_gateway.core.log import say
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from ssh_gateway.log import say
 
 Object = dict[str, Any]
 

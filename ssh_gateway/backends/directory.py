@@ -21,9 +21,9 @@ import aiohttp
 from yarl import URL
 
 from dlspawner.clients import hub as clients_hub
-from ssh_gateway.core.log import say
 from ssh_gateway.core.proof import RegisteredKey, TokenOwner
 from ssh_gateway.core.routing import JobEndpoint
+from ssh_gateway.log import say
 
 if TYPE_CHECKING:
     from ssh_gateway.core.proof import SshSessionState

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import asyncssh
 
@@ -25,14 +24,12 @@ from ssh_gateway.backends.directory import BackendUnavailable
 from ssh_gateway.core import certificates, routing
 from ssh_gateway.core import proof as core_proof
 from ssh_gateway.core.certificates import UNBOUND, SessionBounds, UserCertificate
-from ssh_gateway.core.log import say
 from ssh_gateway.core.proof import Identity
-from ssh_gateway.session.session import JumpStream, Session, SessionRefused
+from ssh_gateway.log import say
+from ssh_gateway.session.context import GatewayContext, JumpStream
+from ssh_gateway.session.session import Session, SessionRefused
 from ssh_gateway.transport import server as transport_server
 from ssh_gateway.transport.login_handler import LoginHandler
-
-if TYPE_CHECKING:
-    from ssh_gateway.server import GatewayServer
 
 # Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
 NOBODY = routing.LoginName("..nobody..", "")
@@ -46,7 +43,7 @@ class AuthHandler(LoginHandler):
 
     leg: transport_server.Downstream
 
-    def __init__(self, server: GatewayServer, jump: JumpStream | None, source: str) -> None:
+    def __init__(self, server: GatewayContext, jump: JumpStream | None, source: str) -> None:
         self._server = server
         self._jump = jump
         self._number = server.next_number()
@@ -327,7 +324,7 @@ class AuthHandler(LoginHandler):
             "auth",
             conn=self._number,
             login=self._written,
-            result="proven",
+            result="accepted",
             user=proof.user,
             method=proof.method,
             key=proof.credential,
@@ -348,7 +345,7 @@ class AuthHandler(LoginHandler):
                 await visit.announce()
                 visit.defer_connect()
             else:
-                self._leave_unauthenticated()  # it may take minutes to start the job, and is no stranger's waiting any more
+                self._leave_unauthenticated()  # the job may take minutes to start
                 self.waiting = visit
                 await visit.connect(server)
         except SessionRefused as refusal:

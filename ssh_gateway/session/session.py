@@ -20,27 +20,25 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import asyncssh
 
-from ssh_gateway import transport
+from ssh_gateway import log, transport
 from ssh_gateway.backends.directory import BackendUnavailable
-from ssh_gateway.core import log, packets, routing
+from ssh_gateway.core import packets, routing
 from ssh_gateway.core.certificates import SessionBounds
-from ssh_gateway.core.log import say
 from ssh_gateway.core.packets import GLOBAL_REQUEST, open_failure, opener, read_direct_tcpip, wants_reply
 from ssh_gateway.core.proof import Identity, OpenSession
+from ssh_gateway.log import say
 from ssh_gateway.session import audit, upstream
 from ssh_gateway.session.autostart import StartFailed, WaitingLogin
+from ssh_gateway.session.context import GatewayContext, JumpStream
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.session.shutdown import STOPPING
 from ssh_gateway.session.terminals import TerminalLine
 from ssh_gateway.transport import connection
 from ssh_gateway.transport import server as transport_server
-
-if TYPE_CHECKING:
-    from ssh_gateway.server import GatewayServer
 
 MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
 LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
@@ -48,17 +46,6 @@ _TOUCH_SECONDS = 0.05
 MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class JumpStream:
-    """The stream that a visitor came in by, when it was ``ssh -J``: whose it is, to which server, from where."""
-
-    user: str
-    server: str
-    source: str
-    outer: str
-    budget: log.LogBudget  # of the outer one: streams that try nothing are lines of it
 
 
 class SessionRefused(Exception):
@@ -70,7 +57,7 @@ class Session:
 
     def __init__(  # noqa: PLR0913, PLR0917  (who, on what, by which proof, within which bounds)
         self,
-        server: GatewayServer,
+        server: GatewayContext,
         leg: transport_server.Downstream,
         proof: Identity,
         number: str,

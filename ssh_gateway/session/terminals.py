@@ -28,7 +28,7 @@ from typing import Protocol
 from dlspawner.core.text import with_time
 from ssh_gateway.backends.directory import BackendUnavailable, JobNotice, JobNotices
 from ssh_gateway.core import packets
-from ssh_gateway.core.log import say
+from ssh_gateway.log import say
 
 MOST_CHANNELS = 4096
 MOST_REPLIES = 64

@@ -14,8 +14,8 @@ import asyncssh
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
 from asyncssh.packet import SSHPacket
 
-from ssh_gateway.core.log import say_failed
 from ssh_gateway.core.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, Payload
+from ssh_gateway.log import say_failed
 from ssh_gateway.transport import sockets
 from ssh_gateway.transport.fastpath import FastConnection
 from ssh_gateway.transport.reading import is_unreadable, read_disconnect

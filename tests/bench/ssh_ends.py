@@ -20,7 +20,7 @@ import asyncssh
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.backends.directory import SshEndpoint
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.fastpath import READ
 from ssh_gateway.transport.keys import load_or_make
 from tests.bench.ssh_designs import be_redirection

@@ -25,7 +25,8 @@ from ssh_gateway.backends.directory import AccessState, BackendUnavailable, SshE
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.core.proof import RegisteredKey, TokenOwner
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
-from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.terminals import NoticeFollower
 from ssh_gateway.transport.keys import GatewayKeys
 
@@ -171,7 +172,7 @@ class FakePeople:
         self._answer_as_manager()
         self.used.append((user, key.id))
 
-    async def bearer(self, token: str) -> TokenOwner | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         self._answer()
         self.guesses += token not in self.tokens
         return self.tokens.get(token)
@@ -185,7 +186,7 @@ class FakePeople:
         self.starts.append((user, server))
         return self._next_start()
 
-    async def started(self, user: str, server: str, job: str) -> StartStatus:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         self._answer_as_manager()
         self.looks += 1
         return self._next_start()
@@ -198,12 +199,12 @@ class FakePeople:
         assert isinstance(found, StartStatus)
         return found
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> AccessState:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         self._answer_as_manager()
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
         return AccessState(self.blocked, frozenset(keys) - known)
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         self._answer()
         return self.removed & frozenset(users)
 
@@ -233,11 +234,11 @@ class FakePlaces:
         ready = [JobEndpoint(server, JobCondition.READY) for owner, server in self.targets if owner == user]
         return (*ready, *self.others.get(user, ()))
 
-    async def target(self, user: str, server: str) -> SshEndpoint | None:
+    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
         self._answer()
         return self.targets.get((user, server))
 
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
         self._answer()
         return frozenset(target.job for target in self.targets.values()) & frozenset(jobs)
 

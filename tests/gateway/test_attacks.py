@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 import asyncssh
 import pytest
 
-from ssh_gateway import transport
+from ssh_gateway import log, transport
 from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME, PenaltyRules
-from ssh_gateway.core import log, packets
+from ssh_gateway.core import packets
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobEndpoint
-from ssh_gateway.server import GatewayLimits
 from ssh_gateway.session import session
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.login import TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import IGNORE, UNKNOWN, Listener, before_login, drop, logged_in, pour
@@ -40,11 +40,11 @@ class SlowHub(FakePeople):
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     answers: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def bearer(self, token: str) -> TokenOwner | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         self.questions += 1
         self.asked.set()
         await self.answers.wait()
-        return await super().bearer(token)
+        return await super().token_owner(token)
 
 
 async def test_what_comes_while_a_token_is_judged_is_not_kept(keys: GatewayKeys, places: FakePlaces) -> None:
@@ -185,14 +185,14 @@ async def test_a_stranger_who_reads_no_answers_is_dropped(
     with contextlib.suppress(asyncssh.Error, OSError):
         await before_login(running, attack)
     assert resident() - before < 32 * MIB
-    assert any(transport.leg.UNREAD in record.getMessage() for record in caplog.records)
+    assert any(transport.connection.UNREAD in record.getMessage() for record in caplog.records)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
 async def test_somebody_inside_who_reads_no_answers_is_dropped(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport.leg, "MOST_UNSENT", MIB)
+    monkeypatch.setattr(transport.connection, "MOST_UNSENT", MIB)
     conn = await logged_in(running, alices_key)
     await deaf_flood(running, conn)
     await until(lambda: not running.server.connections and not running.server.upstreams)
@@ -204,7 +204,7 @@ async def test_answers_that_wait_for_a_key_exchange_are_not_kept_without_end(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    monkeypatch.setattr(transport.leg, "MOST_DEFERRED", 1000)
+    monkeypatch.setattr(transport.connection, "MOST_DEFERRED", 1000)
     conn = await logged_in(running, alices_key, "alice")
     conn._send_kexinit()
     conn._recv_handler = lambda: False  # it never finishes,
@@ -257,7 +257,7 @@ class SlowCluster(FakePlaces):
         await self.answers.wait()
         return await super().jobs(user)
 
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
         return frozenset(jobs)
 
 
@@ -340,7 +340,7 @@ async def test_streams_to_ones_own_job_fill_no_disk_and_a_login_is_in_the_log_al
         ) as inner:
             assert (await inner.run("echo in")).stdout == "in\n"
         await until(lambda: len(running.server.connections) == 1)
-        proven = [line for line in lines_of(caplog, "event=auth") if "result=proven" in line][-1]
+        proven = [line for line in lines_of(caplog, "event=auth") if "result=accepted" in line][-1]
         number = proven.split("conn=")[1].split()[0]
         events = [line.split()[0] for line in lines_of(caplog, f"conn={number}")]
         assert events == [

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.core import log as core_log
+from ssh_gateway import log as core_log
 from ssh_gateway.core import packets
-from ssh_gateway.core.log import line
 from ssh_gateway.core.packets import text
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.log import line
 from ssh_gateway.session.audit import AuditEvent, read_audit_event
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.login import TOO_MANY
 from ssh_gateway.session.shutdown import STOPPING
 from ssh_gateway.transport.keys import GatewayKeys
@@ -137,9 +137,9 @@ def test_commands_are_whole_where_they_are_wanted() -> None:
 
 
 HOSTILE = [
-    pytest.param(b"x\n2026-01-01T00:00:00.000Z INFO event=auth result=proven user=root", id="a line of its own"),
+    pytest.param(b"x\n2026-01-01T00:00:00.000Z INFO event=auth result=accepted user=root", id="a line of its own"),
     pytest.param(b"x\r\x1b[2K\x1b[31mred\x07\x9b0m", id="a terminal's commands"),
-    pytest.param(b'x" result=proven user="root', id="the end of a quotation"),
+    pytest.param(b'x" result=accepted user="root', id="the end of a quotation"),
     pytest.param(b"x\\", id="a backslash at the end"),
     pytest.param("\u202egnp.exe \u2066 \u0430lice \U0001f4a3".encode(), id="look-alikes and right to left"),
     pytest.param(b"\xff\xfe\x00\x80", id="no UTF-8"),
@@ -228,7 +228,7 @@ async def test_one_connection_from_its_first_byte_to_its_last(
     (connect,), (auth,), (close,) = (of(logged, event) for event in ("connect", "auth", "close"))
     assert connect == {"source": "127.0.0.1"}
     key = running.people.keys["alice"][0].fingerprint
-    assert auth == {"login": "alice+train", "result": "proven", "user": "alice", "method": "publickey", "key": key}
+    assert auth == {"login": "alice+train", "result": "accepted", "user": "alice", "method": "publickey", "key": key}
     assert of(logged, "exec") == [{"channel": "0", "kind": "exec", "program": "cat"}]
     assert of(logged, "exit") == [{"channel": "0", "by": "job", "status": "3"}]
     assert int(close["up"]) >= 1200
@@ -243,7 +243,7 @@ async def test_who_is_proven_and_cannot_have_what_they_want_has_not_failed(
 ) -> None:
     assert "no job trian; yours: train" in (await alice.ssh("alice+trian@gateway", "true")).err
     await closed(logged, 1)
-    assert [one["result"] for one in of(logged, "auth")] == ["proven"]
+    assert [one["result"] for one in of(logged, "auth")] == ["accepted"]
     assert [one["why"] for one in of(logged, "refused")] == ["no job trian; yours: train"]
     counted = running.server.counters.text().decode()
     assert 'authentications_total{method="publickey",result="failed"} 0.0' in counted
@@ -262,7 +262,7 @@ async def test_a_failed_key_and_a_token_that_is_no_line_of_the_log(
     assert auth[0] == {"login": "alice+train", "result": "failed", "method": "publickey", "key": key, "attempt": "1"}
     assert auth[1] == {"login": "alice+train", "result": "failed", "method": "password", "attempt": "1"}
     assert auth[-1] == {
-        "login": "alice+train", "result": "proven", "user": "alice", "method": "password", "key": "token",
+        "login": "alice+train", "result": "accepted", "user": "alice", "method": "password", "key": "token",
     }  # fmt: skip
     assert "-secret" not in str(logged)
 
@@ -351,7 +351,7 @@ async def test_a_hostile_command_and_a_hostile_login_leave_lines_that_are_whole(
     running: Running, alice: Client, logged: list[dict[str, str]]
 ) -> None:
     running.server.log_commands = True
-    command = "echo \x1b[31m '\n' event=auth result=proven \u202e"
+    command = "echo \x1b[31m '\n' event=auth result=accepted \u202e"
     await alice.ssh("alice+train@gateway", command)
     await guesses(running, 'eve" event=x')
     await closed(logged, 2)
@@ -392,7 +392,7 @@ def said_by(source: str) -> Iterator[tuple[str, set[str]]]:
                 keywords=keywords,
             ):
                 yield event, {keyword.arg for keyword in keywords if keyword.arg} - {"level", "conn"}
-            case ast.Call(func=ast.Name(id="Event"), args=[ast.Constant(value=str(event)), ast.Dict(keys=keys)]):
+            case ast.Call(func=ast.Name(id="AuditEvent"), args=[ast.Constant(value=str(event)), ast.Dict(keys=keys)]):
                 yield event, {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 

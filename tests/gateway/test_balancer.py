@@ -18,7 +18,7 @@ import pytest
 from ssh_gateway import accept
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core.addresses import read_networks
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_gate import HELD_UP, guesses

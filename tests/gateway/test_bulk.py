@@ -148,7 +148,7 @@ async def test_who_does_not_read_what_is_relayed_is_dropped(
     running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads a job for somebody who takes nothing; were it so, it has an end all the same."""
-    monkeypatch.setattr(transport.leg, "MOST_UNSENT", 1024 * KIB)
+    monkeypatch.setattr(transport.connection, "MOST_UNSENT", 1024 * KIB)
     conn = await connected(running, alices_key, cipher)
     await echoed(conn, running)
     (visitor,) = running.server.connections

@@ -152,7 +152,7 @@ REFUSED = {
     "another principal": ("-n", "bob"),
     "no principals": ("-O", "clear"),
     "expired": ("-n", "alice", "-V", "20200101:20200102"),
-    "one with a line of its own": ("-n", "bob", "-I", 'x" result=proven\n\u202e'),
+    "one with a line of its own": ("-n", "bob", "-I", 'x" result=accepted\n\u202e'),
 }
 
 
@@ -200,7 +200,7 @@ async def test_the_log_has_no_line_for_a_question_whether_a_certificate_would_do
     done = await client.ssh("-v", "alice+train@gateway", "echo in")
     assert (done.text, "Server accepts key" in done.err) == ("in\n", True)
     assert [one for one in caplog.messages if "certificate" in one] == [
-        one for one in caplog.messages if " result=proven " in one
+        one for one in caplog.messages if " result=accepted " in one
     ]
 
 

@@ -14,8 +14,8 @@ import asyncssh
 import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.server import GatewayLimits
 from ssh_gateway.session import shutdown
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_faults import lives, transfer, under_way

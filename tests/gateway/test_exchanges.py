@@ -164,7 +164,7 @@ async def test_a_client_that_is_stopped_in_the_gateways_exchange_is_waited_for(
 async def test_an_exchange_that_is_flooded_ends_with_words(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport.leg, "MOST_DEFERRED", 100)
+    monkeypatch.setattr(transport.connection, "MOST_DEFERRED", 100)
     monkeypatch.setattr(transport.server, "EXCHANGE_SECONDS", 600.0)
     listener = Listener()
     conn = await logged_in(running, alices_key, "alice", listener)

@@ -13,8 +13,9 @@ import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
-from ssh_gateway.core import log, packets
-from ssh_gateway.core.log import BURST, LogBudget, line, say_failed
+from ssh_gateway import log
+from ssh_gateway.core import packets
+from ssh_gateway.log import BURST, LogBudget, line, say_failed
 from ssh_gateway.session.login import AuthHandler
 from ssh_gateway.session.session import Session
 from ssh_gateway.transport.connection import FAILED, UNREADABLE
@@ -61,10 +62,10 @@ def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | No
 
 
 FAULTS = {
-    "in a login": Fault(FakePlaces, "target", through="_enter"),
+    "in a login": Fault(FakePlaces, "endpoint", through="_enter"),
     "in a task of the connection": Fault(Session, "_resolve", login=("alice@gateway",), through="_connect_default"),
     "on a client's request": Fault(Session, "_note"),
-    "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_pod"),
+    "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
     "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
     "on a stream of ssh -J": Fault(
         Session, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"

@@ -21,7 +21,7 @@ from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import JOB, Client, FakePeople, FakePlaces, Running, Sshd, finish, gateway, until
 from tests.gateway.test_bounds import MIB, resident

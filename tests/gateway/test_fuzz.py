@@ -14,7 +14,7 @@ import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core import packets
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import drop, logged_in
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until

@@ -16,7 +16,7 @@ from ssh_gateway.app import Gateway
 from ssh_gateway.auth.rate_limit import FREE_OF_A_NAME, PenaltyRules
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until

@@ -12,7 +12,7 @@ import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.metrics import HealthServer
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport import sockets
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway

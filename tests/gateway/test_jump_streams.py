@@ -24,7 +24,7 @@ from tests.gateway.peers import Client, Running, finish, until
 MANY = 14  # with a window of 2 MiB each, far more than one connection may leave unsent
 MIB = 2**20
 # What waits in the gateway for them and for their connection: the buffer of each, and what was read at once.
-MOST = (MANY + 1) * (transport.leg.WRITE_BUFFER + fastpath.READ)
+MOST = (MANY + 1) * (transport.connection.WRITE_BUFFER + fastpath.READ)
 
 
 def outer(running: Running) -> transport_server.Downstream:
@@ -116,7 +116,7 @@ async def test_a_client_that_stops_reading_many_streams_costs_little_and_loses_n
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, MANY, "head -c 4000000 /dev/zero")
         found.start()
-        assert transport.leg.WRITE_BUFFER < await stands_still(running) < MOST
+        assert transport.connection.WRITE_BUFFER < await stands_still(running) < MOST
         assert (await mallory.ssh("mallory+train@gateway", "echo works")).text == "works\n"
         assert found.listener.why == ""
         found.read(True)
@@ -134,7 +134,7 @@ async def test_new_keys_of_the_connection_wait_for_no_more_than_its_streams_hold
         found.start()
         leg._send_kexinit()
         leg._kexinit_sent = True
-        assert transport.leg.WRITE_BUFFER < await stands_still(running) < MOST
+        assert transport.connection.WRITE_BUFFER < await stands_still(running) < MOST
         assert sum(len(part) for _, parts in leg._deferred_packets for part in parts) < MIB
         found.read(True)
         got = await asyncio.wait_for(asyncio.gather(*found.done), 30)
@@ -146,7 +146,7 @@ async def test_a_stream_that_was_left_keeps_nothing_for_a_client_that_reads_noth
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who opens one after the other, and leaves each with what waits on it, has the gateway keep all of that."""
-    monkeypatch.setattr(transport.leg, "STREAM_FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(transport.connection, "STREAM_FAREWELL_SECONDS", 0.1)
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, 4, "cat /dev/zero")
         leg = outer(running)

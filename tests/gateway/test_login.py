@@ -15,7 +15,7 @@ import pytest
 from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 from tests.ports import free_port
@@ -46,7 +46,7 @@ async def test_no_secret_is_logged_right_or_wrong(
     for token in ("right-secret", "wrong-secret"):
         await with_token(mallory, token, "alice+train", *PASSWORD)
     lines = [record.getMessage() for record in caplog.records]
-    assert any("result=proven user=alice method=password key=token" in text for text in lines)
+    assert any("result=accepted user=alice method=password key=token" in text for text in lines)
     assert any("login=alice+train result=failed" in text for text in lines)
     assert not any("secret" in text for text in lines)
 

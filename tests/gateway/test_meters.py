@@ -16,7 +16,7 @@ from dlspawner.looplag import watch_loop
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.metrics import GatewayMetrics, GatewayState, HealthServer
-from ssh_gateway.server import GatewayLimits
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.metrics import program, prometheus
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until

@@ -24,7 +24,7 @@ class FakeLeg:
     sent: list[bytes] = field(default_factory=list)
     reading: bool = True
     ended: tuple[int, str] | None = None
-    farewell: tuple[int, str] | None = None
+    disconnect_reason: tuple[int, str] | None = None
     receive: Any = None
     flow_changed: Any = None
     task: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class Wire:
 def both() -> Wire:
     client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
     relay = Relay(
-        cast("Downstream", client), cast("RelayConnection", pod), RelayPolicy(), used=lambda: uses.append(None)
+        cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: uses.append(None)
     )  # fmt: skip
     relay.start()
     return Wire(client, pod, relay, uses)
@@ -140,7 +140,7 @@ def test_what_was_counted_is_forgotten_when_it_could_be_sent(both: Wire) -> None
 
 
 def test_the_last_words_of_either_end_are_passed_on(both: Wire) -> None:
-    both.pod.farewell = (2, "Too many sessions")
+    both.pod.disconnect_reason = (2, "Too many sessions")
     both.relay.upstream_gone()
     assert both.client.ended == (2, "Too many sessions")
     both.relay.client_gone("the client is gone")

@@ -18,7 +18,8 @@ from ssh_gateway.auth.revalidation import Revalidator
 from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayLimits, GatewayServer
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.world import World
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
@@ -122,13 +123,13 @@ class SilentHub(FakePeople):
     silent = False
     left_waiting = 0
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         await self._wait(self.silent)
-        return await super().gone(users)
+        return await super().deleted_users(users)
 
-    async def bearer(self, token: str) -> TokenOwner | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         await self._wait(self.silent and token == "slow")
-        return await super().bearer(token)
+        return await super().token_owner(token)
 
     async def _wait(self, silent: bool) -> None:
         if silent:
@@ -183,10 +184,10 @@ class Away(FakePeople):
 
     told = False
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> AccessState:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         if not self.told:
             raise BackendUnavailable("the keys service does not answer")
-        return await super().standing(keys)
+        return await super().access_state(keys)
 
 
 async def test_nobody_gets_in_before_anybody_has_told_who_is_blocked(

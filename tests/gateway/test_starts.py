@@ -146,7 +146,7 @@ async def test_the_time_for_a_login_is_not_the_time_for_a_start(
     taken: list[float] = []
     longer = type(running.server.make_leg()).take_longer
     monkeypatch.setattr(
-        "ssh_gateway.transport.ServerLeg.take_longer",
+        "ssh_gateway.transport.server.Downstream.take_longer",
         lambda leg, seconds: (taken.append(seconds), longer(leg, seconds)),
     )
     waiting: list[int] = []
@@ -352,9 +352,9 @@ class Silent(FakePeople):
         await self.enough.wait()
         return await super().start(user, server)
 
-    async def started(self, user: str, server: str, job: str) -> StartStatus:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         self.looks += 1
-        return await super().started(user, server, job)
+        return await super().start_status(user, server, job)
 
 
 async def test_of_several_logins_one_waits_for_a_manager_that_does_not_answer() -> None:

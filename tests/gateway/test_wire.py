@@ -61,7 +61,7 @@ def test_nothing_outside_of_the_package_looks_into_asyncssh() -> None:
     assert len(modules) > 30
     inside = re.compile(r"\bfrom asyncssh\.|\bimport asyncssh\.|\basyncssh\.\w*\._")
     assert [path.name for path in modules if inside.search(path.read_text(encoding="utf-8"))] == []
-    assert inside.search((package / "bulk.py").read_text(encoding="utf-8"))
+    assert inside.search((package / "fastpath.py").read_text(encoding="utf-8"))
 
 
 def test_the_version_is_the_one_that_was_read() -> None:

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from dlspawner.clients import kubernetes
 
-# The names of the gateway's files in ssh_gateway.keys.
+# The names of the gateway's files in ssh_gateway.transport.keys.
 HOST_KEY, USER_CA = "ssh_host_ed25519_key", "user_ca"
 LABELS = {"app.kubernetes.io/part-of": "dlspawner", "app.kubernetes.io/managed-by": "dlspawner-bootstrap"}
 

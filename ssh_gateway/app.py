@@ -1,4 +1,9 @@
-"""The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting."""
+"""The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting.
+
+The files that a gateway reads beside its keys.
+
+What is wrong with a setting or its surroundings, in one sentence, before anybody is served.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,27 +22,23 @@ from traitlets.config import Application, Config
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
-from dlspawner.known_settings import Float
+from dlspawner.known_settings import Float, unknown, unreadable
 from dlspawner.looplag import watch_loop
-from ssh_gateway import keys, listening
-from ssh_gateway.activity import Activity
-from ssh_gateway.channel import Channel
-from ssh_gateway.directory import HubAndManager
-from ssh_gateway.drain import Stop
-from ssh_gateway.files import Files, load
-from ssh_gateway.health import Health
-from ssh_gateway.logs import say, to_stderr
-from ssh_gateway.notices import Notices
-from ssh_gateway.packets import Policy
-from ssh_gateway.penalties import Rules, read_networks
-from ssh_gateway.places import ClusterPlaces
-from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.recordings import MOST_BYTES
-from ssh_gateway.server import Limits, Server
-from ssh_gateway.sessions import Sessions
-from ssh_gateway.settings import CannotRun, check, check_arguments, required, taking
-from ssh_gateway.worker import Worker
-from ssh_gateway.workers import NotStarted, Workers
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter, SessionReporter
+from ssh_gateway.backends.cluster import ClusterJobDirectory
+from ssh_gateway.backends.directory import HubAndManager
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.log import say, to_stderr
+from ssh_gateway.metrics import HealthServer
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.shutdown import Shutdown
+from ssh_gateway.session.terminals import NoticeFollower
+from ssh_gateway.transport import keys
 
 
 class Gateway(Application):
@@ -56,20 +57,6 @@ class Gateway(Application):
         "127.0.0.1", help="Address to listen on; 0.0.0.0 for all of this machine's, :: for those and all of IPv6."
     ).tag(config=True)
     port = Integer(2222, min=0, max=65535, help="Port to listen on; 0 takes a free one and logs it.").tag(config=True)
-    workers = Integer(
-        1,
-        min=1,
-        max=64,
-        help="Processes that serve, of one core each. With more than one, the gateway starts them on its port (Linux), "
-        "starts one again that ends, answers health_port for all of them and ends with them. Limits and penalties hold "
-        "for all together. Whoever dies takes only its own connections along.",
-    ).tag(config=True)
-    worker_dead_seconds = Float(
-        60.0,
-        min=1.0,
-        help="A worker that answers nothing for so long is killed and started again, with whoever is in it; a third of "
-        "it is worth a line in the log. One that begins has ten times as long.",
-    ).tag(config=True)
     share_port = Bool(
         False,
         help="Whether several gateways on this machine, started by themselves, listen on the same port (SO_REUSEPORT, "
@@ -212,21 +199,12 @@ class Gateway(Application):
         help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
         "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
     ).tag(config=True)
-    recordings_dir = Unicode(
-        "",
-        help="Folder for recordings (asciicast v2, files of 0600) of terminals in jobs of the teams that have "
-        "record_terminals: true in teams.yaml; made if missing. Who is recorded reads so first. What is typed, and "
-        "what runs without a terminal, is not in it. Empty, or not to be written to: these terminals are refused.",
-    ).tag(config=True)
-    recording_max_bytes = Integer(
-        MOST_BYTES, min=64 * 1024, help="Size at which a recording ends, said on the terminal; the session goes on."
-    ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 
     flags = {  # noqa: RUF012  (traitlets declares it so)
         "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
     }
-    aliases = {"workers": "Gateway.workers"}  # noqa: RUF012  (all others are given by their full names)
+    aliases = {}  # noqa: RUF012  (all settings are given by their full names)
 
     @validate("shared_sources", "proxy_protocol_from")
     def _networks(self, proposal: Any) -> list[str]:
@@ -240,8 +218,8 @@ class Gateway(Application):
         try:
             check_arguments(sys.argv[1:] if argv is None else argv, self)
             super().initialize(argv)
-            check(Config(), type(self), self.extra_args)
-        except CannotRun as problem:
+            check_settings(Config(), type(self), self.extra_args)
+        except GatewayMisconfigured as problem:
             _give_up(problem)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
@@ -252,7 +230,7 @@ class Gateway(Application):
 
     def update_config(self, config: Config) -> None:
         """Take settings, of which it has to know all: CannotRun names one that it does not."""
-        check(config, type(self))
+        check_settings(config, type(self))
         super().update_config(config)
 
     def start(self) -> None:
@@ -262,43 +240,14 @@ class Gateway(Application):
             files = self._files()
             if self.init:
                 return
-            asyncio.run(self._serve(found, files) if self.workers == 1 else self._supervise(found))
-        except NotStarted:
-            raise SystemExit(1) from None
-        except (CannotRun, keys.KeysUnusable) as problem:
+            asyncio.run(self._serve(found, files))
+        except (GatewayMisconfigured, keys.KeysUnusable) as problem:
             _give_up(problem)
 
-    def work(self, end: socket.socket) -> None:
-        """Be one of several workers, at one end of a channel, until told to stop."""
-        try:
-            asyncio.run(self._work(end))
-        except (CannotRun, keys.KeysUnusable) as problem:
-            _give_up(problem)
+    def _files(self) -> TrustFiles:
+        return load_trust_files(self.user_ca_file, self.revoked_certificates_file)
 
-    async def _supervise(self, found: keys.Keys) -> None:
-        with taking(self.ip, self.port, "Gateway.port"):
-            held = listening.reserve(self.ip, self.port, shared=self.share_port)
-        with held:
-            begin = {"port": listening.written(held)[1], "keys": keys.packed(found)}
-            workers = Workers(self.workers, begin, sys.argv[1:], self.drain_seconds, self.worker_dead_seconds)
-            answering = await self._answer_probes(Health(ready=lambda: workers.ready, metrics=workers.metrics))
-            try:
-                await workers.run()
-            finally:
-                if answering is not None:
-                    answering.close()
-
-    async def _work(self, end: socket.socket) -> None:
-        channel = await Channel.on(end)
-        match await channel.receive():
-            case ["begin", {"port": port, "keys": packed}]:
-                self.port, self.share_port, self.health_port = port, True, 0
-                await self._serve(keys.unpacked(packed), self._files(), Worker(channel))
-
-    def _files(self) -> Files:
-        return load(self.user_ca_file, self.revoked_certificates_file, self.recordings_dir, self.recording_max_bytes)
-
-    async def _serve(self, found: keys.Keys, files: Files, worker: Worker | None = None) -> None:
+    async def _serve(self, found: keys.GatewayKeys, files: TrustFiles) -> None:
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
@@ -306,61 +255,58 @@ class Gateway(Application):
             try:
                 cluster = await stack.enter_async_context(await KubernetesClient.connect())
             except KubernetesError as error:
-                raise CannotRun(f"{error} (environment variable KUBECONFIG)") from error
-            sessions = Sessions(people, self.activity_seconds)
-            activity = Activity(people, self.activity_seconds, sessions=sessions)
-            notices = Notices(people)
-            places = ClusterPlaces(cluster, self.namespace or cluster.namespace, self.special_namespace)
-            rechecks = Rechecks(people, places, self.recheck_seconds, revocations=files.revocations)
-            server = Server(
+                raise GatewayMisconfigured(f"{error} (environment variable KUBECONFIG)") from error
+            sessions = SessionReporter(people, self.activity_seconds)
+            activity = ActivityReporter(people, self.activity_seconds, sessions=sessions)
+            notices = NoticeFollower(people)
+            places = ClusterJobDirectory(cluster, self.namespace or cluster.namespace, self.special_namespace)
+            rechecks = Revalidator(people, places, self.recheck_seconds, revocations=files.revocations)
+            server = GatewayServer(
                 keys=found,
                 people=people,
                 places=places,
                 activity=activity,
                 hub_public_url=self.hub_public_url,
                 limits=self._limits(),
-                policy=Policy(self.agent_forwarding, self.x11_forwarding),
+                policy=RelayPolicy(self.agent_forwarding, self.x11_forwarding),
                 notices=notices,
                 rechecks=rechecks,
                 authorities=files.authorities,
                 log_commands=self.log_commands,
-                recordings=files.recordings,
             )
             doing: set[asyncio.Task[Any]] = {
                 asyncio.create_task(activity.run(), name="report activity"),
                 asyncio.create_task(notices.run(), name="follow notices"),
                 asyncio.create_task(rechecks.run(), name="check again"),
-                asyncio.create_task(watch_loop(server.meters.loop_lag.observe), name="measure the loop"),
+                asyncio.create_task(watch_loop(server.counters.loop_lag.observe), name="measure the loop"),
             }
             async with _ending(doing):
-                await self._run(server, doing, worker)
+                await self._run(server, doing)
             say("stopped")
 
-    async def _run(self, server: Server, doing: set[asyncio.Task[Any]], worker: Worker | None) -> None:
-        stop = worker.stop if worker else Stop().at_signals()
+    async def _run(self, server: GatewayServer, doing: set[asyncio.Task[Any]]) -> None:
+        stop = Shutdown().at_signals()
         with taking(self.ip, self.port, "Gateway.port"):
             host, port = await server.start(self.ip, self.port, shared=self.share_port)
-        answering = await self._answer_probes(Health(lambda: not server.stopping, server.metrics))
+        answering = await self._answer_probes(HealthServer(lambda: not server.stopping, server.metrics))
         say("ready", address=f"{host}:{port}", host_key=server.keys.host.get_fingerprint(), gateway=server.name)
-        if worker is not None:
-            doing.add(asyncio.create_task(worker.follow(server), name="follow the others"))
         doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
         ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
-            await task  # raises what ended it; only a worker's channel ends by itself
-        say("stopping", sessions=len(server.visitors))
-        await server.stop(hurry=stop.hurry)
+            await task  # raises what ended it
+        say("stopping", sessions=len(server.connections))
+        await server.stop(hurry=stop.force)
         if answering is not None:
             answering.close()
 
-    async def _answer_probes(self, health: Health) -> asyncio.Server | None:
+    async def _answer_probes(self, health: HealthServer) -> asyncio.Server | None:
         if not self.health_port:
             return None
         with taking(self.ip, self.health_port, "Gateway.health_port"):
             return await health.serve(self.ip, self.health_port)
 
-    def _limits(self) -> Limits:
-        return Limits(
+    def _limits(self) -> GatewayLimits:
+        return GatewayLimits(
             attempts=self.max_attempts,
             login_seconds=self.login_timeout_seconds,
             failure_seconds=self.failure_seconds,
@@ -370,7 +316,7 @@ class Gateway(Application):
             connections_per_user=self.max_connections_per_user,
             drain_seconds=self.drain_seconds,
             start_seconds=self.start_seconds,
-            rules=Rules(
+            rules=PenaltyRules(
                 penalty_seconds=self.penalty_seconds,
                 connections_per_second=self.connections_per_second_per_source,
                 shared=read_networks(self.shared_sources),
@@ -398,3 +344,59 @@ def _give_up(problem: Exception) -> NoReturn:
 def main() -> None:
     """Entry point of `ssh-gateway` and `python -m ssh_gateway`."""
     Gateway.launch_instance()
+
+
+@dataclass(frozen=True, slots=True)
+class TrustFiles:
+    authorities: TrustedCas
+    revocations: RevocationList
+
+
+def load_trust_files(user_ca_file: str, revoked_certificates_file: str) -> TrustFiles:
+    """Reads the files that are there; an empty path is none. Raises KeysUnusable with the wrong setting."""
+    authorities, revocations = TrustedCas(_path(user_ca_file)), RevocationList(_path(revoked_certificates_file))
+    authorities.load()
+    revocations.load()
+    return TrustFiles(authorities, revocations)
+
+
+def _path(written: str) -> Path | None:
+    return Path(written) if written else None
+
+
+class GatewayMisconfigured(Exception):
+    """A setting or its surroundings are wrong; the message names the setting."""
+
+
+def check_settings(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
+    """CannotRun for the first setting that ``of`` does not have, or for a word that is none at all."""
+    said = unknown(config, of, words)
+    if said is not None:
+        raise GatewayMisconfigured(said)
+
+
+def check_arguments(arguments: Sequence[str], app: Application) -> None:
+    """CannotRun for the first option that is none, before it is printed."""
+    said = unreadable(arguments, app)
+    if said is not None:
+        raise GatewayMisconfigured(said)
+
+
+def required(name: str) -> str:
+    """What an environment variable says, which has to say something."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise GatewayMisconfigured(f"environment variable {name} is not set")
+    return value
+
+
+@contextlib.contextmanager
+def taking(ip: str, port: int, setting: str) -> Iterator[None]:
+    """Say which setting is to blame for a port that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise GatewayMisconfigured(
+            f"port {port} on {ip} cannot be used: {why} (settings {setting} and Gateway.ip)"
+        ) from error

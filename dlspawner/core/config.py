@@ -240,7 +240,6 @@ class Team:
     mounts: tuple[TeamMount, ...] = ()
     idle: IdleWindows = IdleWindows()
     gid: int | None = None  # of the unix group that the team's data belongs to
-    record_terminals: bool = False  # of its jobs, by the SSH gateway
     preempt_within_team: bool = (
         False  # a job of higher priority may stop a guaranteed one of lower priority of this team
     )

@@ -15,7 +15,7 @@ from dlspawner.settings.document import Entry, Section, did_you_mean
 _KEYS = ("teams", "blocked")
 _TEAM_KEYS = (
     *("title", "admins", "members", "quota", "borrow_limit", "user_caps", "priorities", "preempt_within_team"),
-    *("templates", "mounts", "idle", "gid", "record_terminals"),
+    *("templates", "mounts", "idle", "gid"),
 )
 _CLAIM = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _PERSON = r"[^\x00-\x1f\x7f]{1,255}"
@@ -53,7 +53,6 @@ def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection
         templates=_templates(section, templates),
         mounts=_mounts(section),
         idle=_idle(section),
-        record_terminals=section.boolean("record_terminals", default=False),
         gid=_gid(section, cluster),
     )
 

@@ -23,9 +23,9 @@ from statistics import median
 
 import asyncssh
 
-from ssh_gateway.ciphers import MOST_AROUND, SPARE
-from ssh_gateway.keys import load_or_make
-from ssh_gateway.wire import bulk as bulk_layer
+from ssh_gateway.transport import fastpath
+from ssh_gateway.transport.fastpath import MOST_AROUND, SPARE
+from ssh_gateway.transport.keys import load_or_make
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
@@ -205,8 +205,8 @@ def ciphers_alone(name: str, mib: int) -> float:
     """Processor time for opening data in packets of 32 KiB and sealing it with the cipher of the leg to the job."""
     suite = (name, SAME[1] if name.endswith("ctr") else "")
     keys, plain = os.urandom(192), memoryview(bytearray(PACKET + 2 * SPARE))
-    theirs, opening = (bulk_layer._own(asyncsshs(suite, keys)) for _ in range(2))
-    ours = bulk_layer._own(asyncsshs((CIPHERS[0], ""), keys))
+    theirs, opening = (fastpath._own(asyncsshs(suite, keys)) for _ in range(2))
+    ours = fastpath._own(asyncsshs((CIPHERS[0], ""), keys))
     sealed, out = (memoryview(bytearray(PACKET + MOST_AROUND)) for _ in range(2))
     spent = 0.0
     for seq in range(mib << 20 >> 15):

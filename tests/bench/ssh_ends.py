@@ -18,21 +18,21 @@ from pathlib import Path
 
 import asyncssh
 
-from ssh_gateway.buffers import READ
-from ssh_gateway.directory import Target
-from ssh_gateway.keys import load_or_make
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.fastpath import READ
+from ssh_gateway.transport.keys import load_or_make
 from tests.bench.ssh_designs import be_redirection
 from tests.gateway.peers import JOB, FakePeople, FakePlaces, gateway
 
 LOGINS_AT_ONCE = 8
-EVERYBODY = Limits(
+EVERYBODY = GatewayLimits(
     waiting=5000,
     waiting_per_source=5000,
     connections_per_user=5000,
     drain_seconds=0.0,
-    rules=Rules(penalty_seconds=0.0, connections_per_second=0.0),
+    rules=PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0),
 )
 
 
@@ -44,7 +44,7 @@ async def be_gateway(folder: str, port: str, job_port: str, idle_port: str) -> N
     for user in ("alice", "bob"):
         people.register(user, key)
         for server, (at, host_key) in ends.items():
-            target = Target(JOB, user, server, "127.0.0.1", int(at), "person", Path(host_key).read_text().strip())
+            target = SshEndpoint(JOB, user, server, "127.0.0.1", int(at), "person", Path(host_key).read_text().strip())
             places.targets[user, server] = target
     keys = load_or_make(Path(folder) / "gateway")
     async with gateway(keys, people, places, limits=EVERYBODY, interval=10.0, shared_port=int(port)):

@@ -1,4 +1,4 @@
-"""Set-up, and many copies at once by workers, through the whole product; against the job's sshd directly and `-J`.
+"""Set-up, and many copies at once, through the whole product; against the job's sshd directly and `-J`.
 
 All three end at the same sshd behind the same NodePort; the direct ways log in with a certificate that we sign here
 with the gateway's own CA, which only the owner of its state directory can do. What the relay itself is worth is
@@ -7,11 +7,9 @@ measured without the product (`gateway`).
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -20,10 +18,9 @@ from tests.bench.gateway import CIPHERS, in_turn, rates
 from tests.bench.ssh_ways import Way
 from tests.e2e.people import Ssh
 from tests.e2e.stack import Launched
-from tests.ports import free_port
 
 ROUNDS = 5
-AT_ONCE, MIB, WORKERS = 12, 64, 2
+AT_ONCE, MIB = 12, 64
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,7 @@ def measure(stack: Launched, folder: Path) -> list[Figure]:
     for way in three:
         way.setup()
     through, direct, jumped = zip(*([way.setup() for way in three] for _ in range(ROUNDS)), strict=True)
-    with workers(stack) as port:
-        command = three[0].command
-        many = together((replace(three[0], command=(command[0], "-p", str(port), *command[1:])), *three[1:]))
+    many = together(three)
     for server in ("bulk", "jump"):
         person.stop(server)
     person.close()
@@ -91,29 +86,11 @@ def measure(stack: Launched, folder: Path) -> list[Figure]:
     ]
 
 
-@contextlib.contextmanager
-def workers(stack: Launched) -> Iterator[int]:
-    """A gateway like the product's own, with workers; its port."""
-    own, port = Path("/proc", str(stack.process_of("ssh_gateway"))), free_port()
-    settings = dict(line.split("=", 1) for line in (own / "environ").read_text().split("\0") if line)
-    command = [one for one in (own / "cmdline").read_text().split("\0") if one and "Gateway.port=" not in one]
-    process = subprocess.Popen(
-        [*command, f"--Gateway.port={port}", f"--workers={WORKERS}"], env=settings, stderr=subprocess.PIPE, text=True
-    )
-    with process:
-        try:
-            assert process.stderr is not None
-            assert any("event=ready" in line for line in process.stderr)
-            yield port
-        finally:
-            process.kill()
-
-
 def together(three: tuple[Way, Way, Way]) -> list[Figure]:
     """Many copies at once, each a connection of its own."""
     figures: list[Figure] = []
     for direction, copy in (("up", Way.up), ("down", Way.down)):
-        three[0].setup(2 * WORKERS)
+        three[0].setup(2)
         seconds = in_turn(three, ROUNDS, lambda way, copy=copy: copy(way, MIB, AT_ONCE))
-        figures += rates(f"SSH {direction}, {AT_ONCE} at once, {WORKERS} workers", MIB * AT_ONCE, seconds)
+        figures += rates(f"SSH {direction}, {AT_ONCE} at once", MIB * AT_ONCE, seconds)
     return figures

@@ -401,7 +401,7 @@ def test_a_certificate_of_the_organisation_lets_in_whom_it_names_and_nobody_else
             done = enters(gateway, ca, *named)
             assert (done.returncode, "Permission denied" in done.stderr) == (255, True), done.stderr
     log = (tmp_path / "gateway.log").read_text()
-    assert log.count("result=proven") == 2
+    assert log.count("result=accepted") == 2
 
 
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:

@@ -413,10 +413,6 @@ WRONG_TEAMS = {
         "  b: {preempt_within_team: maybe}",
         "teams.yaml:4: teams.b.preempt_within_team: must be true or false, not “maybe”.",
     ),
-    "terminals that are neither recorded nor not": (
-        "  b: {record_terminals: [alice]}",
-        "teams.yaml:4: teams.b.record_terminals: must be true or false",
-    ),
     "a template that does not exist": (
         "  b: {templates: [jobb]}",
         "teams.yaml:4: teams.b.templates[0]: there is no template “jobb” (did you mean job?). There are: job.",
@@ -722,7 +718,7 @@ priorities: {low: 1, high: 5}
 scheduling: {notice_seconds: 60, min_run_seconds: 0, max_backfill_wait_seconds: 10, usage_half_life_seconds: 3600}
 idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: false}
 """,
-        teams="teams: {vision: {priorities: [low], preempt_within_team: true, record_terminals: true}}",
+        teams="teams: {vision: {priorities: [low], preempt_within_team: true}}",
     )
     loaded = files.load()
     cluster, team = loaded.cluster, loaded.teams.teams[0]
@@ -734,7 +730,7 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
     assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, False)
     assert cluster.culling.metrics_age == timedelta(minutes=5)
     assert cluster.default_priority(team) == PriorityLevel("low", 1)
-    assert (team.preempt_within_team, team.record_terminals) == (True, True)
+    assert team.preempt_within_team
 
 
 def test_what_the_cluster_leaves_out_is_as_the_shipped_file_says(files: Files) -> None:

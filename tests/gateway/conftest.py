@@ -8,22 +8,21 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import Keys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.world import World
 from tests.edges.test_manager.world import running as running_world
 from tests.gateway.cluster import embedded_api
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway
-from tests.gateway.recorded import TEAM, Around, Recorded
 from tests.ports import free_port
 
 
 @pytest.fixture(scope="session")
-def keys() -> Keys:
-    return Keys(asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519"))
+def keys() -> GatewayKeys:
+    return GatewayKeys(asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519"))
 
 
 @pytest.fixture(scope="session")
-def one_sshd(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def one_sshd(keys: GatewayKeys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port())
     server.start()
     yield server
@@ -61,23 +60,23 @@ def places(sshd: Sshd) -> FakePlaces:
 
 
 @pytest.fixture
-async def running(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def running(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     async with gateway(keys, people, places) as found:
         yield found
 
 
 @pytest.fixture
-def alice(running: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+def alice(running: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
     return Client(tmp_path / "alice", running.port, alices_key, keys.host)
 
 
 @pytest.fixture
-def mallory(running: Running, keys: Keys, mallorys_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+def mallory(running: Running, keys: GatewayKeys, mallorys_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
     return Client(tmp_path / "mallory", running.port, mallorys_key, keys.host)
 
 
 @pytest.fixture(scope="session")
-def rekeying(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def rekeying(keys: GatewayKeys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """An sshd that asks for new keys after every MiB."""
     server = Sshd(tmp_path_factory.mktemp("rekeying"), keys.user_ca, free_port(), ("RekeyLimit 1M",))
     server.start()
@@ -95,15 +94,3 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with embedded_api(tmp_path_factory.mktemp("api") / "state") as path:
         yield path
-
-
-@pytest.fixture
-def around(keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Around:
-    people.recorded = TEAM
-    return Around(keys, people, places, alices_key, tmp_path)
-
-
-@pytest.fixture
-async def recorded(around: Around) -> AsyncIterator[Recorded]:
-    async with around.gateway() as found:
-        yield found

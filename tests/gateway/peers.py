@@ -17,19 +17,18 @@ from pathlib import Path
 
 import asyncssh
 
-from ssh_gateway.access import Bearer, RegisteredKey
-from ssh_gateway.activity import Activity
-from ssh_gateway.authorities import Authorities
-from ssh_gateway.directory import Standing, Start, Target, Unavailable
-from ssh_gateway.keys import Keys
-from ssh_gateway.notices import Notices
-from ssh_gateway.packets import Policy
-from ssh_gateway.penalties import Rules
-from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.recordings import Recordings
-from ssh_gateway.revocations import Revocations
-from ssh_gateway.routing import Candidate, Condition
-from ssh_gateway.server import Limits, Server
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable, SshEndpoint, StartStatus
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.core.proof import RegisteredKey, TokenOwner
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.terminals import NoticeFollower
+from ssh_gateway.transport.keys import GatewayKeys
 
 JOB = "j-aaaaaaaaaaaa"
 DEADLINE = 30.0
@@ -137,8 +136,8 @@ class Sshd:
         assert self.process is not None
         assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
 
-    def target(self, server: str = "train") -> Target:
-        return Target(JOB, "alice", server, self.address, self.port, "person", self.host_key, "vision")
+    def target(self, server: str = "train") -> SshEndpoint:
+        return SshEndpoint(JOB, "alice", server, self.address, self.port, "person", self.host_key)
 
 
 @dataclass
@@ -146,7 +145,7 @@ class FakePeople:
     """The Hub and the Manager, as dictionaries."""
 
     keys: dict[str, list[RegisteredKey]] = field(default_factory=dict)
-    tokens: dict[str, Bearer] = field(default_factory=dict)
+    tokens: dict[str, TokenOwner] = field(default_factory=dict)
     stopped: dict[str, frozenset[str]] = field(default_factory=dict)
     used: list[tuple[str, int]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -156,10 +155,9 @@ class FakePeople:
     guesses: int = 0  # at tokens that nobody has
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
-    stages: list[Start | Callable[[], Start]] = field(default_factory=lambda: [Start("off")])
+    stages: list[StartStatus | Callable[[], StartStatus]] = field(default_factory=lambda: [StartStatus("off")])
     blocked: frozenset[str] = frozenset()
     removed: frozenset[str] = frozenset()
-    recorded: frozenset[str] | None = frozenset()
 
     def register(self, user: str, key: asyncssh.SSHKey) -> None:
         keys = self.keys.setdefault(user, [])
@@ -174,7 +172,7 @@ class FakePeople:
         self._answer_as_manager()
         self.used.append((user, key.id))
 
-    async def bearer(self, token: str) -> Bearer | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         self._answer()
         self.guesses += token not in self.tokens
         return self.tokens.get(token)
@@ -183,30 +181,30 @@ class FakePeople:
         self._answer()
         return self.stopped.get(user, frozenset())
 
-    async def start(self, user: str, server: str) -> Start:
+    async def start(self, user: str, server: str) -> StartStatus:
         self._answer_as_manager()
         self.starts.append((user, server))
         return self._next_start()
 
-    async def started(self, user: str, server: str, job: str) -> Start:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         self._answer_as_manager()
         self.looks += 1
         return self._next_start()
 
-    def _next_start(self) -> Start:
+    def _next_start(self) -> StartStatus:
         """What a test has put down, one after the other; the last one for ever."""
         found = self.stages.pop(0) if len(self.stages) > 1 else self.stages[0]
         if callable(found):
             found = found()
-        assert isinstance(found, Start)
+        assert isinstance(found, StartStatus)
         return found
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         self._answer_as_manager()
         known = {(user, key.fingerprint) for user, keys in self.keys.items() for key in keys}
-        return Standing(self.blocked, frozenset(keys) - known, self.recorded)
+        return AccessState(self.blocked, frozenset(keys) - known)
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         self._answer()
         return self.removed & frozenset(users)
 
@@ -216,44 +214,44 @@ class FakePeople:
 
     def _answer(self) -> None:
         if self.down:
-            raise Unavailable("the Hub does not answer: try again later")
+            raise BackendUnavailable("the Hub does not answer: try again later")
 
     def _answer_as_manager(self) -> None:
         if self.manager_down:
-            raise Unavailable("the keys service does not answer: try again later, or use a token")
+            raise BackendUnavailable("the keys service does not answer: try again later, or use a token")
 
 
 @dataclass
 class FakePlaces:
     """The cluster, as a dictionary of targets."""
 
-    targets: dict[tuple[str, str], Target] = field(default_factory=dict)
-    others: dict[str, list[Candidate]] = field(default_factory=dict)
+    targets: dict[tuple[str, str], SshEndpoint] = field(default_factory=dict)
+    others: dict[str, list[JobEndpoint]] = field(default_factory=dict)
     down: bool = False
 
-    async def jobs(self, user: str) -> tuple[Candidate, ...]:
+    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         self._answer()
-        ready = [Candidate(server, Condition.READY) for owner, server in self.targets if owner == user]
+        ready = [JobEndpoint(server, JobCondition.READY) for owner, server in self.targets if owner == user]
         return (*ready, *self.others.get(user, ()))
 
-    async def target(self, user: str, server: str) -> Target | None:
+    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
         self._answer()
         return self.targets.get((user, server))
 
-    async def live(self, jobs: Collection[str]) -> frozenset[str]:
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
         self._answer()
         return frozenset(target.job for target in self.targets.values()) & frozenset(jobs)
 
     def _answer(self) -> None:
         if self.down:
-            raise Unavailable("the cluster does not answer: try again later")
+            raise BackendUnavailable("the cluster does not answer: try again later")
 
 
 @dataclass
 class Running:
     """A gateway that listens, with everything behind it at hand."""
 
-    server: Server
+    server: GatewayServer
     people: FakePeople
     places: FakePlaces
     port: int
@@ -262,35 +260,33 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def gateway(
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     *,
-    limits: Limits | None = None,
-    policy: Policy | None = None,
+    limits: GatewayLimits | None = None,
+    policy: RelayPolicy | None = None,
     interval: float = 0.05,
-    notices: Notices | None = None,
-    authorities: Authorities | None = None,
-    recordings: Recordings | None = None,
-    revocations: Revocations | None = None,
+    notices: NoticeFollower | None = None,
+    authorities: TrustedCas | None = None,
+    revocations: RevocationList | None = None,
     ip: str = "127.0.0.1",
     shared_port: int = 0,
 ) -> AsyncIterator[Running]:
     """A gateway on a free port of the loopback, or on one that others may have too, in this event loop."""
-    activity = Activity(people, interval)
-    rechecks = Rechecks(people, places, interval, revocations=revocations or Revocations())
-    server = Server(
+    activity = ActivityReporter(people, interval)
+    rechecks = Revalidator(people, places, interval, revocations=revocations or RevocationList())
+    server = GatewayServer(
         keys=keys,
         people=people,
         places=places,
         activity=activity,
         hub_public_url="http://hub.example/",
-        limits=limits or Limits(failure_seconds=0.1, drain_seconds=0.0, rules=Rules(penalty_seconds=0.0)),
+        limits=limits or GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
         policy=policy,
         notices=notices,
         rechecks=rechecks,
         authorities=authorities,
-        recordings=recordings,
     )
     _, port = await server.start(ip, shared_port, shared=bool(shared_port))
     reporting = asyncio.create_task(activity.run(), name="report activity")

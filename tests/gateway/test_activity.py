@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from ssh_gateway.activity import Activity
+from ssh_gateway.backends.activity import ActivityReporter
 from tests.gateway.peers import Client, FakePeople, Running, until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -13,7 +13,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 async def test_a_jobs_use_is_told_once_per_interval_however_often_it_happens() -> None:
     people, clock = FakePeople(), iter(START + timedelta(seconds=n) for n in range(1000))
-    activity = Activity(people, interval_seconds=3600, now=lambda: next(clock))
+    activity = ActivityReporter(people, interval_seconds=3600, now=lambda: next(clock))
     task = asyncio.create_task(activity.run())
     for _ in range(100):
         activity.touch("alice", "train")
@@ -31,7 +31,7 @@ async def test_a_jobs_use_is_told_once_per_interval_however_often_it_happens() -
 
 async def test_a_hub_that_is_down_does_not_end_the_reports() -> None:
     people = FakePeople(down=True)
-    activity = Activity(people, interval_seconds=0.01)
+    activity = ActivityReporter(people, interval_seconds=0.01)
     task = asyncio.create_task(activity.run())
     activity.touch("alice", "train")
     await asyncio.sleep(0.05)

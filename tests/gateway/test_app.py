@@ -24,9 +24,8 @@ from traitlets.config import Config
 from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesClient
 from dlspawner.core import naming
 from dlspawner.known_settings import ALL
-from ssh_gateway.app import Gateway
-from ssh_gateway.keys import Keys, load_or_make
-from ssh_gateway.settings import CannotRun, check
+from ssh_gateway.app import Gateway, GatewayMisconfigured, check_settings
+from ssh_gateway.transport.keys import GatewayKeys, load_or_make
 from tests.edges.test_manager.world import World
 from tests.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.gateway.peers import JOB, Client, Sshd, finish, until
@@ -102,7 +101,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 class Job:
     """Alice's job behind a NodePort, and the keys of a gateway that may enter it."""
 
-    keys: Keys
+    keys: GatewayKeys
     state: Path
     token: str
     sshd: Sshd
@@ -454,7 +453,7 @@ def test_what_is_no_number_switches_nothing_off(number: str, capsys: pytest.Capt
 
 
 def test_settings_that_do_not_come_from_the_command_line_are_held_to_the_same_names() -> None:
-    with pytest.raises(CannotRun, match=r"Gateway\.user_ca_files: did you mean Gateway\.user_ca_file\?"):
+    with pytest.raises(GatewayMisconfigured, match=r"Gateway\.user_ca_files: did you mean Gateway\.user_ca_file\?"):
         Gateway(config=Config({"Gateway": {"port": 0}})).update_config(Config({"Gateway": {"user_ca_files": "ca"}}))
 
 
@@ -463,4 +462,4 @@ def test_manifests_launcher_and_pages_name_settings_that_there_are(folder: str) 
     files = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".yaml", ".md"}]
     found = {name for path in files for name in re.findall(r"--Gateway\.(\w+)", path.read_text("utf-8"))}
     assert found
-    check(Config({"Gateway": dict.fromkeys(found, "")}), Gateway)
+    check_settings(Config({"Gateway": dict.fromkeys(found, "")}), Gateway)

@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway import audit, packets
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.audit import Event, read
-from ssh_gateway.drain import STOPPING
-from ssh_gateway.keys import Keys
-from ssh_gateway.logs import line
-from ssh_gateway.packets import text
-from ssh_gateway.server import Limits
-from ssh_gateway.visitor import TOO_MANY
+from ssh_gateway import log as core_log
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import text
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.log import line
+from ssh_gateway.session.audit import AuditEvent, read_audit_event
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.login import TOO_MANY
+from ssh_gateway.session.shutdown import STOPPING
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_gate import guesses
 from tests.gateway.test_login import PASSWORD, with_token
@@ -51,86 +52,94 @@ STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
 @pytest.mark.parametrize(
     ("payload", "event"),
     [
-        pytest.param(opening(b"session"), Event("channel", {"kind": "session"}), id="a session"),
+        pytest.param(opening(b"session"), AuditEvent("channel", {"kind": "session"}), id="a session"),
         pytest.param(
             opening(b"direct-tcpip", STREAM),
-            Event("forward", {"kind": "direct-tcpip", "to": "db.example:5432"}),
+            AuditEvent("forward", {"kind": "direct-tcpip", "to": "db.example:5432"}),
             id="-L",
         ),
         pytest.param(
             opening(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
-            Event("forward", {"kind": "direct-streamlocal@openssh.com", "to": "/run/x"}),
+            AuditEvent("forward", {"kind": "direct-streamlocal@openssh.com", "to": "/run/x"}),
             id="-L to a socket",
         ),
         pytest.param(
             wish(b"tcpip-forward", text(b"localhost") + number(0)),
-            Event("listen", {"kind": "tcpip-forward", "at": "localhost:0"}),
+            AuditEvent("listen", {"kind": "tcpip-forward", "at": "localhost:0"}),
             id="-R",
         ),
         pytest.param(
             wish(b"streamlocal-forward@openssh.com", text(b"/run/y")),
-            Event("listen", {"kind": "streamlocal-forward@openssh.com", "at": "/run/y"}),
+            AuditEvent("listen", {"kind": "streamlocal-forward@openssh.com", "at": "/run/y"}),
             id="-R of a socket",
         ),
-        pytest.param(request(b"shell"), Event("exec", {"kind": "shell"}), id="a shell"),
+        pytest.param(request(b"shell"), AuditEvent("exec", {"kind": "shell"}), id="a shell"),
         pytest.param(
-            request(b"subsystem", text(b"sftp")), Event("exec", {"kind": "subsystem", "program": "sftp"}), id="sftp"
+            request(b"subsystem", text(b"sftp")),
+            AuditEvent("exec", {"kind": "subsystem", "program": "sftp"}),
+            id="sftp",
         ),
         pytest.param(
             request(b"exec", text(b"mysql -psecret x")),
-            Event("exec", {"kind": "exec", "program": "mysql"}),
+            AuditEvent("exec", {"kind": "exec", "program": "mysql"}),
             id="a command",
         ),
         pytest.param(
-            request(b"exec", text(b"KEY=secret cmd")), Event("exec", {"kind": "exec"}), id="begins with a secret"
+            request(b"exec", text(b"KEY=secret cmd")), AuditEvent("exec", {"kind": "exec"}), id="begins with a secret"
         ),
-        pytest.param(request(b"exec", text(b"")), Event("exec", {"kind": "exec"}), id="an empty command"),
+        pytest.param(request(b"exec", text(b"")), AuditEvent("exec", {"kind": "exec"}), id="an empty command"),
         pytest.param(
-            request(b"auth-agent-req@openssh.com"), Event("request", {"kind": "auth-agent-req@openssh.com"}), id="-A"
+            request(b"auth-agent-req@openssh.com"),
+            AuditEvent("request", {"kind": "auth-agent-req@openssh.com"}),
+            id="-A",
         ),
-        pytest.param(request(b"agent-req"), Event("request", {"kind": "agent-req"}), id="-A, as RFC 9987 calls it"),
+        pytest.param(
+            request(b"agent-req"), AuditEvent("request", {"kind": "agent-req"}), id="-A, as RFC 9987 calls it"
+        ),
         pytest.param(request(b"env", text(b"TOKEN") + text(b"secret")), None, id="the environment"),
         pytest.param(request(b"signal", text(b"INT")), None, id="a signal"),
         pytest.param(wish(b"keepalive@openssh.com"), None, id="a keepalive"),
     ],
 )
-def test_what_a_client_asks_for(payload: bytes, event: Event | None) -> None:
-    assert read(payload, by_client=True) == event
+def test_what_a_client_asks_for(payload: bytes, event: AuditEvent | None) -> None:
+    assert read_audit_event(payload, by_client=True) == event
 
 
 @pytest.mark.parametrize(
     ("payload", "event"),
     [
-        pytest.param(request(b"exit-status", number(3)), Event("exit", {"status": 3}), id="a status"),
+        pytest.param(request(b"exit-status", number(3)), AuditEvent("exit", {"status": 3}), id="a status"),
         pytest.param(
             request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")),
-            Event("exit", {"signal": "KILL"}),
+            AuditEvent("exit", {"signal": "KILL"}),
             id="killed",
         ),
         pytest.param(
             opening(b"forwarded-tcpip", STREAM),
-            Event("forward", {"kind": "forwarded-tcpip", "to": "db.example:5432"}),
+            AuditEvent("forward", {"kind": "forwarded-tcpip", "to": "db.example:5432"}),
             id="somebody came in by -R",
         ),
-        pytest.param(opening(b"x11", text(b"::1") + number(6010)), Event("channel", {"kind": "x11"}), id="a window"),
-        pytest.param(opening(b"agent-connect"), Event("channel", {"kind": "agent-connect"}), id="an agent's use"),
+        pytest.param(
+            opening(b"x11", text(b"::1") + number(6010)), AuditEvent("channel", {"kind": "x11"}), id="a window"
+        ),
+        pytest.param(opening(b"agent-connect"), AuditEvent("channel", {"kind": "agent-connect"}), id="an agent's use"),
         pytest.param(request(b"shell"), None, id="what only clients ask for"),
         pytest.param(wish(b"hostkeys-00@openssh.com"), None, id="host keys"),
     ],
 )
-def test_what_a_job_says(payload: bytes, event: Event | None) -> None:
-    assert read(payload, by_client=False) == event
+def test_what_a_job_says(payload: bytes, event: AuditEvent | None) -> None:
+    assert read_audit_event(payload, by_client=False) == event
 
 
 def test_commands_are_whole_where_they_are_wanted() -> None:
-    found = read(request(b"exec", text(b"mysql -psecret x")), by_client=True, commands=True)
-    assert found == Event("exec", {"kind": "exec", "command": "mysql -psecret x"})
+    found = read_audit_event(request(b"exec", text(b"mysql -psecret x")), by_client=True, commands=True)
+    assert found == AuditEvent("exec", {"kind": "exec", "command": "mysql -psecret x"})
 
 
 HOSTILE = [
-    pytest.param(b"x\n2026-01-01T00:00:00.000Z INFO event=auth result=proven user=root", id="a line of its own"),
+    pytest.param(b"x\n2026-01-01T00:00:00.000Z INFO event=auth result=accepted user=root", id="a line of its own"),
     pytest.param(b"x\r\x1b[2K\x1b[31mred\x07\x9b0m", id="a terminal's commands"),
-    pytest.param(b'x" result=proven user="root', id="the end of a quotation"),
+    pytest.param(b'x" result=accepted user="root', id="the end of a quotation"),
     pytest.param(b"x\\", id="a backslash at the end"),
     pytest.param("\u202egnp.exe \u2066 \u0430lice \U0001f4a3".encode(), id="look-alikes and right to left"),
     pytest.param(b"\xff\xfe\x00\x80", id="no UTF-8"),
@@ -152,7 +161,7 @@ def test_a_hostile_text_is_one_short_line_of_ascii(hostile: bytes, by_client: bo
         request(b"exit-signal", text(hostile)),
         wish(b"tcpip-forward", text(hostile) + number(1)),
     ):
-        event = read(payload, by_client=by_client, commands=True)
+        event = read_audit_event(payload, by_client=by_client, commands=True)
         if event is not None:
             written = line(event.name, **event.fields)
             assert LINE.fullmatch(written), written
@@ -161,16 +170,16 @@ def test_a_hostile_text_is_one_short_line_of_ascii(hostile: bytes, by_client: bo
 
 @given(st.sampled_from([80, 90, 98]), st.binary(max_size=60), st.booleans())
 def test_nonsense_says_something_or_nothing(kind: int, rest: bytes, by_client: bool) -> None:
-    event = read(bytes([kind]) + rest, by_client=by_client, commands=True)
+    event = read_audit_event(bytes([kind]) + rest, by_client=by_client, commands=True)
     assert event is None or LINE.fullmatch(line(event.name, **event.fields))
 
 
 def test_nobody_fills_the_disk() -> None:
-    budget = audit.Budget(at=100.0)
-    assert sum(budget.take(100.0) for _ in range(10_000)) == audit.BURST
-    assert budget.unlogged == 10_000 - audit.BURST
-    assert sum(budget.take(101.0) for _ in range(10_000)) == audit.PER_SECOND
-    assert sum(budget.take(1e9) for _ in range(10_000)) == audit.BURST, "no more than that is saved up"
+    budget = core_log.LogBudget(at=100.0)
+    assert sum(budget.take(100.0) for _ in range(10_000)) == core_log.BURST
+    assert budget.suppressed == 10_000 - core_log.BURST
+    assert sum(budget.take(101.0) for _ in range(10_000)) == core_log.PER_SECOND
+    assert sum(budget.take(1e9) for _ in range(10_000)) == core_log.BURST, "no more than that is saved up"
 
 
 # With OpenSSH's clients
@@ -219,7 +228,7 @@ async def test_one_connection_from_its_first_byte_to_its_last(
     (connect,), (auth,), (close,) = (of(logged, event) for event in ("connect", "auth", "close"))
     assert connect == {"source": "127.0.0.1"}
     key = running.people.keys["alice"][0].fingerprint
-    assert auth == {"login": "alice+train", "result": "proven", "user": "alice", "method": "publickey", "key": key}
+    assert auth == {"login": "alice+train", "result": "accepted", "user": "alice", "method": "publickey", "key": key}
     assert of(logged, "exec") == [{"channel": "0", "kind": "exec", "program": "cat"}]
     assert of(logged, "exit") == [{"channel": "0", "by": "job", "status": "3"}]
     assert int(close["up"]) >= 1200
@@ -234,16 +243,16 @@ async def test_who_is_proven_and_cannot_have_what_they_want_has_not_failed(
 ) -> None:
     assert "no job trian; yours: train" in (await alice.ssh("alice+trian@gateway", "true")).err
     await closed(logged, 1)
-    assert [one["result"] for one in of(logged, "auth")] == ["proven"]
+    assert [one["result"] for one in of(logged, "auth")] == ["accepted"]
     assert [one["why"] for one in of(logged, "refused")] == ["no job trian; yours: train"]
-    counted = running.server.meters.text().decode()
+    counted = running.server.counters.text().decode()
     assert 'authentications_total{method="publickey",result="failed"} 0.0' in counted
 
 
 async def test_a_failed_key_and_a_token_that_is_no_line_of_the_log(
     running: Running, mallory: Client, alice: Client, logged: list[dict[str, str]]
 ) -> None:
-    running.people.tokens["right-secret"] = Bearer("alice", everything)
+    running.people.tokens["right-secret"] = TokenOwner("alice", every_server)
     await mallory.ssh("alice+train@gateway", "true")
     for token in ("wrong-secret", "right-secret"):
         await with_token(alice, token, "alice+train", *PASSWORD, "-o", "PubkeyAuthentication=no")
@@ -253,15 +262,15 @@ async def test_a_failed_key_and_a_token_that_is_no_line_of_the_log(
     assert auth[0] == {"login": "alice+train", "result": "failed", "method": "publickey", "key": key, "attempt": "1"}
     assert auth[1] == {"login": "alice+train", "result": "failed", "method": "password", "attempt": "1"}
     assert auth[-1] == {
-        "login": "alice+train", "result": "proven", "user": "alice", "method": "password", "key": "token",
+        "login": "alice+train", "result": "accepted", "user": "alice", "method": "password", "key": "token",
     }  # fmt: skip
     assert "-secret" not in str(logged)
 
 
 async def test_who_is_too_late_leaves_the_sentence_that_the_client_reads(
-    keys: Keys, people: FakePeople, places: FakePlaces, logged: list[dict[str, str]]
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, logged: list[dict[str, str]]
 ) -> None:
-    async with gateway(keys, people, places, limits=Limits(login_seconds=0.3, drain_seconds=0.0)) as running:
+    async with gateway(keys, people, places, limits=GatewayLimits(login_seconds=0.3, drain_seconds=0.0)) as running:
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         await asyncio.wait_for(reader.read(), 10)
         writer.close()
@@ -285,9 +294,9 @@ async def test_a_stop_and_the_end_of_access_are_reasons_at_the_close(
 ) -> None:
     stopped, barred = [await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60") for _ in range(2)]
     await asyncio.gather(seen(stopped, b"ready"), seen(barred, b"ready"))
-    one, _ = running.server.visitors
-    assert one.visit is not None
-    one.visit.end("your access has ended")
+    one, _ = running.server.connections
+    assert one.session is not None
+    one.session.end("your access has ended")
     await closed(logged)
     await running.server.stop()
     await closed(logged, 2)
@@ -300,7 +309,7 @@ async def test_a_job_whose_connection_is_lost_is_a_reason_at_the_close(
 ) -> None:
     process = await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60")
     await seen(process, b"ready")
-    (pod,) = running.server.pods
+    (pod,) = running.server.upstreams
     pod.drop()
     await finish(process)
     await closed(logged)
@@ -342,7 +351,7 @@ async def test_a_hostile_command_and_a_hostile_login_leave_lines_that_are_whole(
     running: Running, alice: Client, logged: list[dict[str, str]]
 ) -> None:
     running.server.log_commands = True
-    command = "echo \x1b[31m '\n' event=auth result=proven \u202e"
+    command = "echo \x1b[31m '\n' event=auth result=accepted \u202e"
     await alice.ssh("alice+train@gateway", command)
     await guesses(running, 'eve" event=x')
     await closed(logged, 2)
@@ -353,7 +362,7 @@ async def test_a_hostile_command_and_a_hostile_login_leave_lines_that_are_whole(
 async def test_a_client_that_asks_without_end_is_cut_short_in_the_log_only(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit.Budget, "take", _only(2))
+    monkeypatch.setattr(core_log.LogBudget, "take", _only(2))
     done = await alice.ssh("alice+train@gateway", "echo in; exit 4")
     assert (done.text, done.status) == ("in\n", 4)
     await closed(logged)
@@ -362,9 +371,9 @@ async def test_a_client_that_asks_without_end_is_cut_short_in_the_log_only(
 
 
 def _only(lines: int) -> object:
-    def take(budget: audit.Budget, _now: float) -> bool:
+    def take(budget: core_log.LogBudget, _now: float) -> bool:
         budget.left = min(budget.left, lines) - 1
-        budget.unlogged += budget.left < 0
+        budget.suppressed += budget.left < 0
         return budget.left >= 0
 
     return take
@@ -383,13 +392,13 @@ def said_by(source: str) -> Iterator[tuple[str, set[str]]]:
                 keywords=keywords,
             ):
                 yield event, {keyword.arg for keyword in keywords if keyword.arg} - {"level", "conn"}
-            case ast.Call(func=ast.Name(id="Event"), args=[ast.Constant(value=str(event)), ast.Dict(keys=keys)]):
+            case ast.Call(func=ast.Name(id="AuditEvent"), args=[ast.Constant(value=str(event)), ast.Dict(keys=keys)]):
                 yield event, {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
 def in_tables(readme: str) -> Mapping[str, str]:
     """What the README's tables of events say of each."""
-    log = readme[readme.index("## The log, for audits") : readme.index("## Recordings")]
+    log = readme[readme.index("## The log, for audits") :].split("\n## ", maxsplit=1)[0]
     rows = [row.strip("|").split(" | ") for row in log.splitlines() if row.startswith("| `")]
     return {event: " ".join(row[1:]) for row in rows for event in re.findall(r"`([a-z]+)`", row[0])}
 

@@ -15,25 +15,28 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import gate
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules, read_networks
-from ssh_gateway.server import Limits
+from ssh_gateway import accept
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_gate import HELD_UP, guesses
 from tests.gateway.test_proxied import LOCAL, header
 
 BALANCER = "127.0.0.9"
-LIMITS = Limits(
+LIMITS = GatewayLimits(
     failure_seconds=0.0,
     drain_seconds=0.0,
-    rules=Rules(penalty_seconds=600.0, connections_per_second=0.0),  # time pays nothing, however slow this machine is
+    rules=PenaltyRules(
+        penalty_seconds=600.0, connections_per_second=0.0
+    ),  # time pays nothing, however slow this machine is
     balancers=read_networks([f"{BALANCER}/32"]),
 )
 
 
 @pytest.fixture
-async def behind(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def behind(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     async with gateway(keys, people, places, limits=LIMITS) as found:
         yield found
 
@@ -72,7 +75,7 @@ async def say_first(running: Running, first: bytes, source: str = BALANCER) -> b
 @pytest.mark.parametrize("source", ["203.0.113.7", "2001:db8:1:2::7"], ids=["of IPv4", "of IPv6"])
 async def test_the_clients_own_address_is_logged_and_pays(  # noqa: PLR0917  (fixtures)
     behind: Running,
-    keys: Keys,
+    keys: GatewayKeys,
     alices_key: asyncssh.SSHKey,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -104,25 +107,25 @@ async def test_a_balancer_that_does_not_say_who_it_is_lets_nobody_in(
     behind: Running, caplog: pytest.LogCaptureFixture, first: bytes, logged: str
 ) -> None:
     heard = await say_first(behind, first)
-    assert heard.startswith(gate.GREETING)
-    assert gate.UNKNOWN.encode() in heard
+    assert heard.startswith(accept.GREETING)
+    assert accept.UNKNOWN.encode() in heard
     assert logged in caplog.text
     assert f"source={BALANCER}" in caplog.text
-    assert not behind.server.visitors
+    assert not behind.server.connections
 
 
 async def test_a_header_that_does_not_come_is_not_waited_for(behind: Running) -> None:
     behind.server._lobby.header_seconds = 0.2
-    assert gate.UNKNOWN.encode() in await say_first(behind, header("203.0.113.7")[:20])
+    assert accept.UNKNOWN.encode() in await say_first(behind, header("203.0.113.7")[:20])
     assert not behind.server._lobby.arriving
 
 
 async def test_who_is_not_listed_cannot_choose_an_address(
-    behind: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    behind: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     heard = await say_first(behind, header("203.0.113.7") + b"SSH-2.0-client\r\n", source="127.0.0.8")
-    assert gate.NOT_LISTED.encode() in heard
+    assert accept.NOT_LISTED.encode() in heard
     assert 'source=127.0.0.8 what=connection why="this gateway takes no PROXY protocol header' in caplog.text
     assert "203.0.113.7" not in caplog.text
     direct = Client(tmp_path / "direct", behind.port, alices_key, keys.host)
@@ -134,30 +137,30 @@ async def test_a_health_check_reads_the_greeting_and_leaves_no_trace(
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     for _ in range(50):
-        assert await say_first(behind, LOCAL) == gate.GREETING
+        assert await say_first(behind, LOCAL) == accept.GREETING
     await until(lambda: not behind.server._lobby.checking)
     assert "event=" not in caplog.text
     assert not behind.server.penalties._sources
 
 
 async def test_a_health_check_reads_the_greeting_while_more_strangers_are_sent_away_than_there_are_words_for(
-    keys: Keys, people: FakePeople, places: FakePlaces, monkeypatch: pytest.MonkeyPatch
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
-    limits = replace(LIMITS, rules=Rules(connections_per_second=0.01))
+    monkeypatch.setattr(accept, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
+    limits = replace(LIMITS, rules=PenaltyRules(connections_per_second=0.01))
     async with gateway(keys, people, places, limits=limits) as running, contextlib.AsyncExitStack() as streets:
         lobby = running.server._lobby
-        while len(lobby.leaving) < gate.MOST_FAREWELLS:
+        while len(lobby.leaving) < accept.MOST_FAREWELLS:
             _, writer = await asyncio.open_connection("127.0.0.1", running.port)
             streets.callback(writer.close)
-        assert await say_first(running, LOCAL) == gate.GREETING
+        assert await say_first(running, LOCAL) == accept.GREETING
 
 
 async def test_health_checks_have_a_bound_of_their_own(behind: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "FAREWELL_SECONDS", 60.0)
-    monkeypatch.setattr(gate, "MOST_CHECKS", 2)
+    monkeypatch.setattr(accept, "FAREWELL_SECONDS", 60.0)
+    monkeypatch.setattr(accept, "MOST_CHECKS", 2)
     async with contextlib.AsyncExitStack() as checks:
-        for answer in (gate.GREETING, gate.GREETING, b""):
+        for answer in (accept.GREETING, accept.GREETING, b""):
             reader, writer = await asyncio.open_connection("127.0.0.1", behind.port, local_addr=(BALANCER, 0))
             checks.callback(writer.close)
             writer.write(LOCAL)
@@ -175,15 +178,15 @@ async def test_a_header_in_pieces_with_the_first_words_behind_it_is_one(behind: 
         await writer.drain()
         await asyncio.sleep(0)
     assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"SSH-2.0-")
-    await until(lambda: len(behind.server.visitors) == 1)
-    assert {visitor._source for visitor in behind.server.visitors} == {"203.0.113.7"}
+    await until(lambda: len(behind.server.connections) == 1)
+    assert {visitor._source for visitor in behind.server.connections} == {"203.0.113.7"}
     writer.close()
 
 
 async def test_connections_that_say_nothing_are_bounded(
-    behind: Running, monkeypatch: pytest.MonkeyPatch, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path
+    behind: Running, monkeypatch: pytest.MonkeyPatch, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gate, "MOST_ARRIVING", 20)
+    monkeypatch.setattr(accept, "MOST_ARRIVING", 20)
     silent = [await asyncio.open_connection("127.0.0.1", behind.port, local_addr=(BALANCER, 0)) for _ in range(25)]
     await until(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in silent) == 5)
     assert len(behind.server._lobby.arriving) == 20

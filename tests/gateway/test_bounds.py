@@ -12,12 +12,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import Keys
-from ssh_gateway.logs import line
-from ssh_gateway.packets import text
-from ssh_gateway.penalties import Rules
-from ssh_gateway.proxy import Relay
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.packets import text
+from ssh_gateway.log import line
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import DISCONNECT, USERAUTH_FAILURE, call, drop
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 
@@ -30,10 +30,10 @@ def resident() -> int:
 
 
 def the_relay(running: Running) -> Relay:
-    (visitor,) = running.server.visitors
-    assert visitor.visit is not None
-    assert visitor.visit._relay is not None
-    return visitor.visit._relay
+    (visitor,) = running.server.connections
+    assert visitor.session is not None
+    assert visitor.session._relay is not None
+    return visitor.session._relay
 
 
 async def downloader(running: Running, key: asyncssh.SSHKey) -> asyncssh.SSHClientConnection:
@@ -104,7 +104,7 @@ async def test_a_job_that_dies_in_the_middle_ends_the_session_with_a_reason(
     ssh = await alice.start("ssh", "alice+train@gateway", "echo begun; sleep 60")
     assert ssh.stdout is not None
     assert await asyncio.wait_for(ssh.stdout.readline(), 15) == b"begun\n"
-    (pod,) = running.server.pods
+    (pod,) = running.server.upstreams
     assert pod._transport is not None
     pod._transport.abort()
     _, err = await asyncio.wait_for(ssh.communicate(), 15)
@@ -118,8 +118,8 @@ async def test_a_client_that_dies_leaves_nothing_behind(alice: Client, running: 
     await asyncio.wait_for(ssh.stdout.readline(), 15)
     ssh.kill()
     await ssh.communicate()
-    await until(lambda: not running.server.visitors and not running.server.pods)
-    assert running.server.doorkeeper.waiting.total() == 0
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    assert running.server.unauthenticated.waiting.total() == 0
 
 
 async def test_the_gateway_says_that_it_stops(alice: Client, running: Running) -> None:
@@ -177,10 +177,16 @@ def auth_lines(caplog: pytest.LogCaptureFixture, result: str) -> int:
 
 @pytest.mark.slow
 async def test_ten_thousand_hostile_login_names_let_nobody_in_and_leave_clean_logs(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+    keys: GatewayKeys,
+    people: FakePeople,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    limits = Limits(attempts=100_000, failure_seconds=0.0, rules=Rules(penalty_seconds=0.0, connections_per_second=0.0))
+    limits = GatewayLimits(
+        attempts=100_000, failure_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0)
+    )
     warm, names = hostile_names(200), [*hostile_names(10_000), *("x" * size for size in (255, 256, 65_536))]
     async with gateway(keys, people, places, limits=limits) as running:
         await answers(running, warm)
@@ -195,7 +201,7 @@ async def test_ten_thousand_hostile_login_names_let_nobody_in_and_leave_clean_lo
     assert [one for one in zip(names, said, strict=True) if one[1] != answer_to(one[0])] == []
     assert auth_lines(caplog, "failed") == sum(answer_to(name) == COMMON for name in (*warm, *names)) > 1_000
     lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
-    assert sum("result=proven" in one for one in lines) == 1
+    assert sum("result=accepted" in one for one in lines) == 1
     assert all(one.isascii() and one.isprintable() and len(one) < 1000 for one in lines)
     assert all(name.isprintable() and "/" not in name and len(name) <= 255 for name in people.asked)
 

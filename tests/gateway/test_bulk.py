@@ -9,8 +9,10 @@ import time
 import asyncssh
 import pytest
 
-from ssh_gateway import buffers, packets, wire
-from ssh_gateway.proxy import Relay
+from ssh_gateway import transport
+from ssh_gateway.core import packets
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport import fastpath
 from tests.gateway.hostile import deaf, drop
 from tests.gateway.peers import DEADLINE, Running, until
 from tests.gateway.test_bounds import the_relay
@@ -60,9 +62,9 @@ async def test_padding_that_cannot_be_ends_the_connection_and_takes_nothing_alon
 ) -> None:
     conn = await connected(running, alices_key, "chacha20-poly1305@openssh.com")
     relay, before = await echoed(conn, running)
-    buffers.shared().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
+    fastpath.shared_buffers().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
     conn._send(sealed(conn, (bytes([padding]) + packets.data(0, b"x" * 10)).ljust(32, b"\0")))
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert relay.bytes_up == before
     await conn.wait_closed()
 
@@ -75,7 +77,7 @@ async def test_a_changed_packet_of_data_ends_the_connection(
     relay, before = await echoed(conn, running)
     packet = sealed(conn, padded(packets.data(0, b"x" * 10)))
     conn._send(packet[:-1] + bytes([packet[-1] ^ 1]))
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert relay.bytes_up == before
     await conn.wait_closed()
 
@@ -106,7 +108,7 @@ async def test_packets_that_come_in_parts_are_put_together(
 ) -> None:
     conn = await connected(running, alices_key, cipher)
     process = await conn.create_process("cat", encoding=None)
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     data = [packets.data(0, os.urandom(length)) for length in (1, 300, 5000, 17)]
     await until(lambda: visitor.leg.lane is not None)
     parts = b"".join(sealed(conn, padded(payload)) for payload in (data[0], KEEPALIVE, *data[1:], KEEPALIVE))
@@ -124,7 +126,7 @@ async def test_packets_of_several_channels_that_are_read_at_once_keep_their_orde
 ) -> None:
     conn = await connected(running, alices_key, cipher)
     cats = [await conn.create_process("cat", encoding=None) for _ in range(3)]
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     await until(lambda: visitor.leg.lane is not None)
     relay = the_relay(running)
     before, said, parts = relay.bytes_up, [b"", b"", b""], []
@@ -146,17 +148,17 @@ async def test_who_does_not_read_what_is_relayed_is_dropped(
     running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads a job for somebody who takes nothing; were it so, it has an end all the same."""
-    monkeypatch.setattr(wire.leg, "MOST_UNSENT", 1024 * KIB)
+    monkeypatch.setattr(transport.connection, "MOST_UNSENT", 1024 * KIB)
     conn = await connected(running, alices_key, cipher)
     await echoed(conn, running)
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     conn._transport.pause_reading()
     sent, content = 0, packets.data(0, bytes(32 * KIB))
     while not visitor.leg.ended:
         visitor.leg.send_payload(content)
         sent += len(content)
         assert sent < 64 * 1024 * KIB
-    await until(lambda: not running.server.visitors and not running.server.pods)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
     drop(conn)
 
 
@@ -177,15 +179,15 @@ class Slow:
 def test_of_whom_what_comes_takes_long_less_is_read_at_once() -> None:
     """Tiny packets, for one: everybody else of the process waits meanwhile."""
     leg = Slow()
-    reader = buffers.Reader(leg)  # type: ignore[arg-type]
+    reader = fastpath.BufferedReader(leg)  # type: ignore[arg-type]
 
-    def read(seconds: float, most: int = buffers.READ) -> int:
+    def read(seconds: float, most: int = fastpath.READ) -> int:
         leg.seconds = seconds
         reader.buffer_updated(min(len(reader.get_buffer(-1)), most))
         return len(reader.get_buffer(-1))
 
-    assert read(0.0) == buffers.READ
-    assert read(0.1) < buffers.READ / 5
+    assert read(0.0) == fastpath.READ
+    assert read(0.1) < fastpath.READ / 5
     assert read(0.1) == 32 * KIB, "not less either"
     assert read(0.0, most=100) == 32 * KIB, "a keystroke says nothing about it"
-    assert read(0.0) == buffers.READ
+    assert read(0.0) == fastpath.READ

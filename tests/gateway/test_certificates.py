@@ -15,19 +15,17 @@ import asyncssh
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ssh_gateway import packets
-from ssh_gateway.access import RegisteredKey
-from ssh_gateway.algorithms import is_strong
-from ssh_gateway.authorities import Authorities
-from ssh_gateway.certificates import Certificate, obstacle
-from ssh_gateway.keys import Keys, KeysUnusable
-from ssh_gateway.penalties import read_networks
-from ssh_gateway.revocations import Revocations
+from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.core import packets
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.certificates import UserCertificate, certificate_refusal
+from ssh_gateway.core.proof import RegisteredKey
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable, is_strong
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_login import DENIED
 
-GOOD = Certificate("alice@office", 7, True, ("alice",), 100.0, 200.0)
-ROWS: dict[str, tuple[Certificate, str, str | None]] = {
+GOOD = UserCertificate("alice@office", 7, True, ("alice",), 100.0, 200.0)
+ROWS: dict[str, tuple[UserCertificate, str, str | None]] = {
     "in its time, for its principal": (GOOD, "alice", None),
     "a principal as people write it": (replace(GOOD, principals=("bob", "Alice")), "alice", None),
     "for somebody else": (GOOD, "bob", "this certificate is for another login name"),
@@ -60,9 +58,9 @@ ROWS: dict[str, tuple[Certificate, str, str | None]] = {
 
 
 @pytest.mark.parametrize(("certificate", "user", "said"), ROWS.values(), ids=ROWS)
-def test_a_certificate_lets_in_or_says_why_not(certificate: Certificate, user: str, said: str | None) -> None:
-    assert obstacle(certificate, user, "192.0.2.1", 150.0) == said
-    assert obstacle(certificate, user, "::ffff:192.0.2.1", 150.0) == said
+def test_a_certificate_lets_in_or_says_why_not(certificate: UserCertificate, user: str, said: str | None) -> None:
+    assert certificate_refusal(certificate, user, "192.0.2.1", 150.0) == said
+    assert certificate_refusal(certificate, user, "::ffff:192.0.2.1", 150.0) == said
 
 
 @pytest.mark.parametrize(
@@ -90,16 +88,18 @@ async def keygen(*arguments: str) -> None:
 
 
 @pytest.fixture
-async def organisation(keys: Keys, people: FakePeople, places: FakePlaces, tmp_path: Path) -> AsyncIterator[Running]:
+async def organisation(
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, tmp_path: Path
+) -> AsyncIterator[Running]:
     """A gateway that trusts the CA in `tmp_path`/ca."""
     await keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "ca"))
     (tmp_path / "trusted").write_text(f"# our CA\n\n{(tmp_path / 'ca.pub').read_text()}")
-    async with gateway(keys, people, places, authorities=Authorities(tmp_path / "trusted")) as found:
+    async with gateway(keys, people, places, authorities=TrustedCas(tmp_path / "trusted")) as found:
         yield found
 
 
 async def holder(
-    running: Running, keys: Keys, directory: Path, *says: str, ca: str = "ca", kind: str = "ed25519"
+    running: Running, keys: GatewayKeys, directory: Path, *says: str, ca: str = "ca", kind: str = "ed25519"
 ) -> Client:
     """The OpenSSH client of somebody with a key that nobody registered, and a certificate for it that ``says`` so."""
     client = Client(directory / "holder", running.port, asyncssh.generate_private_key("ssh-ed25519"), keys.host)
@@ -112,7 +112,7 @@ async def holder(
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 async def test_a_certificate_of_the_organisation_opens_the_job(
-    organisation: Running, keys: Keys, tmp_path: Path, kind: str
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, kind: str
 ) -> None:
     client = await holder(organisation, keys, tmp_path, kind=kind)
     done = await client.ssh("alice+train@gateway", "echo in")
@@ -134,7 +134,7 @@ TOLD = {
 
 @pytest.mark.parametrize(("says", "sentence"), TOLD.values(), ids=TOLD)
 async def test_a_certificate_that_does_not_do_is_told_why(
-    organisation: Running, keys: Keys, tmp_path: Path, says: tuple[str, ...], sentence: str
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, says: tuple[str, ...], sentence: str
 ) -> None:
     client = await holder(organisation, keys, tmp_path, *says)
     done = await client.ssh("alice+train@gateway", "echo in", env={"TZ": "UTC"})
@@ -152,13 +152,13 @@ REFUSED = {
     "another principal": ("-n", "bob"),
     "no principals": ("-O", "clear"),
     "expired": ("-n", "alice", "-V", "20200101:20200102"),
-    "one with a line of its own": ("-n", "bob", "-I", 'x" result=proven\n\u202e'),
+    "one with a line of its own": ("-n", "bob", "-I", 'x" result=accepted\n\u202e'),
 }
 
 
 @pytest.mark.parametrize("says", REFUSED.values(), ids=REFUSED)
 async def test_the_log_names_a_certificate_that_was_refused_and_before_it_its_key_alone(
-    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture, says: tuple[str, ...]
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture, says: tuple[str, ...]
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     client = await holder(organisation, keys, tmp_path, "-z", "17", *says)
@@ -169,18 +169,18 @@ async def test_the_log_names_a_certificate_that_was_refused_and_before_it_its_ke
 
 
 async def test_the_log_names_a_revoked_certificate(
-    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     (tmp_path / "revoked").write_text("serial: 17\n")
-    organisation.server.revocations = Revocations(tmp_path / "revoked")
+    organisation.server.revocations = RevocationList(tmp_path / "revoked")
     client = await holder(organisation, keys, tmp_path, "-z", "17", "-n", "alice")
     assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
     assert failed(caplog)[1] == 'key="certificate 17 badge 7" attempt=2'
 
 
 async def test_of_a_certificate_that_anybody_may_have_made_the_log_has_the_key_and_not_its_words(
-    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     await keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "other"))
@@ -192,7 +192,7 @@ async def test_of_a_certificate_that_anybody_may_have_made_the_log_has_the_key_a
 
 
 async def test_the_log_has_no_line_for_a_question_whether_a_certificate_would_do(
-    organisation: Running, keys: Keys, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """OpenSSH asks before it signs."""
     caplog.set_level(logging.INFO, "ssh_gateway")
@@ -200,7 +200,7 @@ async def test_the_log_has_no_line_for_a_question_whether_a_certificate_would_do
     done = await client.ssh("-v", "alice+train@gateway", "echo in")
     assert (done.text, "Server accepts key" in done.err) == ("in\n", True)
     assert [one for one in caplog.messages if "certificate" in one] == [
-        one for one in caplog.messages if " result=proven " in one
+        one for one in caplog.messages if " result=accepted " in one
     ]
 
 
@@ -213,7 +213,7 @@ SILENT = {
 
 @pytest.mark.parametrize("says", SILENT.values(), ids=SILENT)
 async def test_other_certificates_let_nobody_in(
-    organisation: Running, keys: Keys, tmp_path: Path, says: tuple[str, ...]
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, says: tuple[str, ...]
 ) -> None:
     client = await holder(organisation, keys, tmp_path, *(says or ("-O", "clear")))
     done = await client.ssh("alice+train@gateway", "echo in")
@@ -222,7 +222,7 @@ async def test_other_certificates_let_nobody_in(
 
 
 async def test_another_ca_and_one_that_is_not_trusted_any_more_let_nobody_in(
-    organisation: Running, keys: Keys, tmp_path: Path
+    organisation: Running, keys: GatewayKeys, tmp_path: Path
 ) -> None:
     await keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "other"))
     client = await holder(organisation, keys, tmp_path, ca="other", kind="ed25519")
@@ -238,10 +238,10 @@ async def test_another_ca_and_one_that_is_not_trusted_any_more_let_nobody_in(
 
 
 async def test_a_ca_that_signs_with_sha1_or_a_short_key_is_not_believed(
-    keys: Keys, people: FakePeople, places: FakePlaces, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, tmp_path: Path
 ) -> None:
     await keygen("-t", "rsa", "-b", "3072", "-N", "", "-f", str(tmp_path / "ca"))
-    async with gateway(keys, people, places, authorities=Authorities(tmp_path / "ca.pub")) as running:
+    async with gateway(keys, people, places, authorities=TrustedCas(tmp_path / "ca.pub")) as running:
         client = await holder(running, keys, tmp_path, "-n", "alice", "-t", "rsa-sha2-256")
         assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
         (client.directory / "id").unlink()
@@ -250,7 +250,7 @@ async def test_a_ca_that_signs_with_sha1_or_a_short_key_is_not_believed(
 
 
 async def test_a_forced_command_and_what_is_not_permitted_hold_in_the_job(
-    organisation: Running, keys: Keys, tmp_path: Path
+    organisation: Running, keys: GatewayKeys, tmp_path: Path
 ) -> None:
     client = await holder(organisation, keys, tmp_path, "-n", "alice", "-O", "clear", "-O", "force-command=echo forced")
     done = await client.ssh("alice+train@gateway", "echo in")
@@ -266,9 +266,9 @@ def test_a_file_that_is_none_of_keys_is_a_sentence(tmp_path: Path) -> None:
     for content, why in (("nonsense\n", ""), (short, "too weak for a CA")):
         (tmp_path / "ca").write_text(content)
         with pytest.raises(KeysUnusable, match=f"{tmp_path}/ca: .*{why}.*Gateway.user_ca_file"):
-            Authorities(tmp_path / "ca").load()
+            TrustedCas(tmp_path / "ca").load()
     with pytest.raises(KeysUnusable, match="No such file"):
-        Authorities(tmp_path / "none").load()
+        TrustedCas(tmp_path / "none").load()
 
 
 PRIVATE = "this is a private key: give its public half"
@@ -297,7 +297,7 @@ def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
     numbers = packets.text(b"ssh-rsa") + packets.text(b"\xff") + packets.text(b"\xfe")  # of which each is negative
     content = content.replace("IMPOSSIBLE", base64.b64encode(numbers).decode())
     written = private.partition("\n")[2] if content.startswith("without") else private if is_private else content
-    for path, load in ((tmp_path / "ca", Authorities), (tmp_path / "revoked", Revocations)):
+    for path, load in ((tmp_path / "ca", TrustedCas), (tmp_path / "revoked", RevocationList)):
         path.write_text(f"# ours\n\n{written}\n")
         with pytest.raises(KeysUnusable) as problem:
             load(path).load()
@@ -308,7 +308,7 @@ def test_what_is_no_ca_is_told_by_its_line_and_no_private_key_is_printed(
 @pytest.mark.parametrize("written", ["deadbeefcafe0123", "token: hunter2", "password hunter2"])
 def test_what_may_be_a_secret_is_not_repeated(written: str, tmp_path: Path) -> None:
     """Somebody gave the wrong file."""
-    for load in (Authorities, Revocations):
+    for load in (TrustedCas, RevocationList):
         (tmp_path / "file").write_text(written)
         with pytest.raises(KeysUnusable, match="line 1: this is n") as problem:
             load(tmp_path / "file").load()
@@ -320,7 +320,7 @@ KINDS = {"ed25519": (), "ecdsa": ("-b", "256"), "ecdsa-521": ("-b", "521"), "rsa
 
 @pytest.mark.parametrize(("kind", "length"), KINDS.items(), ids=KINDS)
 async def test_a_registered_key_of_every_kind_opens_the_job(
-    running: Running, keys: Keys, tmp_path: Path, kind: str, length: tuple[str, ...]
+    running: Running, keys: GatewayKeys, tmp_path: Path, kind: str, length: tuple[str, ...]
 ) -> None:
     client = Client(tmp_path / "c", running.port, asyncssh.generate_private_key("ssh-ed25519"), keys.host)
     identity = client.directory / "id"

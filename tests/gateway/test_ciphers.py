@@ -7,13 +7,13 @@ import os
 import pytest
 from asyncssh.encryption import get_encryption, get_encryption_params
 
-from ssh_gateway import algorithms, ciphers
-from ssh_gateway.wire import bulk
+from ssh_gateway.transport import fastpath
+from ssh_gateway.transport import keys as transport_keys
 
 SUITES = [
     (cipher, mac)
-    for cipher in algorithms.ENCRYPTION_ALGS
-    for mac in (algorithms.MAC_ALGS if cipher.endswith("ctr") else [""])
+    for cipher in transport_keys.ENCRYPTION_ALGS
+    for mac in (transport_keys.MAC_ALGS if cipher.endswith("ctr") else [""])
 ]
 PACKETS = [b"\x04" + os.urandom(size - 1) for size in (16, 32, 1024, 32784)]
 
@@ -26,11 +26,11 @@ def theirs(suite: tuple[str, str], keys: bytes) -> object:
 
 
 @pytest.fixture(params=SUITES, ids="-".join)
-def pair(request: pytest.FixtureRequest) -> tuple[object, ciphers.Cipher]:
+def pair(request: pytest.FixtureRequest) -> tuple[object, fastpath.PacketCipher]:
     """asyncssh's cipher and ours of the same keys."""
     keys = os.urandom(192)
-    ours = bulk._own(theirs(request.param, keys))
-    assert isinstance(ours, ciphers.Cipher), "there is one for everything that is offered"
+    ours = fastpath._own(theirs(request.param, keys))
+    assert isinstance(ours, fastpath.PacketCipher), "there is one for everything that is offered"
     return theirs(request.param, keys), ours
 
 
@@ -39,18 +39,18 @@ def sealed_by(cipher: object, seq: int, plain: bytes) -> bytes:
     return bytes(packet + mac)
 
 
-def sealed_by_us(cipher: ciphers.Cipher, seq: int, plain: bytes) -> bytes:
+def sealed_by_us(cipher: fastpath.PacketCipher, seq: int, plain: bytes) -> bytes:
     out = memoryview(bytearray(len(plain) + 200))
     return bytes(out[: cipher.seal(seq, memoryview(plain), len(plain), out, 0)])
 
 
-def test_what_we_seal_is_byte_for_byte_what_asyncssh_would_send(pair: tuple[object, ciphers.Cipher]) -> None:
+def test_what_we_seal_is_byte_for_byte_what_asyncssh_would_send(pair: tuple[object, fastpath.PacketCipher]) -> None:
     peer, ours = pair
     for seq, plain in enumerate(PACKETS, 0xFFFFFFFE - 2):
         assert sealed_by_us(ours, seq, plain) == sealed_by(peer, seq, plain)
 
 
-def test_what_asyncssh_sealed_is_opened_by_either_way_in_turn(pair: tuple[object, ciphers.Cipher]) -> None:
+def test_what_asyncssh_sealed_is_opened_by_either_way_in_turn(pair: tuple[object, fastpath.PacketCipher]) -> None:
     peer, ours = pair
     room = memoryview(bytearray(40000))
     for seq, plain in enumerate(PACKETS * 2):
@@ -66,21 +66,21 @@ def test_what_asyncssh_sealed_is_opened_by_either_way_in_turn(pair: tuple[object
 
 
 @pytest.mark.parametrize("place", [4, 10, -1], ids=["first byte", "inside", "proof"])
-def test_a_changed_packet_is_not_opened(pair: tuple[object, ciphers.Cipher], place: int) -> None:
+def test_a_changed_packet_is_not_opened(pair: tuple[object, fastpath.PacketCipher], place: int) -> None:
     peer, ours = pair
     sealed = bytearray(sealed_by(peer, 7, PACKETS[1]))
     sealed[place] ^= 1
     assert not ours.opens(7, memoryview(sealed), 0, len(PACKETS[1]), memoryview(bytearray(2000)))
 
 
-def test_a_packet_at_another_place_of_the_stream_is_not_opened(pair: tuple[object, ciphers.Cipher]) -> None:
+def test_a_packet_at_another_place_of_the_stream_is_not_opened(pair: tuple[object, fastpath.PacketCipher]) -> None:
     peer, ours = pair
     sealed_by(peer, 1, PACKETS[0])
     second = sealed_by(peer, 2, PACKETS[0])
     assert not ours.opens(1, memoryview(second), 0, len(PACKETS[0]), memoryview(bytearray(2000)))
 
 
-def test_asyncssh_is_told_of_a_wrong_proof(pair: tuple[object, ciphers.Cipher]) -> None:
+def test_asyncssh_is_told_of_a_wrong_proof(pair: tuple[object, fastpath.PacketCipher]) -> None:
     _, ours = pair
     ours.opened = b""
     assert ours.decrypt_packet(1, bytes(16), bytes(16), 4, bytes(ours.tag)) is None
@@ -89,6 +89,6 @@ def test_asyncssh_is_told_of_a_wrong_proof(pair: tuple[object, ciphers.Cipher]) 
 def test_a_cryptography_that_cannot_write_into_buffers_leaves_everything_to_asyncssh(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ciphers, "AVAILABLE", False)
+    monkeypatch.setattr(fastpath, "AVAILABLE", False)
     cipher = theirs(SUITES[0], os.urandom(192))
-    assert bulk._own(cipher) is cipher
+    assert fastpath._own(cipher) is cipher

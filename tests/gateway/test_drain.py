@@ -13,10 +13,10 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import drain
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.session import shutdown
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_faults import lives, transfer, under_way
 from tests.gateway.test_notices import seen
@@ -46,7 +46,7 @@ class Stopping:
 
 @pytest.fixture
 async def stopping(  # noqa: PLR0917  (fixtures)
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
@@ -55,10 +55,10 @@ async def stopping(  # noqa: PLR0917  (fixtures)
 ) -> AsyncIterator[Stopping]:
     """With ten minutes to drain, or what the test's parameter says."""
     seconds = getattr(request, "param", 600.0)
-    limits = Limits(failure_seconds=0.1, drain_seconds=seconds, rules=Rules(penalty_seconds=0.0))
+    limits = GatewayLimits(failure_seconds=0.1, drain_seconds=seconds, rules=PenaltyRules(penalty_seconds=0.0))
     async with gateway(keys, people, places, limits=limits) as running:
         yield Stopping(running, Client(tmp_path / "alice", running.port, alices_key, keys.host))
-        running.server.limits = Limits(drain_seconds=0.0)
+        running.server.limits = GatewayLimits(drain_seconds=0.0)
 
 
 async def test_a_terminal_is_told_works_on_and_is_waited_for(stopping: Stopping) -> None:
@@ -105,26 +105,26 @@ async def test_a_terminal_that_opens_meanwhile_on_an_open_connection_is_told_too
 async def test_who_is_still_there_after_the_deadline_reads_why_it_ends(stopping: Stopping) -> None:
     with_terminal = await stopping.terminal()
     without = await stopping.client.start("ssh", "-N", "alice+train@gateway")
-    visitors = stopping.running.server.visitors
-    await until(lambda: len(visitors) == 2 and all(visitor.visit for visitor in visitors))
+    visitors = stopping.running.server.connections
+    await until(lambda: len(visitors) == 2 and all(visitor.session for visitor in visitors))
     await asyncio.wait_for(stopping.begin(), 30)
     for process in (with_terminal, without):
         done = await finish(process)
         assert done.status == 255
-        assert drain.STOPPING in done.err
+        assert shutdown.STOPPING in done.err
 
 
 @pytest.mark.parametrize("stopping", [0.2], indirect=True, ids=["soon"])
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
 async def test_a_transfer_is_ended_at_the_deadline_with_the_reason_and_at_both_ends(
-    stopping: Stopping, keys: Keys, people: FakePeople, places: FakePlaces, *, up: bool
+    stopping: Stopping, keys: GatewayKeys, people: FakePeople, places: FakePlaces, *, up: bool
 ) -> None:
     ssh = await stopping.client.start("ssh", "alice+train@gateway", transfer(up=up))
     inside, moving = await under_way(ssh, up=up)
     await asyncio.wait_for(stopping.begin(), 30)
     said = await asyncio.wait_for(moving, 30)
     assert await asyncio.wait_for(ssh.wait(), 30) == 255
-    assert drain.STOPPING.encode() in said
+    assert shutdown.STOPPING.encode() in said
     await until(lambda: not lives(inside))
     async with gateway(keys, people, places) as running:
         client = replace(stopping.client, port=running.port)
@@ -138,7 +138,7 @@ async def test_a_second_signal_ends_it_at_once_with_the_same_words(stopping: Sto
     stopping.hurry.set()
     await asyncio.wait_for(stop, 30)
     done = await finish(process)
-    assert (done.status, drain.STOPPING in done.err) == (255, True), done.err
+    assert (done.status, shutdown.STOPPING in done.err) == (255, True), done.err
 
 
 async def test_a_stream_of_a_jump_is_not_opened_any_more(stopping: Stopping, tmp_path: Path) -> None:
@@ -158,6 +158,6 @@ async def test_a_stream_of_a_jump_is_not_opened_any_more(stopping: Stopping, tmp
     [(600.0, "at 12:10 UTC, in 10 minutes"), (30.0, "in less than a minute"), (3600.0, "at 13:00 UTC, in 60 minutes")],
 )
 def test_the_notice_says_when(seconds: float, when: str) -> None:
-    line = drain.farewell(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
+    line = shutdown.shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
     sentence = f"this connection ends {when}. Your job goes on; connect again in a moment."
     assert line.content == f"\r\n*** The SSH gateway is restarting: {sentence} ***\r\n".encode()

@@ -11,7 +11,9 @@ import asyncssh
 import pytest
 from asyncssh.packet import SSHPacket
 
-from ssh_gateway import packets, wire
+from ssh_gateway import transport
+from ssh_gateway.core import packets
+from ssh_gateway.transport import server
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import DEADLINE, Client, Running, finish, until
 
@@ -21,12 +23,12 @@ SECONDS = 0.5
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", SECONDS)
-    monkeypatch.setattr(wire.server, "EXCHANGE_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(transport.server, "EXCHANGE_SECONDS", SECONDS)
+    monkeypatch.setattr(transport.server, "EXCHANGE_LOOK_SECONDS", 0.05)
 
 
-def the_leg(running: Running) -> wire.ServerLeg:
-    (visitor,) = running.server.visitors
+def the_leg(running: Running) -> server.Downstream:
+    (visitor,) = running.server.connections
     return visitor.leg
 
 
@@ -58,7 +60,7 @@ async def test_who_begins_an_exchange_and_leaves_it_reads_why_it_ends(
     await until(lambda: listener.why)
     assert listener.why == "a key exchange was not finished"
     assert (await others).text == "works\n"
-    await until(lambda: not running.server.visitors and not running.server.pods)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
 
 
 async def test_who_goes_on_as_if_it_had_not_begun_reads_so_as_well(
@@ -75,7 +77,7 @@ async def test_who_goes_on_as_if_it_had_not_begun_reads_so_as_well(
         conn.send_packet(packets.GLOBAL_REQUEST, packets.text(b"keepalive@openssh.com") + b"\1")
         await asyncio.sleep(0.02)
     assert listener.why == "a key exchange was not finished"
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert any('why="a key exchange was not finished"' in record.getMessage() for record in caplog.records)
     assert not any(record.exc_info for record in caplog.records)
 
@@ -121,7 +123,9 @@ async def test_a_client_that_is_stopped_may_finish_the_gateways_exchange_an_hour
     running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what it began itself before, and finished, counts no more."""
-    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", DEADLINE)  # a busy machine may need longer for its own ones
+    monkeypatch.setattr(
+        transport.server, "EXCHANGE_SECONDS", DEADLINE
+    )  # a busy machine may need longer for its own ones
     ssh = await alice.start("ssh", "-o", "RekeyLimit=1M", "alice+train@gateway", "head -c 3000000; echo; cat")
     assert ssh.stdin is not None
     assert ssh.stdout is not None
@@ -129,7 +133,7 @@ async def test_a_client_that_is_stopped_may_finish_the_gateways_exchange_an_hour
     assert await asyncio.wait_for(ssh.stdout.readexactly(3_000_001), 20) == bytes(3_000_000) + b"\n"
     leg = the_leg(running)
     await until(lambda: not leg.rekeying)
-    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", SECONDS)
+    monkeypatch.setattr(transport.server, "EXCHANGE_SECONDS", SECONDS)
     ssh.send_signal(signal.SIGSTOP)
     leg._send_kexinit()
     leg._kexinit_sent = True
@@ -160,8 +164,8 @@ async def test_a_client_that_is_stopped_in_the_gateways_exchange_is_waited_for(
 async def test_an_exchange_that_is_flooded_ends_with_words(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire.leg, "MOST_DEFERRED", 100)
-    monkeypatch.setattr(wire.server, "EXCHANGE_SECONDS", 600.0)
+    monkeypatch.setattr(transport.connection, "MOST_DEFERRED", 100)
+    monkeypatch.setattr(transport.server, "EXCHANGE_SECONDS", 600.0)
     listener = Listener()
     conn = await logged_in(running, alices_key, "alice", listener)
     begin_and_leave(conn, monkeypatch)

@@ -13,17 +13,14 @@ import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
-from ssh_gateway import logs, packets
-from ssh_gateway.audit import BURST, Budget
-from ssh_gateway.logs import line, say_failed
-from ssh_gateway.recordings import Recordings
-from ssh_gateway.server import Server
-from ssh_gateway.visit import Visit
-from ssh_gateway.visitor import Visitor
-from ssh_gateway.wire.leg import FAILED, UNREADABLE
+from ssh_gateway import log
+from ssh_gateway.core import packets
+from ssh_gateway.log import BURST, LogBudget, line, say_failed
+from ssh_gateway.session.login import AuthHandler
+from ssh_gateway.session.session import Session
+from ssh_gateway.transport.connection import FAILED, UNREADABLE
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePlaces, Running, until
-from tests.gateway.recorded import Around
 from tests.gateway.test_audit import LINE, logged
 from tests.gateway.test_notices import seen
 
@@ -60,18 +57,18 @@ def lines(logged: list[dict[str, str]], event: str) -> list[dict[str, str]]:
     return [one for one in logged if one["event"] == event]
 
 
-def by_job(_visit: Visit, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
+def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
     return not by_client
 
 
 FAULTS = {
-    "in a login": Fault(FakePlaces, "target", through="_enter"),
-    "in a task of the connection": Fault(Visit, "_resolve", login=("alice@gateway",), through="_connect_default"),
-    "on a client's request": Fault(Visit, "_note"),
-    "on the job's last words": Fault(Visit, "_note", command="exit 3", applies=by_job, through="from_pod"),
-    "on data, which asyncssh does not see": Fault(Visit, "_used", through="take"),
+    "in a login": Fault(FakePlaces, "endpoint", through="_enter"),
+    "in a task of the connection": Fault(Session, "_resolve", login=("alice@gateway",), through="_connect_default"),
+    "on a client's request": Fault(Session, "_note"),
+    "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
+    "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
     "on a stream of ssh -J": Fault(
-        Visit, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
+        Session, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
     ),
 }
 
@@ -110,44 +107,13 @@ async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_
 async def test_what_fails_when_somebody_leaves_is_in_the_log(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Fault(Visitor, "_say_farewell").begin(monkeypatch)
+    Fault(AuthHandler, "_say_farewell").begin(monkeypatch)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     await until(lambda: lines(logged, "failed"))
     (failed,) = lines(logged, "failed")
     assert failed["traceback"].endswith(" broken")
     assert "connection_lost" in failed["traceback"]
     assert (await alice.ssh("alice+train@gateway", "echo still in")).text == "still in\n"
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [Fault(Recordings, "begin", through="_begin"), Fault(Visit, "_terminal", through="_begin")],
-    ids=["the file", "what is known of the terminal"],
-)
-async def test_what_fails_while_a_terminal_waits_for_its_recording_ends_it_with_words_and_counts_nothing(
-    around: Around, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch, fault: Fault
-) -> None:
-    async with around.gateway() as recorded:
-        fault.begin(monkeypatch)
-        done = await recorded.ssh("echo in")
-        assert FAILED in done.err
-        assert b"in" not in done.out
-        (failed,) = lines(logged, "failed")
-        assert fault.through in failed["traceback"]
-        assert recorded.running.server.recorded.inside.total() == 0
-        assert b"in" in (await recorded.ssh("echo in")).out
-        await recorded.written()
-
-
-async def test_what_fails_while_it_is_asked_who_is_recorded_ends_it_with_words(
-    around: Around, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    around.people.recorded = None
-    async with around.gateway() as recorded:
-        Fault(Server, "learn_recorded").begin(monkeypatch)
-        done = await recorded.ssh("echo in")
-        assert FAILED in done.err
-        assert len(lines(logged, "failed")) == 1
 
 
 def kexinit(key_exchange: bytes, host_key: bytes) -> bytes:
@@ -180,7 +146,7 @@ async def test_what_a_client_does_wrong_is_no_error_of_ours(
     async with asyncio.timeout(20):
         assert answer.encode() in await reader.read(-1)
     writer.close()
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     assert lines(logged, "failed") == []
 
@@ -227,7 +193,7 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
 ) -> None:
     caller = await call(running)
     asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
-    (visitor,) = running.server.visitors
+    (visitor,) = running.server.connections
     await until(lambda: visitor._key == alices_key.get_fingerprint())
     asking.cancel()
     assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
@@ -239,11 +205,11 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
 def test_the_log_is_not_filled_by_who_finds_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "_failures", Budget())
+    monkeypatch.setattr(log, "_failures", LogBudget())
     for _ in range(3 * BURST):
         say_failed(raised(KeyError("again")), conn="x")
     assert BURST <= len(caplog.records) < 2 * BURST
-    logs._failures.left = 1.0
+    log._failures.left = 1.0
     say_failed(raised(KeyError("once more")), conn="x")
     left_out = sum(int(said) for text in caplog.messages for said in re.findall(r" unlogged=(\d+) ", text))
     assert len(caplog.records) + left_out == 3 * BURST + 1

@@ -17,12 +17,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import Target
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import JOB, Client, FakePeople, FakePlaces, Running, Sshd, finish, gateway, until
 from tests.gateway.test_bounds import MIB, resident
 from tests.ports import free_port
@@ -79,12 +79,12 @@ class Job(asyncssh.SSHServer):
 
 
 @contextlib.asynccontextmanager
-async def hostile(harm: Callable[[asyncssh.SSHServerConnection], None]) -> AsyncIterator[Target]:
+async def hostile(harm: Callable[[asyncssh.SSHServerConnection], None]) -> AsyncIterator[SshEndpoint]:
     key = asyncssh.generate_private_key("ssh-ed25519")
     server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=lambda: Job(harm))
     host_key = key.export_public_key().decode().strip()
     async with server:
-        yield Target(JOB, "alice", "train", "127.0.0.1", server.get_port(), "person", host_key)
+        yield SshEndpoint(JOB, "alice", "train", "127.0.0.1", server.get_port(), "person", host_key)
 
 
 @pytest.mark.parametrize(("harm", "said"), HARMS.values(), ids=HARMS)
@@ -108,7 +108,7 @@ async def test_a_job_that_means_harm_ends_its_own_session_only(  # noqa: PLR0917
         assert said in done.err
         assert "\x1b" not in done.err
         assert (await finish(other, b"works on\n")).text == "works on\n"
-    await until(lambda: not running.server.visitors and not running.server.pods)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
     lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
     assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
     assert all(record.exc_info is None for record in caplog.records)
@@ -128,9 +128,9 @@ async def silent() -> AsyncIterator[int]:
 
 
 async def test_a_job_that_says_nothing_is_told_in_time(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
-    limits = Limits(connect_seconds=0.5, drain_seconds=0.0)
+    limits = GatewayLimits(connect_seconds=0.5, drain_seconds=0.0)
     async with silent() as port, gateway(keys, people, places, limits=limits) as running:
         places.targets["alice", "train"] = replace(places.targets["alice", "train"], port=port)
         done = await Client(tmp_path / "c", running.port, alices_key, keys.host).ssh("alice+train@gateway", "id")
@@ -139,7 +139,7 @@ async def test_a_job_that_says_nothing_is_told_in_time(
 
 
 @pytest.fixture
-async def own_job(keys: Keys, running: Running, tmp_path: Path) -> AsyncIterator[Sshd]:
+async def own_job(keys: GatewayKeys, running: Running, tmp_path: Path) -> AsyncIterator[Sshd]:
     """An sshd that a test may kill."""
     made = Sshd(tmp_path / "own", keys.user_ca, free_port())
     made.start()
@@ -220,8 +220,8 @@ KILLED = """\
 import asyncio, sys
 from pathlib import Path
 import asyncssh
-from ssh_gateway.directory import Target
-from ssh_gateway.keys import Keys
+from ssh_gateway.backends.directory import Target
+from ssh_gateway.transport.keys import Keys
 from tests.gateway.peers import FakePeople, FakePlaces, gateway
 
 async def main(folder: Path, *target: str) -> None:
@@ -244,7 +244,7 @@ class Killable:
 
 
 @contextlib.asynccontextmanager
-async def killable(keys: Keys, key: asyncssh.SSHKey, sshd: Sshd, folder: Path) -> AsyncIterator[Killable]:
+async def killable(keys: GatewayKeys, key: asyncssh.SSHKey, sshd: Sshd, folder: Path) -> AsyncIterator[Killable]:
     """A gateway as a process that a test may kill."""
     folder.mkdir()
     for name, one in {"host": keys.host, "ca": keys.user_ca, "alice": key}.items():
@@ -265,7 +265,7 @@ async def killable(keys: Keys, key: asyncssh.SSHKey, sshd: Sshd, folder: Path) -
 
 @pytest.mark.slow
 async def test_a_gateway_that_is_killed_ends_what_it_carried_and_the_job_lives_on(
-    keys: Keys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path
 ) -> None:
     async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
         client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
@@ -302,7 +302,7 @@ async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[i
 @pytest.mark.slow
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
 async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
-    keys: Keys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
 ) -> None:
     async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
         client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
@@ -344,22 +344,24 @@ async def heard_by(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.slow
 async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
-    limits = Limits(login_seconds=5.0, waiting=60, waiting_per_source=20, drain_seconds=0.0, rules=Rules(0.0, 0.0))
+    limits = GatewayLimits(
+        login_seconds=5.0, waiting=60, waiting_per_source=20, drain_seconds=0.0, rules=PenaltyRules(0.0, 0.0)
+    )
     async with gateway(keys, people, places, limits=limits) as running:
         before = resident()
         slow = [asyncio.create_task(loris(running.port, "127.0.0.2")) for _ in range(40)]
         await until(lambda: sum(task.done() for task in slow) >= 20)  # over the limit: sent away in words
-        assert len(running.server.visitors) <= 20
+        assert len(running.server.connections) <= 20
         client = Client(tmp_path / "c", running.port, alices_key, keys.host)
         assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
         heard = await asyncio.wait_for(asyncio.gather(*slow), 60)
         assert sum(b"too many logins are going on from your address" in one for one in heard) == 20
         assert sum(b"no login within 5 seconds" in one for one in heard) == 20
-        await until(lambda: not running.server.visitors)
+        await until(lambda: not running.server.connections)
         assert resident() - before < 32 * MIB
-        assert running.server.doorkeeper.waiting.total() == 0
+        assert running.server.unauthenticated.waiting.total() == 0
 
 
 def set_hub(running: Running, *, down: bool) -> None:
@@ -399,7 +401,7 @@ async def test_a_part_that_is_away_is_told_to_who_needs_it_and_ends_no_session(
     *,
     by_token: bool,
 ) -> None:
-    running.people.tokens["secret"] = Bearer("alice", everything)
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     login = (*options, *(["-o", "PubkeyAuthentication=no"] if by_token else []), "alice+train@gateway")
     ssh = await alice.start("ssh", *login, "echo in; read line; echo $line", env=env)
@@ -410,7 +412,7 @@ async def test_a_part_that_is_away_is_told_to_who_needs_it_and_ends_no_session(
     said = {line.strip().rpartition(":7: ")[2] for line in done.err.splitlines() if "answer" in line}
     assert (done.status, done.text) == ((0, "in\n") if told is None else (255, "")), done.err
     assert said == (set() if told is None else {told}), done.err
-    rounds = running.server.rechecks
+    rounds = running.server.revalidator
     assert rounds is not None
     for _ in range(20):
         await rounds.round()

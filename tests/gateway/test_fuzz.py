@@ -12,10 +12,10 @@ from typing import Any
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core import packets
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import drop, logged_in
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import resident
@@ -28,10 +28,10 @@ ROUNDS = [pytest.param(5, id="5 rounds"), pytest.param(300, id="300 rounds", mar
 
 
 @pytest.fixture
-async def running(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def running(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     """A gateway that takes any number of connections from one address: all of ours come from one."""
-    limits = Limits(
-        failure_seconds=0.0, drain_seconds=0.0, rules=Rules(penalty_seconds=0.0, connections_per_second=0.0)
+    limits = GatewayLimits(
+        failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0)
     )
     async with gateway(keys, people, places, limits=limits) as found:
         yield found
@@ -55,8 +55,8 @@ def bounded_and_clean(running: Running, caplog: pytest.LogCaptureFixture) -> Ite
 async def serves_on(running: Running, alice: Client) -> None:
     """Others get in, and nobody is left of those who were there."""
     assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"
-    await until(lambda: not running.server.visitors and not running.server.pods)
-    assert running.server.doorkeeper.waiting.total() == 0
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    assert running.server.unauthenticated.waiting.total() == 0
 
 
 async def raw_nonsense(running: Running, chance: random.Random) -> None:
@@ -104,7 +104,7 @@ async def test_a_packet_larger_than_any_ends_the_connection(running: Running, al
     )  # fmt: skip
     conn.send_packet(94, bytes(2**20))
     await asyncio.wait_for(conn.wait_closed(), 15)
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
 
 
 def mutated(content: bytes, chance: random.Random) -> bytes:

@@ -11,12 +11,13 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import gate
-from ssh_gateway.access import Bearer, everything
+from ssh_gateway import accept
 from ssh_gateway.app import Gateway
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import FREE_OF_A_NAME, Rules, read_networks
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import FREE_OF_A_NAME, PenaltyRules
+from ssh_gateway.core.addresses import read_networks
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.hostile import DENIED, call
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_bounds import MIB, resident
@@ -26,15 +27,17 @@ HELD_UP = "too many failed or unfinished logins from your address: try again in 
 
 
 @pytest.fixture
-async def strict(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def strict(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
     # Time pays nothing meanwhile, however slow this machine is.
-    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2, rules=Rules(penalty_seconds=600.0))
+    limits = GatewayLimits(
+        failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2, rules=PenaltyRules(penalty_seconds=600.0)
+    )
     async with gateway(keys, people, places, limits=limits) as found:
         yield found
 
 
 @pytest.fixture
-def person(strict: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
+def person(strict: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Client:
     return Client(tmp_path / "person", strict.port, alices_key, keys.host)
 
 
@@ -74,11 +77,11 @@ async def test_empty_answers_are_no_guesses_and_have_an_end(strict: Running, per
 
 
 async def test_an_empty_answer_that_is_given_up_pays_for_no_other(
-    keys: Keys, people: FakePeople, places: FakePlaces, caplog: pytest.LogCaptureFixture
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     stranger = asyncssh.generate_private_key("ssh-ed25519")
-    async with gateway(keys, people, places, limits=Limits(failure_seconds=60.0, drain_seconds=0.0)) as running:
+    async with gateway(keys, people, places, limits=GatewayLimits(failure_seconds=60.0, drain_seconds=0.0)) as running:
         caller = await call(running)
         for _ in range(3):
             caller.with_nothing(b"alice+train")
@@ -116,7 +119,7 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
     strict: Running, person: Client
 ) -> None:
     """Each connection would guess once more, were it not told to wait."""
-    strict.people.tokens["right"] = Bearer("alice", everything)
+    strict.people.tokens["right"] = TokenOwner("alice", every_server)
     assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"  # she is known from here
     before, most_at_once, sent_away = resident(), asyncio.Semaphore(64), 0
 
@@ -147,12 +150,12 @@ async def test_beside_thirteen_thousand_guesses_from_ten_addresses_others_come_i
 
 
 async def test_a_name_is_held_up_for_tokens_from_shared_addresses_whoever_came_in_there_and_never_for_keys(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
-    people.tokens["right"] = Bearer("alice", everything)
+    people.tokens["right"] = TokenOwner("alice", every_server)
     # Time pays nothing meanwhile, however slow this machine is.
-    rules = Rules(penalty_seconds=600.0, shared=read_networks(["127.0.0.0/8"]))
-    async with gateway(keys, people, places, limits=Limits(failure_seconds=0.0, rules=rules)) as running:
+    rules = PenaltyRules(penalty_seconds=600.0, shared=read_networks(["127.0.0.0/8"]))
+    async with gateway(keys, people, places, limits=GatewayLimits(failure_seconds=0.0, rules=rules)) as running:
         client = Client(tmp_path / "c", running.port, alices_key, keys.host)
         for _ in range(2):
             for _ in range(10):
@@ -165,15 +168,15 @@ async def test_a_name_is_held_up_for_tokens_from_shared_addresses_whoever_came_i
 
 
 async def test_a_right_token_gets_in_from_a_shared_address_soon_after_the_guesses_end(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
-    people.tokens["right"] = Bearer("alice", everything)
-    rules = Rules(penalty_seconds=1.0, shared=read_networks(["127.0.0.0/8"]))
-    async with gateway(keys, people, places, limits=Limits(failure_seconds=0.0, rules=rules)) as running:
+    people.tokens["right"] = TokenOwner("alice", every_server)
+    rules = PenaltyRules(penalty_seconds=1.0, shared=read_networks(["127.0.0.0/8"]))
+    async with gateway(keys, people, places, limits=GatewayLimits(failure_seconds=0.0, rules=rules)) as running:
         client = Client(tmp_path / "c", running.port, alices_key, keys.host)
         await asyncio.gather(*(guesses(running, "alice+train") for _ in range(40)))
-        now, names = running.server.now, running.server.penalties.tables()["names"]
-        await until(lambda: names.owed("alice", now()) <= FREE_OF_A_NAME, seconds=2.0)
+        now, penalties = running.server.now, running.server.penalties
+        await until(lambda: penalties.token_refusal("127.0.0.1", "alice", now()) is None, seconds=5.0)
         status, out, err = await with_token(client, "right", "alice+train", *PASSWORD)
         assert (status, out) == (0, "in\n"), err
 
@@ -187,7 +190,7 @@ async def test_a_person_with_too_many_connections_reads_so_and_others_come_in(st
     assert (done.status, done.out) == (255, b"")
     assert "you have 2 connections already: close some of them" in done.err
     open_[0].kill()
-    await until(lambda: strict.server.crowd.inside["alice"] < 2)
+    await until(lambda: strict.server.session_limit.inside["alice"] < 2)
     assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
     open_[1].kill()
     for process in open_:
@@ -195,7 +198,7 @@ async def test_a_person_with_too_many_connections_reads_so_and_others_come_in(st
 
 
 async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one_line(  # noqa: PLR0917  (fixtures)
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
@@ -203,13 +206,13 @@ async def test_a_flood_of_connections_is_sent_away_in_words_costs_little_and_one
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    limits = Limits(drain_seconds=0.0, rules=Rules(connections_per_second=0.01))
+    limits = GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(connections_per_second=0.01))
     async with gateway(keys, people, places, limits=limits) as running:
         person = Client(tmp_path / "c", running.port, alices_key, keys.host)
         assert (await person.ssh("alice+train@gateway", "echo in")).text == "in\n"
         before = resident()
         words = await asyncio.gather(*(knock(running.port) for _ in range(600)))
-        assert sum(b"too many connections from your address" in one for one in words) >= gate.MOST_FAREWELLS
+        assert sum(b"too many connections from your address" in one for one in words) >= accept.MOST_FAREWELLS
         await until(lambda: not running.server._lobby.leaving)
         assert resident() - before < 32 * MIB
         done = await person.ssh("alice+train@gateway", "echo in")

@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import Keys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.clients.ways import DEBIAN, LIBRARIES
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
 from tests.gateway.test_balancer import BALANCER, LIMITS
@@ -68,7 +68,7 @@ async def _greeted(port: int) -> bool:
 
 
 async def test_the_log_and_the_penalties_are_of_the_client_and_its_checks_leave_no_trace(  # noqa: PLR0917  (fixtures)
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,

@@ -7,11 +7,11 @@ import asyncio
 import aiohttp
 import pytest
 
-from ssh_gateway.health import OK, STOPPING, Answer, Health
+from ssh_gateway.metrics import OK, STOPPING, HealthAnswer, HealthServer
 
 
 async def test_any_request_is_answered_with_200() -> None:
-    server = await Health().serve("127.0.0.1", 0)
+    server = await HealthServer().serve("127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
         assert (answer.status, await answer.text()) == (200, "ok\n")
@@ -19,7 +19,7 @@ async def test_any_request_is_answered_with_200() -> None:
 
 async def test_one_that_stops_is_alive_and_not_ready() -> None:
     ready = [True]
-    server = await Health(ready=lambda: ready[0]).serve("127.0.0.1", 0)
+    server = await HealthServer(ready=lambda: ready[0]).serve("127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     async with server, aiohttp.ClientSession() as session:
         for expected in (200, 503):
@@ -42,12 +42,12 @@ async def test_one_that_stops_is_alive_and_not_ready() -> None:
     ],
     ids=["readiness", "with a query", "another address", "in a header", "nothing", "nonsense"],
 )
-async def test_only_its_own_address_is_readiness(request_: bytes, answer: Answer) -> None:
-    assert await Health(ready=lambda: False).answer(request_) is answer
+async def test_only_its_own_address_is_readiness(request_: bytes, answer: HealthAnswer) -> None:
+    assert await HealthServer(ready=lambda: False).answer(request_) is answer
 
 
 async def test_who_says_nothing_or_nonsense_keeps_nobody_from_being_answered() -> None:
-    server = await Health().serve("127.0.0.1", 0)
+    server = await HealthServer().serve("127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
     async with server, aiohttp.ClientSession() as session:
         _, silent = await asyncio.open_connection(host, port)

@@ -10,18 +10,18 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import listening
-from ssh_gateway.health import Health
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.metrics import HealthServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport import sockets
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway
 from tests.gateway.test_gate import HELD_UP, guesses
 from tests.ports import free_port
 
 
 async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917  (fixtures)
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
@@ -30,8 +30,8 @@ async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917 
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     # Time pays nothing meanwhile, however slow this machine is.
-    rules = Rules(penalty_seconds=600.0, connections_per_second=0.0)
-    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
+    rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
     async with gateway(keys, people, places, limits=limits, ip="::") as running:
         client = Client(tmp_path / "client", running.port, alices_key, keys.host)
         assert (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).text == "six\n"
@@ -47,7 +47,7 @@ async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917 
 
 
 async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     alices_key: asyncssh.SSHKey,
     tmp_path: Path,
@@ -77,13 +77,13 @@ async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
     [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
 )
 def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
-    with listening.listen(ip, 0) as found:
-        host, port = listening.written(found)
+    with sockets.listen(ip, 0) as found:
+        host, port = sockets.written(found)
         assert (host, port) == (written, found.getsockname()[1])
 
 
 async def test_the_probes_are_answered_over_both() -> None:
-    async with await Health().serve("::", 0) as server:
+    async with await HealthServer().serve("::", 0) as server:
         port = server.sockets[0].getsockname()[1]
         for host in ("127.0.0.1", "::1"):
             reader, writer = await asyncio.open_connection(host, port)

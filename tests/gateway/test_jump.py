@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from ssh_gateway.access import Bearer, everything
+from ssh_gateway.core.proof import TokenOwner, every_server
 from tests.gateway.peers import Client, Running, Sshd
 
 
@@ -69,7 +69,7 @@ async def test_the_gateways_port_given_for_a_job_is_told(alice: Client, running:
 
 async def test_the_credential_on_the_inside_must_be_the_same_persons(running: Running, mallory: Client) -> None:
     """Alice's token on the outside, mallory's key on the inside; mallory has a job of the same name."""
-    running.people.tokens["alices"] = Bearer("alice", everything)
+    running.people.tokens["alices"] = TokenOwner("alice", every_server)
     running.places.targets["mallory", "train"] = running.places.targets["alice", "train"]
     env, options = mallory.with_token("alices")
     proxy = (

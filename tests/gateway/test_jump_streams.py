@@ -14,23 +14,25 @@ from contextlib import asynccontextmanager
 import asyncssh
 import pytest
 
-from ssh_gateway import buffers, wire
-from ssh_gateway.wire.streams import SHORTEST, Stream
+from ssh_gateway import transport
+from ssh_gateway.transport import fastpath
+from ssh_gateway.transport import server as transport_server
+from ssh_gateway.transport.streams import SHORTEST, JumpChannel
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import Client, Running, finish, until
 
 MANY = 14  # with a window of 2 MiB each, far more than one connection may leave unsent
 MIB = 2**20
 # What waits in the gateway for them and for their connection: the buffer of each, and what was read at once.
-MOST = (MANY + 1) * (wire.leg.WRITE_BUFFER + buffers.READ)
+MOST = (MANY + 1) * (transport.connection.WRITE_BUFFER + fastpath.READ)
 
 
-def outer(running: Running) -> wire.ServerLeg:
-    (leg,) = {one.leg for one in running.server.visitors if one._jump is None}
+def outer(running: Running) -> transport_server.Downstream:
+    (leg,) = {one.leg for one in running.server.connections if one._jump is None}
     return leg
 
 
-def unsent(leg: wire.ServerLeg) -> int:
+def unsent(leg: transport_server.Downstream) -> int:
     """Bytes that wait in the gateway for one connection, those of its streams included."""
     assert leg._transport is not None
     deferred = sum(len(part) for _, parts in leg._deferred_packets for part in parts)
@@ -39,7 +41,7 @@ def unsent(leg: wire.ServerLeg) -> int:
 
 
 def down(running: Running) -> int:
-    return sum(one.visit.bytes_down for one in running.server.visitors if one.visit)
+    return sum(one.session.bytes_down for one in running.server.connections if one.session)
 
 
 async def stands_still(running: Running) -> int:
@@ -104,7 +106,7 @@ async def downloads(running: Running, key: asyncssh.SSHKey) -> AsyncIterator[Dow
             task.cancel()
         await asyncio.gather(*found.done, return_exceptions=True)
         drop(found.conn)
-        await until(lambda: not running.server.visitors and not running.server.pods)
+        await until(lambda: not running.server.connections and not running.server.upstreams)
 
 
 async def test_a_client_that_stops_reading_many_streams_costs_little_and_loses_none(
@@ -114,7 +116,7 @@ async def test_a_client_that_stops_reading_many_streams_costs_little_and_loses_n
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, MANY, "head -c 4000000 /dev/zero")
         found.start()
-        assert wire.leg.WRITE_BUFFER < await stands_still(running) < MOST
+        assert transport.connection.WRITE_BUFFER < await stands_still(running) < MOST
         assert (await mallory.ssh("mallory+train@gateway", "echo works")).text == "works\n"
         assert found.listener.why == ""
         found.read(True)
@@ -132,7 +134,7 @@ async def test_new_keys_of_the_connection_wait_for_no_more_than_its_streams_hold
         found.start()
         leg._send_kexinit()
         leg._kexinit_sent = True
-        assert wire.leg.WRITE_BUFFER < await stands_still(running) < MOST
+        assert transport.connection.WRITE_BUFFER < await stands_still(running) < MOST
         assert sum(len(part) for _, parts in leg._deferred_packets for part in parts) < MIB
         found.read(True)
         got = await asyncio.wait_for(asyncio.gather(*found.done), 30)
@@ -144,15 +146,15 @@ async def test_a_stream_that_was_left_keeps_nothing_for_a_client_that_reads_noth
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who opens one after the other, and leaves each with what waits on it, has the gateway keep all of that."""
-    monkeypatch.setattr(wire.leg, "STREAM_FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(transport.connection, "STREAM_FAREWELL_SECONDS", 0.1)
     async with downloads(running, alices_key) as found:
         await found.begin(alices_key, 4, "cat /dev/zero")
         leg = outer(running)
         found.start()
         await stands_still(running)
-        streams = [one for one in leg._channels.values() if isinstance(one, Stream)]
+        streams = [one for one in leg._channels.values() if isinstance(one, JumpChannel)]
         assert any(one.get_write_buffer_size() for one in streams)
-        for one in running.server.visitors:
+        for one in running.server.connections:
             if one._jump is not None:
                 one.leg.end(asyncssh.DISC_BY_APPLICATION, "left")
         await until(lambda: not any(one.get_write_buffer_size() for one in streams))
@@ -256,4 +258,4 @@ async def test_a_stream_of_tiny_packets_is_refused_and_logged(
     reader, _ = await conn.open_connection("train", 22, max_pktsize=SHORTEST)
     assert await reader.read(4) == b"SSH-"
     drop(conn)
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)

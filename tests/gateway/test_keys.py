@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ssh_gateway.keys import Keys, KeysUnusable, load_or_make
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable, load_or_make
 
 FILES = ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "user_ca", "user_ca.pub"]
 
@@ -29,7 +29,7 @@ def test_nobody_else_can_read_them(tmp_path: Path) -> None:
 
 
 def test_of_many_who_start_at_once_all_use_the_same(tmp_path: Path) -> None:
-    found: list[Keys] = []
+    found: list[GatewayKeys] = []
     threads = [threading.Thread(target=lambda: found.append(load_or_make(tmp_path))) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -12,11 +12,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.keys import Keys
-from ssh_gateway.routing import Candidate, Condition
-from ssh_gateway.server import Limits
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
 from tests.ports import free_port
 
@@ -32,7 +32,7 @@ async def with_token(client: Client, token: str, login: str, *options: str) -> t
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
 async def test_a_token_of_the_hub_opens_its_owners_job(running: Running, mallory: Client, method: str) -> None:
-    running.people.tokens["secret"] = Bearer("alice", everything)
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
     options = ("-o", f"PreferredAuthentications={method}")
     status, out, err = await with_token(mallory, "secret", "alice+train", *options)
     assert (status, out) == (0, "in\n"), err
@@ -42,17 +42,17 @@ async def test_no_secret_is_logged_right_or_wrong(
     running: Running, mallory: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    running.people.tokens["right-secret"] = Bearer("alice", everything)
+    running.people.tokens["right-secret"] = TokenOwner("alice", every_server)
     for token in ("right-secret", "wrong-secret"):
         await with_token(mallory, token, "alice+train", *PASSWORD)
     lines = [record.getMessage() for record in caplog.records]
-    assert any("result=proven user=alice method=password key=token" in text for text in lines)
+    assert any("result=accepted user=alice method=password key=token" in text for text in lines)
     assert any("login=alice+train result=failed" in text for text in lines)
     assert not any("secret" in text for text in lines)
 
 
 async def test_a_token_that_may_not_enter_this_server_is_told_so(running: Running, mallory: Client) -> None:
-    running.people.tokens["narrow"] = Bearer("alice", lambda server: server == "eval")
+    running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server == "eval")
     status, out, err = await with_token(mallory, "narrow", "alice+train", *PASSWORD)
     assert (status, out) == (255, "")
     assert "this token may not open train" in err
@@ -62,11 +62,11 @@ async def test_a_token_is_told_of_no_job_that_it_may_not_open(
     running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
 ) -> None:
     places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
-    running.people.tokens["narrow"] = Bearer("alice", lambda server: server != "eval")
+    running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server != "eval")
     _, _, err = await with_token(mallory, "narrow", "alice+trian", *PASSWORD)
     assert "no job trian; yours: train" in err
     assert "eval" not in err
-    running.people.tokens["none"] = Bearer("alice", lambda _: False)
+    running.people.tokens["none"] = TokenOwner("alice", lambda _: False)
     for server in ("train", "trian"):
         _, _, err = await with_token(mallory, "none", f"alice+{server}", *PASSWORD)
         assert f"this token may not open {server}" in err
@@ -113,8 +113,8 @@ async def test_asking_whether_a_key_would_do_starts_nothing(running: Running, al
 
 
 async def test_wrong_people_all_get_the_same_answer(running: Running, mallory: Client) -> None:
-    running.people.tokens["mallorys"] = Bearer("mallory", everything)
-    running.people.tokens["service"] = Bearer("alice", everything, person=False)
+    running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
+    running.people.tokens["service"] = TokenOwner("alice", every_server, person=False)
     answers = {
         "somebody else's key for a job": await mallory.ssh("alice+train@gateway", "id"),
         "somebody else's key for a job that is not there": await mallory.ssh("alice+nothing@gateway", "id"),
@@ -159,7 +159,7 @@ async def guess(running: Running, user: str, token: str) -> float:
 
 
 async def test_wrong_credentials_are_answered_in_the_same_time(running: Running) -> None:
-    running.people.tokens["mallorys"] = Bearer("mallory", everything)
+    running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
     cases = [("alice+train", "wrong"), ("alice+train", "mallorys"), ("ghost+train", "wrong"), ("a/b", "wrong")]
     times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     fastest: list[float] = []
@@ -258,7 +258,7 @@ async def test_a_default_server_that_does_not_run_is_told_to_the_shell(alice: Cl
 
 
 async def test_a_job_that_is_starting_is_told(alice: Client, running: Running) -> None:
-    running.places.others["alice"] = [Candidate("eval", Condition.STARTING)]
+    running.places.others["alice"] = [JobEndpoint("eval", JobCondition.STARTING)]
     done = await alice.ssh("alice+eval@gateway", "id")
     assert "eval is starting: try again in a moment" in done.err
 
@@ -306,15 +306,15 @@ async def test_a_certificate_for_another_job_does_not_open_this_one(
 
 
 @pytest.fixture
-async def impatient(keys: Keys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
-    limits = Limits(login_seconds=1.0, connect_seconds=0.3, waiting_per_source=3, drain_seconds=0.0)
+async def impatient(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    limits = GatewayLimits(login_seconds=1.0, connect_seconds=0.3, waiting_per_source=3, drain_seconds=0.0)
     async with gateway(keys, people, places, limits=limits) as found:
         yield found
 
 
 async def test_a_job_that_does_not_answer_is_told_in_time(  # noqa: PLR0917  (fixtures)
     impatient: Running,
-    keys: Keys,
+    keys: GatewayKeys,
     alices_key: asyncssh.SSHKey,
     tmp_path: Path,
     sshd: Sshd,
@@ -340,7 +340,7 @@ async def test_a_client_that_never_logs_in_is_sent_away_with_a_reason(impatient:
 
 
 async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_door_opens_again(
-    impatient: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path
+    impatient: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", impatient.port) for _ in range(3)]
     client = Client(tmp_path / "c", impatient.port, alices_key, keys.host)
@@ -348,6 +348,6 @@ async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_
     assert "too many logins are going on from your address" in done.err
     for _, writer in idle:
         writer.close()
-    await until(lambda: not impatient.server.visitors)
+    await until(lambda: not impatient.server.connections)
     done = await client.ssh("alice+train@gateway", "echo in")
     assert done.text == "in\n", done.err

@@ -13,12 +13,11 @@ import pytest
 import requests
 
 from dlspawner.looplag import watch_loop
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.health import Health
-from ssh_gateway.keys import Keys
-from ssh_gateway.meters import Inside, Meters, OfWorkers
-from ssh_gateway.penalties import Rules
-from ssh_gateway.server import Limits
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.metrics import GatewayMetrics, GatewayState, HealthServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.metrics import program, prometheus
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_gate import guesses, knock
@@ -28,7 +27,7 @@ MIB = 2**20
 
 
 def value(running: Running, name: str, **labels: str) -> float | None:
-    found: float | None = running.server.meters.registry.get_sample_value(f"dlspawner_gateway_{name}", labels)
+    found: float | None = running.server.counters.registry.get_sample_value(f"dlspawner_gateway_{name}", labels)
     return found
 
 
@@ -54,9 +53,9 @@ async def test_connections_sessions_and_bytes_both_ways(running: Running, alice:
 
 
 async def test_credentials_by_method_and_result(
-    running: Running, alice: Client, mallory: Client, keys: Keys, tmp_path: Path
+    running: Running, alice: Client, mallory: Client, keys: GatewayKeys, tmp_path: Path
 ) -> None:
-    running.people.tokens["right"] = Bearer("alice", everything)
+    running.people.tokens["right"] = TokenOwner("alice", every_server)
     assert (await alice.ssh("alice+train@gateway", "true")).status == 0
     assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
     await guesses(running, "alice+train")
@@ -74,9 +73,9 @@ async def test_credentials_by_method_and_result(
     assert judged("keyboard-interactive", "failed") == 0, "what may come one day is 0 until then"
 
 
-async def test_what_is_refused_and_who_owes(keys: Keys, people: FakePeople, places: FakePlaces) -> None:
+async def test_what_is_refused_and_who_owes(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> None:
     # Time pays nothing meanwhile, however slow this machine is.
-    limits = Limits(failure_seconds=0.0, drain_seconds=0.0, rules=Rules(penalty_seconds=600.0))
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
     async with gateway(keys, people, places, limits=limits) as running:
         for name in ("alice+train", "bob+train"):
             await guesses(running, name)
@@ -98,37 +97,23 @@ async def test_a_job_that_is_not_there_and_a_forbidden_request_are_refusals(runn
 
 @pytest.mark.parametrize("method", ["publickey", "none", "../../etc", "gssapi-with-mic" * 1000])
 def test_the_labels_are_few_whatever_clients_say(method: str) -> None:
-    meters = Meters()
+    meters = GatewayMetrics()
     before = meters.text().count(b"\n")
     meters.judged(method, proven=False)
     assert meters.text().count(b"\n") - before <= 0
 
 
 def test_promtool_finds_nothing_to_say() -> None:
-    text = Meters(lambda: Inside(at_door=1, proven=2, sessions=1, up=3, down=4, stopping=True)).text()
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-
-def test_those_of_workers_have_their_number_and_are_not_added_up() -> None:
-    busy, idle = Meters(lambda: Inside(sessions=2)), Meters()
-    busy.refused("login")
-    text = OfWorkers().text({1: busy.text().decode(), 2: idle.text().decode()})
-    lines = text.decode().splitlines()
-    assert 'dlspawner_gateway_sessions{worker="1"} 2.0' in lines
-    assert 'dlspawner_gateway_sessions{worker="2"} 0.0' in lines
-    assert 'dlspawner_gateway_refusals_total{what="login",worker="1"} 1.0' in lines
-    assert 'dlspawner_gateway_refusals_total{what="login",worker="2"} 0.0' in lines
-    assert 'dlspawner_gateway_loop_lag_seconds_bucket{le="+Inf",worker="2"} 0.0' in lines
-    assert "dlspawner_gateway_workers 2.0" in lines
-    assert not [line for line in lines if line.startswith("process_") and "worker=" not in line]
+    text = GatewayMetrics(
+        lambda: GatewayState(unauthenticated=1, authenticated=2, sessions=1, up=3, down=4, stopping=True)
+    ).text()
     done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_every_metric_is_in_the_readme() -> None:
     readme = (Path(__file__).parents[2] / "ssh_gateway" / "README.md").read_text(encoding="utf-8")
-    text = OfWorkers().text({1: Meters().text().decode()}).decode()
+    text = GatewayMetrics().text().decode()
     names = set(re.findall(r"^# TYPE (dlspawner_\w+) ", text, re.M))
     names -= {name for name in names if name.endswith("_created")}
     assert names
@@ -138,9 +123,9 @@ def test_every_metric_is_in_the_readme() -> None:
 async def test_a_real_prometheus_scrapes_it_while_somebody_works(
     running: Running, alices_key: asyncssh.SSHKey, alice: Client, tmp_path: Path
 ) -> None:
-    meters = running.server.meters
+    meters = running.server.counters
     watching = asyncio.create_task(watch_loop(meters.loop_lag.observe))
-    answering = await Health(metrics=running.server.metrics).serve("127.0.0.1", 0)
+    answering = await HealthServer(metrics=running.server.metrics).serve("127.0.0.1", 0)
     port = answering.sockets[0].getsockname()[1]
     process = await alice.start("ssh", "alice+train@gateway", "read x")
     async with answering, contextlib.AsyncExitStack() as stack:

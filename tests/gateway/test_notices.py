@@ -18,15 +18,15 @@ import pytest
 from dlspawner.clients.hub import HubClient
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
-from ssh_gateway.directory import HubAndManager, Notice, NoticeList, Unavailable, read_notice
-from ssh_gateway.keys import Keys
-from ssh_gateway.notices import LONGEST_LINE, Notices, line
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
+from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.noticing import job_of, offices, serving
 from tests.edges.test_manager.world import World
 from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, until
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
-STOP = Notice("1", "alice", "train", "Team vision needs its GPUs: this job will be stopped {when}.")
+STOP = JobNotice("1", "alice", "train", "Team vision needs its GPUs: this job will be stopped {when}.")
 MIB = 2**20
 
 
@@ -34,19 +34,19 @@ MIB = 2**20
 class Scripted:
     """A Manager that has the lists which it is given."""
 
-    lists: asyncio.Queue[NoticeList | Unavailable] = field(default_factory=asyncio.Queue)
+    lists: asyncio.Queue[JobNotices | BackendUnavailable] = field(default_factory=asyncio.Queue)
     asked: list[str] = field(default_factory=list)
 
-    async def open_notices(self, version: str, seconds: float) -> NoticeList:
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
         self.asked.append(version)
         found = await self.lists.get()
-        if isinstance(found, Unavailable):
+        if isinstance(found, BackendUnavailable):
             raise found
         return found
 
 
 @contextlib.asynccontextmanager
-async def following(notices: Notices) -> AsyncIterator[None]:
+async def following(notices: NoticeFollower) -> AsyncIterator[None]:
     task = asyncio.create_task(notices.run())
     try:
         yield
@@ -64,17 +64,17 @@ class Telling:
     manager: Scripted
     version: int = 0
 
-    def say(self, *notices: Notice) -> None:
+    def say(self, *notices: JobNotice) -> None:
         self.version += 1
-        self.manager.lists.put_nowait(NoticeList(str(self.version), notices))
+        self.manager.lists.put_nowait(JobNotices(str(self.version), notices))
 
 
 @pytest.fixture
 async def telling(
-    keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Telling]:
     manager = Scripted()
-    notices = Notices(manager, lambda: NOW)
+    notices = NoticeFollower(manager, lambda: NOW)
     async with gateway(keys, people, places, notices=notices) as running, following(notices):
         yield Telling(Client(tmp_path / "alice", running.port, alices_key, keys.host), manager)
 
@@ -92,13 +92,13 @@ async def seen(process: asyncio.subprocess.Process, text: bytes) -> bytes:
 
 
 async def test_a_terminal_shows_what_is_open_and_what_comes_later(telling: Telling) -> None:
-    telling.say(replace(STOP, until=NOW + timedelta(minutes=5)), Notice("9", "alice", "other", "not here"))
+    telling.say(replace(STOP, until=NOW + timedelta(minutes=5)), JobNotice("9", "alice", "other", "not here"))
     await until(lambda: len(telling.manager.asked) == 2)
     process = await telling.client.start("ssh", "-tt", "alice+train@gateway", "echo ready; read x; echo over")
     shown = await seen(process, b"ready")
     stop = b"\r\n*** Team vision needs its GPUs: this job will be stopped at 12:05 UTC, in 5 minutes. ***\r\n"
     assert stop in shown
-    telling.say(STOP, Notice("2", "alice", "train", "Never mind: this job goes on."))
+    telling.say(STOP, JobNotice("2", "alice", "train", "Never mind: this job goes on."))
     shown += await seen(process, b"\r\n*** Never mind: this job goes on. ***\r\n")
     done = await finish(process, b"x\n")
     assert b"over" in done.out
@@ -152,7 +152,7 @@ async def test_lines_among_much_output_leave_every_byte_of_it(telling: Telling) 
     process.stdin.write(b"x\n")
     shown = await seen(process, b"y\ny\n")
     for number in range(3):
-        telling.say(*(Notice(str(one), "alice", "train", "z" * 500) for one in range(20 * number, 20 * number + 20)))
+        telling.say(*(JobNotice(str(one), "alice", "train", "z" * 500) for one in range(20 * number, 20 * number + 20)))
     done = await finish(process)
     output, lines = re.subn(rb"\r\n\*\*\* z+ \*\*\*\r\n", b"", shown + done.out)
     assert lines >= 8, "what a window has room for, at least"
@@ -163,7 +163,7 @@ async def test_what_was_seen_elsewhere_and_what_is_long_over_is_not_said(telling
     telling.say(
         replace(STOP, id="seen", seen=True),
         replace(STOP, id="over", until=NOW - timedelta(hours=1)),
-        Notice("new", "alice", "train", "This one."),
+        JobNotice("new", "alice", "train", "This one."),
     )
     await until(lambda: len(telling.manager.asked) == 2)
     done = await telling.client.ssh("-tt", "alice+train@gateway", "true")
@@ -175,23 +175,23 @@ async def test_what_was_seen_elsewhere_and_what_is_long_over_is_not_said(telling
 
 async def test_a_manager_that_is_away_is_asked_again_and_what_it_said_stays() -> None:
     manager, changes = Scripted(), list[int]()
-    notices = Notices(manager, lambda: NOW)
+    notices = NoticeFollower(manager, lambda: NOW)
     notices.changed = lambda: changes.append(1)
     async with following(notices):
-        manager.lists.put_nowait(NoticeList("a", (STOP,)))
+        manager.lists.put_nowait(JobNotices("a", (STOP,)))
         await until(lambda: len(changes) == 1)
-        manager.lists.put_nowait(Unavailable("away"))
-        manager.lists.put_nowait(NoticeList("a", ()))  # the same version: nothing new
+        manager.lists.put_nowait(BackendUnavailable("away"))
+        manager.lists.put_nowait(JobNotices("a", ()))  # the same version: nothing new
         await until(lambda: manager.asked == ["", "a", "a", "a"])
         assert [one.id for one in notices.lines("alice", "train")] == ["1"]
-        manager.lists.put_nowait(NoticeList("b", ()))
+        manager.lists.put_nowait(JobNotices("b", ()))
         await until(lambda: len(changes) == 2)
         assert notices.lines("alice", "train") == []
 
 
 def test_a_notice_is_for_the_terminals_of_its_job_and_has_an_end() -> None:
     now = NOW
-    notices = Notices(Scripted(), lambda: now)
+    notices = NoticeFollower(Scripted(), lambda: now)
     denied = replace(STOP, id="2", text="Vera has denied it.", job="j-earlier")
     approved = replace(STOP, id="3", text="Vera has approved it.", job="j-now", ends=NOW + timedelta(minutes=10))
     notices._take([STOP, denied, approved])
@@ -219,7 +219,7 @@ async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
         await until(lambda: bool(served.book.notices._readers))
         posted = await served.book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Unused.", until=NOW))
         (found,) = (await waiting).notices
-        assert found == Notice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
+        assert found == JobNotice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
         approved = await served.book.transact(lambda turn: post(turn, job, NoticeKind.APPROVED, "Approved."))
         ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
         assert ends == {"Unused.": None, "Approved.": approved.ends}
@@ -234,7 +234,7 @@ async def test_a_service_that_may_not_read_notices_says_which_scope_it_lacks(
         HubClient(world.hub_api, token) as hub,
         contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", token)) as people,
     ):
-        with pytest.raises(Unavailable, match="custom:notices:read"):
+        with pytest.raises(BackendUnavailable, match="custom:notices:read"):
             await people.open_notices("", 0)
 
 
@@ -243,7 +243,7 @@ async def test_without_a_manager_there_are_no_notices(world: World) -> None:
         HubClient(world.hub_api, "x") as hub,
         contextlib.aclosing(HubAndManager(hub, "http://127.0.0.1:9/services/jobs", "x")) as people,
     ):
-        with pytest.raises(Unavailable, match="does not answer"):
+        with pytest.raises(BackendUnavailable, match="does not answer"):
             await people.open_notices("", 0)
 
 
@@ -274,4 +274,4 @@ def test_what_administrators_are_told_is_not_for_terminals() -> None:
     ],
 )
 def test_a_line_is_visible_ascii_whatever_the_text(text: str, shown: str) -> None:
-    assert line(Notice("1", "a", "b", text), NOW) == f"\r\n*** {shown} ***\r\n".encode("ascii")
+    assert line(JobNotice("1", "a", "b", text), NOW) == f"\r\n*** {shown} ***\r\n".encode("ascii")

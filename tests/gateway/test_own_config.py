@@ -11,7 +11,7 @@ import asyncssh
 import pytest
 
 from dlspawner.ssh_config import SshAccessConfig, config, known_hosts
-from ssh_gateway.keys import Keys
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Done, FakePeople, FakePlaces, Running, Sshd, finish, gateway
 
 
@@ -44,7 +44,7 @@ def places(sshd: Sshd) -> FakePlaces:
 
 @pytest.mark.parametrize("host", ["train.dl", "newer.dl", "dl"])
 async def test_every_name_reaches_its_server(
-    host: str, running: Running, keys: Keys, alices_key: asyncssh.SSHKey, tmp_path: Path
+    host: str, running: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
     """`newer` is not in the file: OpenSSH goes there through the gateway as a jump host, with the name it was given."""
     done = await own_ssh(running, alices_key, keys.host, host, tmp_path)
@@ -62,7 +62,7 @@ async def test_another_host_key_is_refused(
 
 @pytest.mark.parametrize("host", ["train.dl", "newer.dl"])
 async def test_a_host_key_that_will_follow_is_learned_in_the_file_of_its_own(  # noqa: PLR0917  (fixtures)
-    host: str, keys: Keys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+    host: str, keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:
     following = asyncssh.generate_private_key("ssh-ed25519")
     async with gateway(replace(keys, next_host=following), people, places) as running:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.packets import (
+from ssh_gateway.core.packets import (
     REFUSED_REQUEST,
     DirectTcpip,
-    Policy,
+    RelayPolicy,
     Verdict,
     judge,
     opener,
@@ -19,7 +19,7 @@ from ssh_gateway.packets import (
     wants_reply,
 )
 
-CLOSED, OPEN = Policy(), Policy(agent_forwarding=True, x11_forwarding=True)
+CLOSED, OPEN = RelayPolicy(), RelayPolicy(agent_forwarding=True, x11_forwarding=True)
 NUMBER = (7).to_bytes(4, "big")
 
 

@@ -6,16 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from ssh_gateway.access import Crowd
-from ssh_gateway.penalties import Debts, Penalties, Rules, read_networks
+from ssh_gateway.auth.rate_limit import DebtTable, Penalties, PenaltyRules, SessionLimit
+from ssh_gateway.core.addresses import read_networks
 
 A, B = "192.0.2.1", "192.0.2.2"
 ADDRESS = "too many failed or unfinished logins from your address: try again in {} seconds"
 
 
+def attempt(penalties: Penalties, address: str, name: str, now: float) -> str | None:
+    refusal = penalties.token_refusal(address, name, now)
+    penalties.token_failed(address, name, now, judged=refusal is None)
+    return refusal
+
+
 def wrong(penalties: Penalties, address: str, name: str, times: int, now: float = 0.0) -> None:
     for _ in range(times):
-        penalties.tries(address, name, now)
+        attempt(penalties, address, name, now)
 
 
 def late(penalties: Penalties, address: str, times: int) -> None:
@@ -49,7 +55,7 @@ ROWS: dict[str, tuple[Callable[[Penalties], None], float, str | None]] = {
 
 @pytest.mark.parametrize(("happened", "now", "said"), ROWS.values(), ids=ROWS)
 def test_an_address_waits_for_what_it_owes(happened: Callable[[Penalties], None], now: float, said: str | None) -> None:
-    penalties = Penalties(Rules())
+    penalties = Penalties(PenaltyRules())
     happened(penalties)
     assert penalties.refusal(A, now) == penalties.arrives(A, now) == said
 
@@ -68,51 +74,13 @@ PLACES = {
 
 @pytest.mark.parametrize(("address", "place"), PLACES.values(), ids=PLACES)
 def test_who_owes_for_an_address(address: str, place: str) -> None:
-    assert Penalties(Rules(shared=read_networks(["10.0.0.0/8", "2001:db8:ffff::/48"]))).place(address) == place
-
-
-def test_a_right_token_costs_nothing() -> None:
-    penalties = Penalties(Rules())
-    for _ in range(100):
-        penalties.tries(A, "alice", 0.0)
-        penalties.give_back(A, "alice", 0.0)
-    assert penalties.refusal(A, 0.0) is None
-    assert penalties.tries(A, "alice", 0.0) is None
-
-
-def test_the_next_token_waits_for_those_under_way_that_would_be_too_many_and_nobody_is_sent_away_for_them() -> None:
-    penalties = Penalties(Rules())
-    wrong(penalties, A, "alice", 12)
-    with penalties.judging(A):
-        assert not penalties.crowded(A, "bob", 0.0)
-        penalties.tries(A, "alice", 0.0)
-        assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (True, None)
-        assert not penalties.crowded(B, "bob", 0.0)
-    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0)) == (False, ADDRESS.format(5))
-
-
-def test_right_tokens_under_way_leave_nothing_to_wait_for() -> None:
-    penalties = Penalties(Rules())
-    for _ in range(100):
-        with penalties.judging(A):
-            penalties.tries(A, "alice", 0.0)
-            penalties.give_back(A, "alice", 0.0)
-    assert (penalties.crowded(A, "bob", 0.0), penalties.refusal(A, 0.0), len(penalties.under_way.own)) == (
-        False,
-        None,
-        0,
+    assert (
+        Penalties(PenaltyRules(shared=read_networks(["10.0.0.0/8", "2001:db8:ffff::/48"]))).source_of(address) == place
     )
 
 
-def test_nobody_waits_at_a_shared_address() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
-    with penalties.judging(A):
-        wrong(penalties, A, "alice", 1000)
-        assert not penalties.crowded(A, "bob", 0.0)
-
-
 def test_a_shared_address_owes_nothing_and_is_not_counted() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["192.0.2.0/24"])))
+    penalties = Penalties(PenaltyRules(shared=read_networks(["192.0.2.0/24"])))
     wrong(penalties, A, "alice", 1000)
     assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
 
@@ -135,55 +103,32 @@ GUESSED_AT: dict[str, tuple[str | None, str, str, str | None]] = {
 def test_a_token_for_a_name_that_is_guessed_at_from_everywhere(
     came_in: str | None, address: str, name: str, said: str | None
 ) -> None:
-    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    penalties = Penalties(PenaltyRules(shared=read_networks(["10.0.0.0/8"])))
     if came_in is not None:
         penalties.proven(came_in, "alice", 0.0)
     for number in range(30):
         wrong(penalties, f"198.51.100.{number}", "alice", 1)
-    assert penalties.tries(address, name, 0.0) == said
+    assert penalties.token_refusal(address, name, 0.0) == said
 
 
 @pytest.mark.parametrize("came_in", [False, True], ids=["before its owner came in", "after its owner came in"])
 def test_guesses_at_a_name_from_shared_addresses_have_a_pace_for_ever(came_in: bool) -> None:
-    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    penalties = Penalties(PenaltyRules(shared=read_networks(["10.0.0.0/8"])))
     if came_in:
         penalties.proven(SHARED, "alice", 0.0)
-    tried = [penalties.tries(address, "alice", t / 10) for t in range(6000) for address in (SHARED, SHARED_TOO)]
+    tried = [attempt(penalties, address, "alice", t / 10) for t in range(6000) for address in (SHARED, SHARED_TOO)]
     assert tried.count(None) == 25 + 119  # at once, and one in five seconds of ten minutes
 
 
 def test_guesses_that_are_not_judged_make_nobody_wait_longer() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
+    penalties = Penalties(PenaltyRules(shared=read_networks(["10.0.0.0/8"])))
     wrong(penalties, SHARED, "alice", 1000)
-    assert penalties.tries(SHARED, "alice", 0.0) == HELD
-    assert penalties.tries(SHARED, "alice", 5.0) is None
-
-
-def test_right_tokens_for_one_name_at_once_wait_for_each_other_and_not_for_those_that_were_held_up() -> None:
-    penalties = Penalties(Rules(shared=read_networks(["10.0.0.0/8"])))
-    with penalties.asking("alice"):
-        wrong(penalties, SHARED, "alice", 24)
-        assert not penalties.crowded(SHARED, "alice", 0.0)
-        penalties.tries(SHARED, "alice", 0.0)
-        assert [penalties.crowded(SHARED, name, 0.0) for name in ("alice", "bob")] == [True, False]
-        penalties.give_back(SHARED, "alice", 0.0)
-        assert not penalties.crowded(SHARED, "alice", 0.0)
-        penalties.tries(SHARED, "alice", 0.0)
-    assert not penalties.crowded(SHARED, "alice", 0.0)
-    assert penalties.tries(SHARED, "alice", 0.0) == HELD
-
-
-def test_where_the_owner_of_a_name_is_known_tokens_wait_for_none_of_others() -> None:
-    penalties = Penalties(Rules())
-    penalties.proven(B, "alice", 0.0)
-    with penalties.asking("alice"):
-        for number in range(30):
-            wrong(penalties, f"198.51.100.{number}", "alice", 1)
-        assert [penalties.crowded(address, "alice", 0.0) for address in (A, B)] == [True, False]
+    assert penalties.token_refusal(SHARED, "alice", 0.0) == HELD
+    assert penalties.token_refusal(SHARED, "alice", 5.0) is None
 
 
 def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -> None:
-    penalties = Penalties(Rules(connections_per_second=8.0))
+    penalties = Penalties(PenaltyRules(connections_per_second=8.0))
     answers = [penalties.arrives(A, 0.0) for _ in range(1000)]
     assert answers.count(None) == 161
     assert answers[-1] == "too many connections from your address: try again in 1 second"
@@ -192,7 +137,7 @@ def test_connections_have_a_rate_and_who_is_sent_away_does_not_make_it_worse() -
 
 
 def test_streams_have_the_rate_of_connections_for_each_person_wherever_they_are() -> None:
-    penalties = Penalties(Rules(connections_per_second=8.0, shared=read_networks(["192.0.2.0/24"])))
+    penalties = Penalties(PenaltyRules(connections_per_second=8.0, shared=read_networks(["192.0.2.0/24"])))
     answers = [penalties.opens(address, "alice", 0.0) for address in (A, B) for _ in range(500)]
     assert answers.count(None) == 161
     assert answers[-1] == "too many streams: try again in 1 second"
@@ -201,21 +146,21 @@ def test_streams_have_the_rate_of_connections_for_each_person_wherever_they_are(
 
 
 def test_who_waits_for_what_an_address_owes_opens_no_streams_there() -> None:
-    penalties = Penalties(Rules())
+    penalties = Penalties(PenaltyRules())
     wrong(penalties, A, "alice", 13)
     assert penalties.opens(A, "bob", 0.0) == ADDRESS.format(5)
     assert penalties.opens(B, "bob", 0.0) is None
 
 
 def test_nothing_is_counted_that_is_switched_off() -> None:
-    penalties = Penalties(Rules(penalty_seconds=0.0, connections_per_second=0.0))
+    penalties = Penalties(PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0))
     wrong(penalties, A, "alice", 1000)
     assert {penalties.arrives(A, 0.0) for _ in range(1000)} == {None}
-    assert penalties.tries(A, "alice", 0.0) is None
+    assert penalties.token_refusal(A, "alice", 0.0) is None
 
 
 def test_memory_is_bounded_and_who_was_heard_of_longest_ago_is_forgotten() -> None:
-    debts = Debts(most=100.0, entries=3)
+    debts = DebtTable(most=100.0, entries=3)
     for name in "abcab":
         debts.add(name, 10.0, 0.0)
     debts.add("d", 10.0, 0.0)
@@ -224,7 +169,7 @@ def test_memory_is_bounded_and_who_was_heard_of_longest_ago_is_forgotten() -> No
 
 
 def test_what_is_paid_takes_no_place() -> None:
-    debts = Debts(most=100.0)
+    debts = DebtTable(most=100.0)
     debts.add("a", 10.0, 0.0)
     debts.add("a", -10.0, 0.0)
     debts.add("b", -1.0, 0.0)
@@ -232,12 +177,12 @@ def test_what_is_paid_takes_no_place() -> None:
 
 
 def test_a_refusal_is_logged_once_a_minute() -> None:
-    penalties = Penalties(Rules())
+    penalties = Penalties(PenaltyRules())
     assert [penalties.worth_a_line(A, now) for now in (0.0, 1.0, 59.0, 60.0, 61.0)] == [True, False, False, True, False]
 
 
 def test_a_person_has_so_many_connections() -> None:
-    crowd = Crowd(2)
+    crowd = SessionLimit(2)
     assert [crowd.enter("alice"), crowd.enter("alice"), crowd.enter("bob")] == [None, None, None]
     assert crowd.enter("alice") == "you have 2 connections already: close some of them"
     crowd.leave("alice")

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
-from ssh_gateway import pod
-from ssh_gateway.certificates import UNBOUND
-from ssh_gateway.keys import Keys
-from ssh_gateway.packets import Policy
+from ssh_gateway.core.certificates import UNBOUND
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.session import upstream
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import JOB, Client, Running, Sshd
 
 NOW = 1_780_000_000.9
 
 
-def test_every_certificate_is_of_a_fresh_key_for_one_job_and_two_minutes(keys: Keys, sshd: Sshd) -> None:
-    made = [pod.issue(keys.user_ca, sshd.target(), Policy(), UNBOUND, NOW) for _ in range(2)]
+def test_every_certificate_is_of_a_fresh_key_for_one_job_and_two_minutes(keys: GatewayKeys, sshd: Sshd) -> None:
+    made = [upstream.issue(keys.user_ca, sshd.target(), RelayPolicy(), UNBOUND, NOW) for _ in range(2)]
     assert len({key.public_data for key, _ in made}) == 2
     assert len({certificate._serial for _, certificate in made}) == 2
     for key, certificate in made:
@@ -36,13 +36,13 @@ def test_every_certificate_is_of_a_fresh_key_for_one_job_and_two_minutes(keys: K
 async def test_a_job_s_sshd_takes_a_certificate_for_two_minutes(
     alice: Client, running: Running, monkeypatch: pytest.MonkeyPatch, age: int, *, let_in: bool
 ) -> None:
-    issue = pod.issue
+    issue = upstream.issue
 
     def issued_then(*given: Any) -> Any:
         *rest, now = given
         return issue(*rest, now - age)
 
-    monkeypatch.setattr(pod, "issue", issued_then)
+    monkeypatch.setattr(upstream, "issue", issued_then)
     done = await alice.ssh("alice+train@gateway", "echo in")
     if let_in:
         assert (done.status, done.text) == (0, "in\n"), done.err

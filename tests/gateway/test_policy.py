@@ -9,8 +9,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import Keys
-from ssh_gateway.packets import Policy
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, listens, until
 
 
@@ -30,7 +30,7 @@ async def agent(tmp_path: Path) -> AsyncIterator[Path]:
 @pytest.mark.parametrize(("allowed", "seen"), [(False, "no agent"), (True, "The agent has no identities.")])
 async def test_an_agent_is_forwarded_only_where_it_is_allowed(  # noqa: PLR0917  (fixtures)
     agent: Path,
-    keys: Keys,
+    keys: GatewayKeys,
     people: FakePeople,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
@@ -38,7 +38,7 @@ async def test_an_agent_is_forwarded_only_where_it_is_allowed(  # noqa: PLR0917 
     allowed: bool,
     seen: str,
 ) -> None:
-    async with gateway(keys, people, places, policy=Policy(agent_forwarding=allowed)) as running:
+    async with gateway(keys, people, places, policy=RelayPolicy(agent_forwarding=allowed)) as running:
         client = Client(tmp_path / "alice", running.port, alices_key, keys.host)
         command = 'test -n "$SSH_AUTH_SOCK" || { echo no agent; exit; }; ssh-add -l'
         process = await asyncio.create_subprocess_exec(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ssh_gateway import proxied
-from ssh_gateway.proxied import BadHeader, Header, read
+from ssh_gateway import accept
+from ssh_gateway.accept import BadHeader, Header, read
 
 SSH = b"SSH-2.0-OpenSSH_9.9\r\n"
 
@@ -21,10 +21,10 @@ def header(source: str, *, more: bytes = b"", command: int = 0x21, family: int |
     target = ipaddress.ip_address("192.0.2.1" if address.version == 4 else "2001:db8::1")
     block = address.packed + target.packed + struct.pack("!HH", 40000, 22) + more
     kind = (0x11 if address.version == 4 else 0x21) if family is None else family
-    return proxied.SIGNATURE + bytes([command, kind]) + struct.pack("!H", len(block)) + block
+    return accept.SIGNATURE + bytes([command, kind]) + struct.pack("!H", len(block)) + block
 
 
-LOCAL = proxied.SIGNATURE + b"\x20\x00\x00\x00"
+LOCAL = accept.SIGNATURE + b"\x20\x00\x00\x00"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ LOCAL = proxied.SIGNATURE + b"\x20\x00\x00\x00"
         pytest.param(LOCAL, Header(16, None), id="a health check"),
         pytest.param(header("203.0.113.7", command=0x20), Header(28, None), id="a health check with addresses"),
         pytest.param(b"", None, id="nothing yet"),
-        pytest.param(proxied.SIGNATURE, None, id="the signature alone"),
+        pytest.param(accept.SIGNATURE, None, id="the signature alone"),
         pytest.param(header("203.0.113.7")[:-1], None, id="one byte is missing"),
         pytest.param(LOCAL[:15], None, id="the size is not there yet"),
     ],
@@ -59,8 +59,8 @@ def test_a_header_is_read(received: bytes, found: Header | None) -> None:
         pytest.param(header("1.2.3.4", family=0x31), "family 0x31", id="a unix socket"),
         pytest.param(header("1.2.3.4", family=0x00), "family 0x00", id="the balancer does not know"),
         pytest.param(header("1.2.3.4", family=0x21), "too short for its addresses", id="IPv6 in the room of IPv4"),
-        pytest.param(proxied.SIGNATURE + b"\x21\x11\x00\x00", "too short", id="no addresses"),
-        pytest.param(proxied.SIGNATURE + b"\x21\x11\xff\xff", "65551 bytes, more than 2048", id="longer than any"),
+        pytest.param(accept.SIGNATURE + b"\x21\x11\x00\x00", "too short", id="no addresses"),
+        pytest.param(accept.SIGNATURE + b"\x21\x11\xff\xff", "65551 bytes, more than 2048", id="longer than any"),
         pytest.param(header("1.2.3.4", more=bytes(2021)), "2049 bytes", id="one byte too long"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_does_not_count_is_named(received: bytes, words: str) -> None:
         read(received)
 
 
-@given(st.binary(max_size=80) | st.binary(max_size=80).map(lambda more: proxied.SIGNATURE + more))
+@given(st.binary(max_size=80) | st.binary(max_size=80).map(lambda more: accept.SIGNATURE + more))
 @example(header("203.0.113.7"))
 @example(LOCAL)
 def test_nonsense_is_refused_or_waited_for_and_never_longer_than_the_bound(received: bytes) -> None:
@@ -78,10 +78,10 @@ def test_nonsense_is_refused_or_waited_for_and_never_longer_than_the_bound(recei
     except BadHeader:
         return
     if found is None:
-        assert len(received) < proxied.LONGEST
-        assert proxied.SIGNATURE.startswith(received[:12])
+        assert len(received) < accept.LONGEST
+        assert accept.SIGNATURE.startswith(received[:12])
     else:
-        assert 16 <= found.size <= min(len(received), proxied.LONGEST)
+        assert 16 <= found.size <= min(len(received), accept.LONGEST)
         assert found.source is None or ipaddress.ip_address(found.source)
 
 
@@ -100,4 +100,4 @@ def test_however_it_is_cut_it_is_the_same_header(
     ids=["version 2", "version 1", "an SSH client", "nothing", "an empty line"],
 )
 def test_a_header_is_told_from_an_ssh_client(first: bytes, one: bool) -> None:
-    assert proxied.is_one(first) is one
+    assert accept.is_one(first) is one

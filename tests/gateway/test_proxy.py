@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from ssh_gateway import packets, proxy, wire
-from ssh_gateway.packets import Policy
-from ssh_gateway.proxy import Relay
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.session import relay as session_relay
+from ssh_gateway.session.relay import Relay
 
 
 @dataclass(eq=False)
@@ -23,7 +24,7 @@ class FakeLeg:
     sent: list[bytes] = field(default_factory=list)
     reading: bool = True
     ended: tuple[int, str] | None = None
-    farewell: tuple[int, str] | None = None
+    disconnect_reason: tuple[int, str] | None = None
     receive: Any = None
     flow_changed: Any = None
     task: asyncio.Task[None] | None = None
@@ -67,7 +68,7 @@ class Wire:
 def both() -> Wire:
     client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
     relay = Relay(
-        cast("wire.ServerLeg", client), cast("wire.Leg", pod), Policy(), used=lambda: uses.append(None)
+        cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: uses.append(None)
     )  # fmt: skip
     relay.start()
     return Wire(client, pod, relay, uses)
@@ -124,13 +125,13 @@ def test_a_leg_in_a_key_exchange_is_read_on_or_two_of_them_would_wait_for_ever(b
 
 def test_too_much_for_a_blocked_leg_ends_the_connection(both: Wire) -> None:
     both.pod.rekeying = both.client.rekeying = True
-    for _ in range(proxy.MOST_PENDING // 2**20):
+    for _ in range(session_relay.MOST_PENDING // 2**20):
         both.from_client(data(0, bytes(2**20)))
     assert both.client.ended == (2, "too much data during a key exchange")
 
 
 def test_what_was_counted_is_forgotten_when_it_could_be_sent(both: Wire) -> None:
-    for _ in range(3 * proxy.MOST_PENDING // 2**20):
+    for _ in range(3 * session_relay.MOST_PENDING // 2**20):
         both.pod.full = True
         both.from_client(data(0, bytes(2**20)))
         both.pod.full = False
@@ -139,8 +140,8 @@ def test_what_was_counted_is_forgotten_when_it_could_be_sent(both: Wire) -> None
 
 
 def test_the_last_words_of_either_end_are_passed_on(both: Wire) -> None:
-    both.pod.farewell = (2, "Too many sessions")
-    both.relay.pod_gone()
+    both.pod.disconnect_reason = (2, "Too many sessions")
+    both.relay.upstream_gone()
     assert both.client.ended == (2, "Too many sessions")
     both.relay.client_gone("the client is gone")
     assert both.pod.ended == (11, "the client is gone")

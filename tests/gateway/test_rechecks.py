@@ -13,13 +13,14 @@ import asyncssh
 import pytest
 
 from dlspawner.clients.hub import HubClient
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.activity import Activity
-from ssh_gateway.directory import HubAndManager, Standing, Unavailable
-from ssh_gateway.keys import Keys
-from ssh_gateway.penalties import Rules
-from ssh_gateway.rechecks import Rechecks
-from ssh_gateway.server import Limits, Server
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.edges.test_manager.world import World
 from tests.gateway.peers import Client, FakePeople, FakePlaces, Running, finish, gateway, until
 from tests.gateway.test_app import register
@@ -69,15 +70,17 @@ async def test_what_ends_access_ends_the_session_with_a_sentence(
     done = await finish(ssh)
     assert done.status == 255
     assert said in done.err
-    await until(lambda: not running.server.pods)
+    await until(lambda: not running.server.upstreams)
 
 
-@pytest.mark.parametrize("better", [None, Bearer("alice", lambda server: server == "eval")], ids=["gone", "narrowed"])
+@pytest.mark.parametrize(
+    "better", [None, TokenOwner("alice", lambda server: server == "eval")], ids=["gone", "narrowed"]
+)
 async def test_a_token_that_is_revoked_ends_its_sessions_and_no_others(
-    alice: Client, mallory: Client, running: Running, better: Bearer | None, caplog: pytest.LogCaptureFixture
+    alice: Client, mallory: Client, running: Running, better: TokenOwner | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    running.people.tokens["secret"] = Bearer("alice", everything)
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = mallory.with_token("secret")
     by_key = await begun(alice, *SLEEP)
     by_token = await begun(mallory, *options, "-o", "PreferredAuthentications=password", *SLEEP, **env)
@@ -94,7 +97,7 @@ async def test_a_token_that_is_revoked_ends_its_sessions_and_no_others(
 
 async def test_who_is_blocked_does_not_get_in(alice: Client, running: Running) -> None:
     block(running)
-    await until(lambda: running.server.obstacle("alice") is not None)
+    await until(lambda: running.server.refusal("alice") is not None)
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert "your account may not use this gateway: ask an administrator" in done.err
@@ -106,7 +109,7 @@ async def test_sessions_go_on_while_nobody_can_tell_and_the_log_says_so_once(
     ssh = await begun(alice, "alice+train@gateway", "echo in; read line; echo $line")
     running.people.down = running.people.manager_down = running.places.down = True
     await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
-    rounds = running.server.rechecks
+    rounds = running.server.revalidator
     assert rounds is not None
     for _ in range(3):
         await rounds.round()
@@ -120,13 +123,13 @@ class SilentHub(FakePeople):
     silent = False
     left_waiting = 0
 
-    async def gone(self, users: Collection[str]) -> frozenset[str]:
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         await self._wait(self.silent)
-        return await super().gone(users)
+        return await super().deleted_users(users)
 
-    async def bearer(self, token: str) -> Bearer | None:
+    async def token_owner(self, token: str) -> TokenOwner | None:
         await self._wait(self.silent and token == "slow")
-        return await super().bearer(token)
+        return await super().token_owner(token)
 
     async def _wait(self, silent: bool) -> None:
         if silent:
@@ -139,7 +142,7 @@ OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is dele
 
 @pytest.mark.parametrize(("change", "said"), OTHERS.values(), ids=OTHERS)
 async def test_a_slow_hub_delays_no_end_that_others_tell(  # noqa: PLR0917  (fixtures)
-    keys: Keys,
+    keys: GatewayKeys,
     places: FakePlaces,
     alices_key: asyncssh.SSHKey,
     tmp_path: Path,
@@ -157,9 +160,9 @@ async def test_a_slow_hub_delays_no_end_that_others_tell(  # noqa: PLR0917  (fix
 
 
 async def test_a_token_that_the_hub_is_slow_about_delays_no_end_of_another_ones_sessions(
-    keys: Keys, places: FakePlaces, tmp_path: Path
+    keys: GatewayKeys, places: FakePlaces, tmp_path: Path
 ) -> None:
-    people = SilentHub(tokens={token: Bearer("alice", everything) for token in ("slow", "quick")})
+    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
     async with gateway(keys, people, places) as running:
         sessions = []
         for token in people.tokens:
@@ -168,7 +171,7 @@ async def test_a_token_that_the_hub_is_slow_about_delays_no_end_of_another_ones_
             sessions.append(await begun(client, *options, *SLEEP, **env))
         people.silent = True
         del people.tokens["quick"]
-        await until(lambda: len(running.server.visitors) == 1)
+        await until(lambda: len(running.server.connections) == 1)
         slow, quick = sessions
         assert slow.returncode is None
         assert "the token that you came in with was revoked" in (await finish(quick)).err
@@ -181,17 +184,17 @@ class Away(FakePeople):
 
     told = False
 
-    async def standing(self, keys: Collection[tuple[str, str]]) -> Standing:
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
         if not self.told:
-            raise Unavailable("the keys service does not answer")
-        return await super().standing(keys)
+            raise BackendUnavailable("the keys service does not answer")
+        return await super().access_state(keys)
 
 
 async def test_nobody_gets_in_before_anybody_has_told_who_is_blocked(
-    keys: Keys, places: FakePlaces, tmp_path: Path
+    keys: GatewayKeys, places: FakePlaces, tmp_path: Path
 ) -> None:
     people = Away(blocked=frozenset({"mallory"}))
-    people.tokens = {user: Bearer(user, everything) for user in ("alice", "mallory")}
+    people.tokens = {user: TokenOwner(user, every_server) for user in ("alice", "mallory")}
     places.targets[("mallory", "train")] = places.targets[("alice", "train")]
     async with gateway(keys, people, places, interval=3600.0) as running:
         client = Client(tmp_path / "client", running.port, None, keys.host)
@@ -235,15 +238,15 @@ OUTAGES = {
 
 @pytest.mark.parametrize(("happens", "proof"), OUTAGES.values(), ids=OUTAGES)
 async def test_what_nobody_can_judge_costs_nothing_and_keeps_nobody_out_afterwards(
-    keys: Keys, places: FakePlaces, alices_key: asyncssh.SSHKey, happens: Callable[[Away], None], proof: str
+    keys: GatewayKeys, places: FakePlaces, alices_key: asyncssh.SSHKey, happens: Callable[[Away], None], proof: str
 ) -> None:
-    people = Away(tokens={"right": Bearer("alice", everything)})
+    people = Away(tokens={"right": TokenOwner("alice", every_server)})
     people.register("alice", alices_key)
     happens(people)
     given: dict[str, Any] = (
         {"client_keys": [alices_key]} if proof == "key" else {"client_keys": None, "password": "right"}
     )
-    limits = Limits(failure_seconds=0.0, drain_seconds=0.0)
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0)
     async with gateway(keys, people, places, limits=limits, interval=3600.0) as running:
 
         async def come_in() -> asyncssh.SSHClientConnection:
@@ -260,8 +263,8 @@ async def test_what_nobody_can_judge_costs_nothing_and_keeps_nobody_out_afterwar
         for _ in range(40):  # 13 wrong tokens, or 31 connections that try nothing, would be waited for
             with pytest.raises(asyncssh.Error, match=r"Permission denied|nobody can tell"):
                 await come_in()
-        await until(lambda: not running.server.visitors)
-        assert running.server.penalties.owing(running.server.now()) == (0, 0)
+        await until(lambda: not running.server.connections)
+        assert running.server.penalties.penalised(running.server.now()) == (0, 0)
         people.down, people.manager_down, people.told = False, False, True
         async with await come_in() as connection:
             assert (await connection.run("echo in")).stdout == "in\n"
@@ -292,7 +295,7 @@ class Counting(HubAndManager):
 
 
 async def test_a_round_asks_the_same_for_fifty_sessions_as_for_two(
-    world: World, keys: Keys, places: FakePlaces, alices_key: asyncssh.SSHKey
+    world: World, keys: GatewayKeys, places: FakePlaces, alices_key: asyncssh.SSHKey
 ) -> None:
     """The real Hub and Manager; half of the sessions came in by one key, the others by one token."""
     token = world.token("alice")
@@ -304,14 +307,14 @@ async def test_a_round_asks_the_same_for_fifty_sessions_as_for_two(
         contextlib.aclosing(Counting(hub, f"{world.manager}/services/jobs", gateway_token)) as people,
         contextlib.AsyncExitStack() as sessions,
     ):
-        rechecks = Rechecks(people, places, 3600.0)
-        server = Server(
+        rechecks = Revalidator(people, places, 3600.0)
+        server = GatewayServer(
             keys=keys,
             people=people,
             places=places,
-            activity=Activity(people, 3600.0),
+            activity=ActivityReporter(people, 3600.0),
             hub_public_url=world.public,
-            limits=Limits(drain_seconds=0.0, rules=Rules(penalty_seconds=0.0)),
+            limits=GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
             rechecks=rechecks,
         )
         _, port = await server.start("127.0.0.1", 0)

@@ -16,18 +16,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway.access import Badge, Bearer, everything
-from ssh_gateway.authorities import Authorities
-from ssh_gateway.keys import Keys, KeysUnusable
-from ssh_gateway.revocations import REVOKED, UNKNOWN, Revocations, read
-from ssh_gateway.wire import read_certificate
+from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas, read_revocations
+from ssh_gateway.core.proof import CertificateId, TokenOwner, every_server
+from ssh_gateway.transport.keys import GatewayKeys, KeysUnusable
+from ssh_gateway.transport.reading import read_certificate
 from tests.gateway.hostile import drop
 from tests.gateway.peers import FakePeople, FakePlaces, Running, gateway, until
 from tests.gateway.test_certificates import holder, keygen
 from tests.gateway.test_notices import seen
 
 KEY, CA = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
-BADGE = Badge(17, "alice@laptop", KEY.get_fingerprint(), CA.get_fingerprint(), 2e9)
+BADGE = CertificateId(17, "alice@laptop", KEY.get_fingerprint(), CA.get_fingerprint(), 2e9)
 ELSE = replace(BADGE, serial=18, key_id="bob", key="SHA256:k", ca="SHA256:c")
 WRITTEN, CAS = (key.export_public_key().decode().strip() for key in (KEY, CA))
 
@@ -42,7 +41,7 @@ WRITTEN, CAS = (key.export_public_key().decode().strip() for key in (KEY, CA))
 )
 def test_what_is_no_text_is_told(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
-    for load in (Revocations, Authorities):
+    for load in (RevocationList, TrustedCas):
         with pytest.raises(KeysUnusable) as problem:
             load(tmp_path / "file").load()
         assert str(problem.value).startswith(f"{tmp_path / 'file'}: {why} (setting ")
@@ -76,8 +75,8 @@ def test_what_is_no_text_is_told(content: bytes, why: str, tmp_path: Path) -> No
     ],
 )
 def test_a_line_names_a_certificate(line: str) -> None:
-    assert read(f"# taken back\n\n{line}\n").names(BADGE)
-    assert read(f"# taken back\n\n{line}\n").names(ELSE) is ("-1844" in line)
+    assert read_revocations(f"# taken back\n\n{line}\n").names(BADGE)
+    assert read_revocations(f"# taken back\n\n{line}\n").names(ELSE) is ("-1844" in line)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_a_line_names_a_certificate(line: str) -> None:
 def test_what_is_no_such_line_is_a_sentence_with_the_setting(line: str, tmp_path: Path) -> None:
     (tmp_path / "revoked").write_text(f"serial: 3\n{line}\n")
     with pytest.raises(KeysUnusable, match=r"revoked: line 2: .*Gateway\.revoked_certificates_file"):
-        Revocations(tmp_path / "revoked").load()
+        RevocationList(tmp_path / "revoked").load()
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Issued:
         prints = {name: asyncssh.read_public_key(self.folder / f"{name}.pub").get_fingerprint() for name in self.names}
         return line.format(**{name.replace("-", "_"): text for name, text in words.items()}, prints=prints)
 
-    def badge(self, name: str) -> Badge:
+    def badge(self, name: str) -> CertificateId:
         return read_certificate((self.folder / f"{name}-cert.pub").read_text()).badge
 
     def taken_back(self, krl: Path) -> set[str]:
@@ -163,27 +162,29 @@ def test_a_line_takes_back_what_it_does_in_ssh_keygens_list(line: str, issued: I
     (tmp_path / "revoked").write_text(f"{written}\n")
     making = ("ssh-keygen", "-q", "-k", "-f", tmp_path / "krl", "-s", issued.folder / "ca.pub", tmp_path / "revoked")
     subprocess.run(making, check=True)
-    found = read(written)
+    found = read_revocations(written)
     assert {name for name in issued.names if found.names(issued.badge(name))} == issued.taken_back(tmp_path / "krl")
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6))))
 def test_ranges_that_overlap_name_what_each_of_them_names(ranges: list[tuple[int, int]]) -> None:
-    found = read("\n".join(f"serial: {first}-{first + more}" for first, more in ranges))
+    found = read_revocations("\n".join(f"serial: {first}-{first + more}" for first, more in ranges))
     named = {serial for serial in range(50) if found.names(replace(ELSE, serial=serial))}
     assert named == {serial for first, more in ranges for serial in range(first, first + more + 1)}
     assert all(ends < begins for (_, ends), (begins, _) in pairwise(found.serials))
 
 
 def test_a_round_over_many_sessions_searches_no_long_list() -> None:
-    found = read("\n".join(f"serial: {2 * number}-{2 * number}" for number in range(1, 50_001)))
+    found = read_revocations("\n".join(f"serial: {2 * number}-{2 * number}" for number in range(1, 50_001)))
     began = time.process_time()
     assert sum(found.names(replace(ELSE, serial=serial)) for serial in range(1, 2001)) == 1000
     assert time.process_time() - began < 1.0  # by search 2,000 × 50,000 comparisons take about 5
 
 
 @pytest.fixture
-async def organisation(keys: Keys, people: FakePeople, places: FakePlaces, tmp_path: Path) -> AsyncIterator[Running]:
+async def organisation(
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, tmp_path: Path
+) -> AsyncIterator[Running]:
     """A gateway that trusts the CA in `tmp_path`/ca, but for what is in `tmp_path`/revoked."""
     await keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "ca"))
     (tmp_path / "revoked").write_text("")
@@ -191,8 +192,8 @@ async def organisation(keys: Keys, people: FakePeople, places: FakePlaces, tmp_p
         keys,
         people,
         places,
-        authorities=Authorities(tmp_path / "ca.pub"),
-        revocations=Revocations(tmp_path / "revoked"),
+        authorities=TrustedCas(tmp_path / "ca.pub"),
+        revocations=RevocationList(tmp_path / "revoked"),
     ) as found:
         yield found
 
@@ -206,7 +207,7 @@ async def complains(process: asyncio.subprocess.Process, sentence: bytes) -> Non
 
 
 async def test_a_revoked_certificate_lets_nobody_in_and_ends_its_sessions(
-    organisation: Running, keys: Keys, tmp_path: Path
+    organisation: Running, keys: GatewayKeys, tmp_path: Path
 ) -> None:
     client = await holder(organisation, keys, tmp_path, "-n", "alice", "-z", "17")
     inside = await client.start("ssh", "alice+train@gateway", "echo ready; cat")
@@ -223,10 +224,10 @@ async def test_a_revoked_certificate_lets_nobody_in_and_ends_its_sessions(
 
 
 async def test_a_certificate_that_nobody_can_judge_costs_neither_an_attempt_nor_the_address_anything(
-    organisation: Running, keys: Keys, people: FakePeople, tmp_path: Path
+    organisation: Running, keys: GatewayKeys, people: FakePeople, tmp_path: Path
 ) -> None:
     """The key without its certificate is the one attempt that fails, and the token the second."""
-    people.tokens["right"] = Bearer("alice", everything)
+    people.tokens["right"] = TokenOwner("alice", every_server)
     organisation.server.limits = replace(organisation.server.limits, attempts=2)
     client = await holder(organisation, keys, tmp_path, "-n", "alice")
     (tmp_path / "revoked").write_text("nonsense\n")
@@ -239,17 +240,17 @@ async def test_a_certificate_that_nobody_can_judge_costs_neither_an_attempt_nor_
     await conn.wait_closed()
     assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
     penalties = organisation.server.penalties
-    await until(lambda: not organisation.server.visitors)
-    assert penalties.owing(organisation.server.now()) == (0, 0)
+    await until(lambda: not organisation.server.connections)
+    assert penalties.penalised(organisation.server.now()) == (0, 0)
 
 
 async def test_a_certificate_that_expires_ends_its_sessions(
-    organisation: Running, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    organisation: Running, keys: GatewayKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until = datetime.now(UTC) + timedelta(hours=1)
     client = await holder(organisation, keys, tmp_path, "-n", "alice", "-V", f"-1m:{until:%Y%m%d%H%M%S}Z")
     inside = await client.start("ssh", "alice+train@gateway", "echo ready; cat")
     await seen(inside, b"ready")
     late = time.time() + 3700
-    monkeypatch.setattr("ssh_gateway.rechecks.time.time", lambda: late)
+    monkeypatch.setattr("ssh_gateway.auth.revalidation.time.time", lambda: late)
     await complains(inside, b"the certificate that you came in with has expired: get a new one")

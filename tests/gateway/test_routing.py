@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from ssh_gateway.routing import (
-    Candidate,
-    Condition,
-    Login,
-    find,
+from ssh_gateway.core.routing import (
+    JobCondition,
+    JobEndpoint,
+    LoginName,
+    find_job,
     is_jump,
     jump_server,
-    obstacle,
     parse_login,
     printable,
+    refusal,
 )
 
 URL = "http://hub.example/"
 
 
-def job(server: str, condition: Condition = Condition.READY, created: str = "") -> Candidate:
-    return Candidate(server, condition, created)
+def job(server: str, condition: JobCondition = JobCondition.READY, created: str = "") -> JobEndpoint:
+    return JobEndpoint(server, condition, created)
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
     {
-        "a user and a server": ("alice+train", Login("alice", "train")),
-        "a plus and nothing is the default server": ("alice+", Login("alice", "")),
-        "a user alone leaves the server open": ("alice", Login("alice", None)),
-        "the last plus separates, because names may hold one": ("al+ice+train", Login("al+ice", "train")),
-        "an address is a name": ("alice@example.org+train", Login("alice@example.org", "train")),
-        "the Hub keeps user names in lower case": ("Alice+Train", Login("alice", "Train")),
+        "a user and a server": ("alice+train", LoginName("alice", "train")),
+        "a plus and nothing is the default server": ("alice+", LoginName("alice", "")),
+        "a user alone leaves the server open": ("alice", LoginName("alice", None)),
+        "the last plus separates, because names may hold one": ("al+ice+train", LoginName("al+ice", "train")),
+        "an address is a name": ("alice@example.org+train", LoginName("alice@example.org", "train")),
+        "the Hub keeps user names in lower case": ("Alice+Train", LoginName("alice", "Train")),
     }.values(),
 )
-def test_a_login_is_read_as(written: str, meant: Login) -> None:
+def test_a_login_is_read_as(written: str, meant: LoginName) -> None:
     assert parse_login(written) == meant
 
 
@@ -47,19 +47,19 @@ def test_what_cannot_name_anybody_is_nobody(written: str) -> None:
 
 
 def test_the_exact_name_comes_before_the_lower_case_one() -> None:
-    assert find("Train", [job("train"), job("Train")]) == job("Train")
-    assert find("TRAIN", [job("train")]) == job("train")
-    assert find("train", [job("Train")]) is None
+    assert find_job("Train", [job("train"), job("Train")]) == job("Train")
+    assert find_job("TRAIN", [job("train")]) == job("train")
+    assert find_job("train", [job("Train")]) is None
 
 
 def test_of_a_stopping_job_and_its_successor_the_successor_is_meant() -> None:
-    old, new = job("train", Condition.STOPPING, "2026-01-02"), job("train", Condition.STARTING, "2026-01-01")
-    assert find("train", [old, new]) == new
+    old, new = job("train", JobCondition.STOPPING, "2026-01-02"), job("train", JobCondition.STARTING, "2026-01-01")
+    assert find_job("train", [old, new]) == new
 
 
 def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
-    own, later = job("train", Condition.STARTING, "2026-01-01"), job("train", Condition.READY, "2026-01-02")
-    assert find("train", [later, own]) == own
+    own, later = job("train", JobCondition.STARTING, "2026-01-01"), job("train", JobCondition.READY, "2026-01-02")
+    assert find_job("train", [later, own]) == own
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
         ),
         "only what one could enter is offered": (
             "x",
-            [job("a", Condition.STOPPING), job("b", Condition.WITHOUT_SSH), job("c", Condition.STARTING)],
+            [job("a", JobCondition.STOPPING), job("b", JobCondition.WITHOUT_SSH), job("c", JobCondition.STARTING)],
             (),
             "no job x; yours: c",
         ),
@@ -100,19 +100,19 @@ def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
         "the default server is listed in words": ("x", [job("")], (), "no job x; yours: the default server"),
         "it is on its way": (
             "train",
-            [job("train", Condition.STARTING)],
+            [job("train", JobCondition.STARTING)],
             (),
             "train is starting: try again in a moment",
         ),
         "it is going away": (
             "train",
-            [job("train", Condition.STOPPING)],
+            [job("train", JobCondition.STOPPING)],
             (),
             "train is stopping: wait until it is gone, then start it again at http://hub.example/hub/spawn/alice/train",
         ),
         "it has no ssh": (
             "tb",
-            [job("tb", Condition.WITHOUT_SSH)],
+            [job("tb", JobCondition.WITHOUT_SSH)],
             (),
             "tb offers no SSH: its template has no ssh endpoint",
         ),
@@ -124,8 +124,8 @@ def test_of_several_that_are_not_stopped_the_first_is_meant() -> None:
         ),
     }.values(),
 )
-def test_the_obstacle_is(server: str, jobs: list[Candidate], servers: tuple[str, ...], sentence: str | None) -> None:
-    assert obstacle("alice", server, jobs, servers, URL) == sentence
+def test_the_obstacle_is(server: str, jobs: list[JobEndpoint], servers: tuple[str, ...], sentence: str | None) -> None:
+    assert refusal("alice", server, jobs, servers, URL) == sentence
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ async def test_many_sessions_share_one_connection(alice: Client, running: Runnin
             *(alice.ssh("-S", str(control), "alice+train@gateway", f"echo {n}; exit {n}") for n in range(1, 21))
         )
         assert [(d.text, d.status) for d in done] == [(f"{n}\n", n) for n in range(1, 21)]
-        assert len(running.server.visitors) == 1
+        assert len(running.server.connections) == 1
 
 
 async def test_a_script_on_standard_input_and_a_socks_port_as_vs_code_does_it(alice: Client) -> None:

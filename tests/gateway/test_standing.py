@@ -6,21 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from ssh_gateway.access import Badge, Bearer, Proof, everything
-from ssh_gateway.standing import BLOCKED, Facts, Held, verdict
+from ssh_gateway.auth.revalidation import BLOCKED, Checks, evaluate_access
+from ssh_gateway.core.proof import CertificateId, Identity, OpenSession, TokenOwner, every_server
 
-KEY = Held(Proof("alice", "publickey", "SHA256:1", everything, registered=True), "train", "j-1")
-TOKEN = Held(Proof("alice", "password", "token", everything, token="t"), "train", "j-1")
-BADGE = Badge(7, "alice@office", "SHA256:k", "SHA256:c", until=200.0)
-CERTIFICATE = Held(Proof("alice", "publickey", "certificate 7", everything, badge=BADGE), "train", "j-1")
-OUTER = Held(KEY.proof)
-FINE = Facts(jobs=frozenset({"j-1"}), bearers={"t": Bearer("alice", everything)})
+KEY = OpenSession(Identity("alice", "publickey", "SHA256:1", every_server, registered=True), "train", "j-1")
+TOKEN = OpenSession(Identity("alice", "password", "token", every_server, token="t"), "train", "j-1")
+BADGE = CertificateId(7, "alice@office", "SHA256:k", "SHA256:c", until=200.0)
+CERTIFICATE = OpenSession(
+    Identity("alice", "publickey", "certificate 7", every_server, certificate=BADGE), "train", "j-1"
+)
+OUTER = OpenSession(KEY.proof)
+FINE = Checks(jobs=frozenset({"j-1"}), bearers={"t": TokenOwner("alice", every_server)})
 
-ROWS: dict[str, tuple[Held, Facts, str | None]] = {
+ROWS: dict[str, tuple[OpenSession, Checks, str | None]] = {
     "a key of a job that runs": (KEY, FINE, None),
     "a token of a job that runs": (TOKEN, FINE, None),
-    "nobody could tell anything": (KEY, Facts(), None),
-    "nobody could tell anything of a token": (TOKEN, Facts(), None),
+    "nobody could tell anything": (KEY, Checks(), None),
+    "nobody could tell anything of a token": (TOKEN, Checks(), None),
     "somebody else is blocked": (KEY, replace(FINE, blocked=frozenset({"bob"})), None),
     "blocked": (KEY, replace(FINE, blocked=frozenset({"alice"})), BLOCKED),
     "removed from the Hub": (TOKEN, replace(FINE, gone_users=frozenset({"alice"})), "your account was removed"),
@@ -38,12 +40,12 @@ ROWS: dict[str, tuple[Held, Facts, str | None]] = {
     ),
     "the token is somebody else's now": (
         TOKEN,
-        replace(FINE, bearers={"t": Bearer("bob", everything)}),
+        replace(FINE, bearers={"t": TokenOwner("bob", every_server)}),
         "the token that you came in with was revoked, or has expired",
     ),
     "the token opens less than it did": (
         TOKEN,
-        replace(FINE, bearers={"t": Bearer("alice", lambda server: server == "eval")}),
+        replace(FINE, bearers={"t": TokenOwner("alice", lambda server: server == "eval")}),
         "the token that you came in with may not open train any more",
     ),
     "a certificate in its last moment": (CERTIFICATE, replace(FINE, now=199.9), None),
@@ -69,13 +71,13 @@ ROWS: dict[str, tuple[Held, Facts, str | None]] = {
         replace(FINE, jobs=frozenset()),
         "your default server was stopped",
     ),
-    "no job was entered yet": (OUTER, Facts(jobs=frozenset()), None),
+    "no job was entered yet": (OUTER, Checks(jobs=frozenset()), None),
 }
 
 
 @pytest.mark.parametrize(("held", "facts", "said"), ROWS.values(), ids=ROWS)
-def test_a_connection_goes_on_or_ends_with_a_sentence(held: Held, facts: Facts, said: str | None) -> None:
-    assert verdict(held, facts) == said
+def test_a_connection_goes_on_or_ends_with_a_sentence(held: OpenSession, facts: Checks, said: str | None) -> None:
+    assert evaluate_access(held, facts) == said
 
 
 def test_a_token_is_in_no_text_of_its_proof() -> None:

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ssh_gateway.access import Bearer, everything
-from ssh_gateway.directory import Start, Target
-from ssh_gateway.penalties import FREE, NOTHING_TRIED, Penalties, Rules
-from ssh_gateway.starts import Starts, Waiter, progress
+from ssh_gateway.auth.rate_limit import FREE, NOTHING_TRIED, Penalties, PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint, StartStatus
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.autostart import AutoStarter, WaitingLogin, progress_line
 from tests.gateway.peers import DEADLINE, Client, FakePeople, FakePlaces, Running, Sshd, finish, until
 from tests.gateway.test_meters import value
 
-STARTING, RUNS = Start("starting", page="/services/jobs/wait/alice/train"), Start("running", job="j")
-WAITS = Start("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
+STARTING, RUNS = StartStatus("starting", page="/services/jobs/wait/alice/train"), StartStatus("running", job="j")
+WAITS = StartStatus("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
 URL = "http://hub.example/services/jobs/wait/alice/train"
 
 
@@ -30,7 +30,7 @@ def places() -> FakePlaces:
 @pytest.fixture(autouse=True)
 def patient(running: Running) -> None:
     """Looks are quick, and nobody gives up."""
-    running.server.starts = Starts(running.people, "http://hub.example/", 60.0, 0.02)
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 60.0, 0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +45,10 @@ def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return read
 
 
-def appears(running: Running, target: Target) -> Callable[[], Start]:
+def appears(running: Running, target: SshEndpoint) -> Callable[[], StartStatus]:
     """The job runs from now on."""
 
-    def look() -> Start:
+    def look() -> StartStatus:
         running.places.targets[("alice", target.server)] = target
         return RUNS
 
@@ -59,8 +59,8 @@ async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
     running: Running, alice: Client, sshd: Sshd, audit: Callable[[], list[str]]
 ) -> None:
     last = WAITS.sentence.replace("2 in", "1 in")
-    queued = (WAITS, WAITS, Start("queued", last), STARTING)
-    running.people.stages = [Start("queued", WAITS.sentence), *queued, appears(running, sshd.target())]
+    queued = (WAITS, WAITS, StartStatus("queued", last), STARTING)
+    running.people.stages = [StartStatus("queued", WAITS.sentence), *queued, appears(running, sshd.target())]
     done = await alice.ssh("alice+train@gateway", "cat; exit 3", feed=b"in\n")
     assert (done.status, done.text) == (3, "in\n"), done.err
     assert running.people.starts == [("alice", "train")]
@@ -73,12 +73,12 @@ async def test_a_login_starts_the_job_and_nothing_of_it_is_on_standard_output(
 async def test_of_several_logins_at_once_one_starts_the_job(running: Running, alice: Client, sshd: Sshd) -> None:
     everybody = asyncio.Event()
 
-    def look() -> Start:
+    def look() -> StartStatus:
         return appears(running, sshd.target())() if everybody.is_set() else STARTING
 
     running.people.stages = [look]
     logins = [asyncio.create_task(alice.ssh("alice+train@gateway", "echo in")) for _ in range(4)]
-    await until(lambda: len(running.server.visitors) == 4 and running.people.looks > 3)
+    await until(lambda: len(running.server.connections) == 4 and running.people.looks > 3)
     everybody.set()
     assert [(done.status, done.text) for done in await asyncio.gather(*logins)] == [(0, "in\n")] * 4
     # Each asks once; what was answered a moment ago counts for the others. The Manager lets no two start one server.
@@ -90,7 +90,7 @@ async def test_who_waits_for_the_hub_s_answer_reads_so(
 ) -> None:
     answered = asyncio.Event()
 
-    async def start(user: str, server: str) -> Start:
+    async def start(user: str, server: str) -> StartStatus:
         await answered.wait()
         return appears(running, sshd.target())()
 
@@ -107,18 +107,20 @@ async def test_who_waits_for_the_hub_s_answer_reads_so(
     ("stages", "told"),
     [
         (
-            [Start("refused", "Team vision has used its 8 GPUs.")],
+            [StartStatus("refused", "Team vision has used its 8 GPUs.")],
             "train does not start: Team vision has used its 8 GPUs",
         ),
-        ([Start("login-required", "The Hub wants you to log in.", WAITS.page)], f"you to log in ({URL})"),
-        ([STARTING, Start("pending-approval", "It is too large.", WAITS.page)], f"It is too large ({URL})"),
-        ([STARTING, Start("ended", "It was cancelled.")], "train has not started: It was cancelled"),
-        ([Start("off")], "no job train; you have none that runs"),
-        ([Start("refused", "No\x1b[2J \u202e…")], "train does not start: No?[2J ?"),
+        ([StartStatus("login-required", "The Hub wants you to log in.", WAITS.page)], f"you to log in ({URL})"),
+        ([STARTING, StartStatus("pending-approval", "It is too large.", WAITS.page)], f"It is too large ({URL})"),
+        ([STARTING, StartStatus("ended", "It was cancelled.")], "train has not started: It was cancelled"),
+        ([StartStatus("off")], "no job train; you have none that runs"),
+        ([StartStatus("refused", "No\x1b[2J \u202e…")], "train does not start: No?[2J ?"),
     ],
     ids=["quota", "a fresh login", "an approval", "it has ended", "nobody wants that", "nothing moves the cursor"],
 )
-async def test_a_no_is_one_clear_sentence(running: Running, alice: Client, stages: list[Start], told: str) -> None:
+async def test_a_no_is_one_clear_sentence(
+    running: Running, alice: Client, stages: list[StartStatus], told: str
+) -> None:
     running.people.stages = list(stages)
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
@@ -126,7 +128,7 @@ async def test_a_no_is_one_clear_sentence(running: Running, alice: Client, stage
 
 
 async def test_a_queue_longer_than_the_wait_ends_with_where_to_look(running: Running, alice: Client) -> None:
-    running.server.starts = Starts(running.people, "http://hub.example/", 0.1, 0.02)
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 0.1, 0.02)
     running.people.stages = [WAITS]
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
@@ -144,12 +146,13 @@ async def test_the_time_for_a_login_is_not_the_time_for_a_start(
     taken: list[float] = []
     longer = type(running.server.make_leg()).take_longer
     monkeypatch.setattr(
-        "ssh_gateway.wire.ServerLeg.take_longer", lambda leg, seconds: (taken.append(seconds), longer(leg, seconds))
+        "ssh_gateway.transport.server.Downstream.take_longer",
+        lambda leg, seconds: (taken.append(seconds), longer(leg, seconds)),
     )
     waiting: list[int] = []
 
-    def look() -> Start:
-        waiting.append(running.server.doorkeeper.waiting.total())
+    def look() -> StartStatus:
+        waiting.append(running.server.unauthenticated.waiting.total())
         return appears(running, sshd.target())()
 
     running.people.stages = [STARTING, look]
@@ -173,7 +176,7 @@ async def test_a_login_that_names_no_server_reads_at_once_where_the_default_one_
 ) -> None:
     runs = asyncio.Event()
 
-    def look() -> Start:
+    def look() -> StartStatus:
         return appears(running, sshd.target(""))() if runs.is_set() else WAITS
 
     running.people.stages = [look]
@@ -202,24 +205,24 @@ async def test_a_login_that_names_no_server_reads_nothing_of_one_that_does_not_w
     [
         (False, None, "the key that you came in with was removed from your keys"),
         (True, None, "the token that you came in with was revoked, or has expired"),
-        (True, Bearer("alice", lambda server: server == "eval"), "you came in with may not open train any more"),
+        (True, TokenOwner("alice", lambda server: server == "eval"), "you came in with may not open train any more"),
     ],
     ids=["key", "token", "narrower token"],
 )
 async def test_what_is_revoked_while_a_login_waits_lets_nobody_in(  # noqa: PLR0917  (where, with what, what they read)
-    running: Running, alice: Client, sshd: Sshd, by_token: bool, better: Bearer | None, told: str
+    running: Running, alice: Client, sshd: Sshd, by_token: bool, better: TokenOwner | None, told: str
 ) -> None:
-    people, rounds = running.people, running.server.rechecks
+    people, rounds = running.people, running.server.revalidator
     assert rounds is not None
     rounds.visits = tuple  # they find nobody: the login itself has to ask
 
-    def look() -> Start:
+    def look() -> StartStatus:
         people.keys["alice"].clear()
         people.tokens = {"secret": better} if better else {}
         return appears(running, sshd.target())()
 
     people.stages = [STARTING, STARTING, look]
-    people.tokens["secret"] = Bearer("alice", everything, starts=everything)
+    people.tokens["secret"] = TokenOwner("alice", every_server, starts=every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
     done = await alice.ssh(*way, "alice+train@gateway", "echo in", env=env)
@@ -231,9 +234,9 @@ async def test_what_is_revoked_while_a_login_waits_lets_nobody_in(  # noqa: PLR0
 async def test_a_login_in_the_queue_ends_when_what_it_came_in_with_is_taken_back(
     running: Running, alice: Client, by_token: bool
 ) -> None:
-    people, rounds = running.people, running.server.rechecks
+    people, rounds = running.people, running.server.revalidator
     assert rounds is not None
-    people.stages, people.tokens["secret"] = [STARTING], Bearer("alice", everything, starts=everything)
+    people.stages, people.tokens["secret"] = [STARTING], TokenOwner("alice", every_server, starts=every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     way = ["-o", "PubkeyAuthentication=no", *options] if by_token else []
     login = asyncio.create_task(alice.ssh(*way, "alice+train@gateway", "echo in", env=env))
@@ -247,7 +250,7 @@ async def test_a_login_in_the_queue_ends_when_what_it_came_in_with_is_taken_back
 
 
 async def test_a_login_goes_on_whose_proof_nobody_can_judge_again(running: Running, alice: Client, sshd: Sshd) -> None:
-    def look() -> Start:
+    def look() -> StartStatus:
         running.people.manager_down = running.people.down = True
         return appears(running, sshd.target())()
 
@@ -261,7 +264,7 @@ async def test_a_client_that_goes_away_before_the_hub_answers_has_asked(
 ) -> None:
     asked = asyncio.Event()
 
-    async def start(user: str, server: str) -> Start:
+    async def start(user: str, server: str) -> StartStatus:
         asked.set()
         return await asyncio.Future()
 
@@ -270,7 +273,7 @@ async def test_a_client_that_goes_away_before_the_hub_answers_has_asked(
     await asyncio.wait_for(asked.wait(), DEADLINE)
     process.kill()
     await process.communicate()
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert audit() == ["event=start user=alice server=train"]
 
 
@@ -282,14 +285,14 @@ async def test_nothing_starts_before_a_credential_is_proven(
     assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
     assert (await mallory.ssh(*options, "alice+train@gateway", "true", env=env)).status == 255
     # A question whether a key would do carries no signature.
-    assert await running.server.people.registered_keys("alice")
+    assert await running.server.auth_backend.registered_keys("alice")
     assert running.people.starts == []
     assert audit() == []
 
 
 async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client) -> None:
     running.people.stages = [WAITS]
-    running.people.tokens["secret"] = Bearer("alice", lambda server: server == "other", starts=everything)
+    running.people.tokens["secret"] = TokenOwner("alice", lambda server: server == "other", starts=every_server)
     env, options = alice.with_token("secret")
     done = await alice.ssh("-o", "PubkeyAuthentication=no", *options, "alice+train@gateway", "true", env=env)
     assert (done.status, running.people.starts) == (255, [])
@@ -298,7 +301,7 @@ async def test_a_token_starts_only_what_it_opens(running: Running, alice: Client
 async def test_a_token_without_the_right_to_start_servers_starts_none(running: Running, alice: Client) -> None:
     """With it somebody else, or a script, could not start the server by the Hub's REST API either."""
     running.people.stages = [WAITS]
-    running.people.tokens["secret"] = Bearer("alice", everything, starts=lambda server: server == "other")
+    running.people.tokens["secret"] = TokenOwner("alice", every_server, starts=lambda server: server == "other")
     env, options = alice.with_token("secret")
     done = await alice.ssh("-o", "PubkeyAuthentication=no", *options, "alice+train@gateway", "true", env=env)
     assert (done.status, running.people.starts) == (255, [])
@@ -313,10 +316,10 @@ async def test_a_client_that_goes_away_ends_its_waiting(
     await until(lambda: running.people.looks > 1)
     process.kill()
     await process.wait()
-    await until(lambda: not running.server.visitors)
+    await until(lambda: not running.server.connections)
     assert audit() == ["event=start user=alice server=train"]
     seen = running.people.looks
-    running.people.stages = [Start("off")]
+    running.people.stages = [StartStatus("off")]
     assert (await alice.ssh("alice+other@gateway", "true")).status == 255
     assert running.people.looks <= seen + 1, "somebody who is gone is still asked for"
 
@@ -324,11 +327,11 @@ async def test_a_client_that_goes_away_ends_its_waiting(
 async def test_a_no_costs_its_address_and_is_not_asked_for_again_at_once(
     running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 1000.0)
-    running.server.penalties = Penalties(Rules(penalty_seconds=1000.0))
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 1000.0)
+    running.server.penalties = Penalties(PenaltyRules(penalty_seconds=1000.0))
     for _ in range(int(FREE / NOTHING_TRIED) - 1):
         running.server.penalties.left("127.0.0.1", late=False, now=running.server.now())
-    running.people.stages = [Start("refused", "No.")]
+    running.people.stages = [StartStatus("refused", "No.")]
     for _ in range(2):
         assert "train does not start: No" in (await alice.ssh("alice+train@gateway", "true")).err
     assert (
@@ -344,19 +347,19 @@ class Silent(FakePeople):
     enough: asyncio.Event = field(default_factory=asyncio.Event)
     manager_down: bool = True
 
-    async def start(self, user: str, server: str) -> Start:
+    async def start(self, user: str, server: str) -> StartStatus:
         self.starts.append((user, server))
         await self.enough.wait()
         return await super().start(user, server)
 
-    async def started(self, user: str, server: str, job: str) -> Start:
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
         self.looks += 1
-        return await super().started(user, server, job)
+        return await super().start_status(user, server, job)
 
 
 async def test_of_several_logins_one_waits_for_a_manager_that_does_not_answer() -> None:
     people = Silent()
-    starts = Starts(people, URL, 60.0, poll_seconds=1000.0)
+    starts = AutoStarter(people, URL, 60.0, poll_seconds=1000.0)
     logins = [asyncio.create_task(starts.begin("alice", "train")) for _ in range(4)]
     await until(lambda: people.starts)
     people.enough.set()
@@ -365,10 +368,10 @@ async def test_of_several_logins_one_waits_for_a_manager_that_does_not_answer() 
 
 
 async def test_nothing_is_kept_of_servers_that_nobody_could_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ssh_gateway.starts.KEPT_SECONDS", 0.0)
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 0.0)
     people = Silent()
     people.enough.set()
-    starts = Starts(people, URL, 60.0)
+    starts = AutoStarter(people, URL, 60.0)
     for number in range(100):
         assert not await starts.begin("alice", f"s{number}")
     people.enough.clear()
@@ -384,12 +387,14 @@ async def test_nothing_is_kept_of_servers_that_nobody_could_tell_of(monkeypatch:
 async def test_who_waits_already_waits_on_while_others_read_that_nobody_can_tell() -> None:
     people = Silent(manager_down=False, stages=[WAITS])
     people.enough.set()
-    starts, ready = Starts(people, URL, 60.0, poll_seconds=0.01), asyncio.Event()
+    starts, ready = AutoStarter(people, URL, 60.0, poll_seconds=0.01), asyncio.Event()
 
     async def enters() -> bool:
         return ready.is_set()
 
-    waits = asyncio.create_task(starts.bring_up(Waiter("alice", "train", enters, lambda: False, lambda _: None)))
+    waits = asyncio.create_task(
+        starts.start_and_wait(WaitingLogin("alice", "train", enters, lambda: False, lambda _: None))
+    )
     await until(lambda: people.looks > 1)
     people.manager_down = True
     looks = people.looks
@@ -403,11 +408,11 @@ async def test_who_waits_already_waits_on_while_others_read_that_nobody_can_tell
 
 
 async def test_where_nobody_waits_nothing_starts(running: Running, alice: Client) -> None:
-    running.server.starts = Starts(running.people, "http://hub.example/", 0.0)
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 0.0)
     running.people.stages = [STARTING]
     assert "no job train" in (await alice.ssh("alice+train@gateway", "true")).err
     assert running.people.starts == []
 
 
 def test_the_default_server_has_words_of_its_own() -> None:
-    assert progress("", STARTING) == "your default server is starting"
+    assert progress_line("", STARTING) == "your default server is starting"

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssh_gateway import packets, terminals, wire
-from ssh_gateway.notices import Line
-from ssh_gateway.packets import Policy
-from ssh_gateway.proxy import Relay
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.session import terminals
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.session.terminals import TerminalLine
 from tests.gateway.test_proxy import FakeLeg, Wire, close, confirmation, data, number, pty_request
 
 WINDOW, PACKET = 2**20, 2**15
-LINE = Line("1", b"\r\n*** a line ***\r\n")
+LINE = TerminalLine("1", b"\r\n*** a line ***\r\n")
 
 
 class Told(Wire):
     """A relay with something to say."""
 
-    lines: list[Line]
+    lines: list[TerminalLine]
 
     def terminal(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
         """A session that gets its terminal."""
@@ -42,9 +43,7 @@ def both() -> Told:
 
 def relayed() -> Told:
     client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
-    relay = Relay(
-        cast("wire.ServerLeg", client), cast("wire.Leg", pod), Policy(), used=lambda: None, lines=lambda: lines
-    )
+    relay = Relay(cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines)
     relay.start()
     told = Told(client, pod, relay, [])
     told.lines = lines
@@ -69,7 +68,7 @@ def test_a_terminal_is_told_when_it_is_there_and_each_line_once(both: Told) -> N
     assert both.client.sent[-2] == answer(5), "the pod's answer goes first"
     both.relay.tell()
     assert len(both.said) == 1
-    both.lines.append(Line("2", b"another"))
+    both.lines.append(TerminalLine("2", b"another"))
     both.relay.tell()
     assert both.said == [data(5, LINE.content), data(5, b"another")]
 
@@ -116,7 +115,7 @@ def test_answers_belong_to_requests_in_their_order(both: Told) -> None:
 def test_nothing_is_said_after_the_pods_end(both: Told, end: bytes) -> None:
     both.terminal()
     both.from_pod(end)
-    both.lines.append(Line("2", b"too late"))
+    both.lines.append(TerminalLine("2", b"too late"))
     both.relay.tell()
     assert len(both.said) == 1
 
@@ -124,7 +123,7 @@ def test_nothing_is_said_after_the_pods_end(both: Told, end: bytes) -> None:
 def test_nothing_is_said_after_the_clients_close(both: Told) -> None:
     both.terminal()
     both.from_client(close(9))
-    both.lines.append(Line("2", b"too late"))
+    both.lines.append(TerminalLine("2", b"too late"))
     both.relay.tell()
     assert len(both.said) == 1
 
@@ -150,7 +149,7 @@ def test_the_pod_is_told_of_the_window_but_for_the_reserve_and_gets_no_more_of_i
 def test_a_line_waits_for_room(both: Told) -> None:
     both.terminal()
     for name in range(10):
-        both.lines.append(Line(f"long {name}", b"x" * 1000))
+        both.lines.append(TerminalLine(f"long {name}", b"x" * 1000))
     both.relay.tell()
     assert len(both.said) == 1 + 4, "4096 bytes of room"
     both.from_client(adjust(9, 2 * terminals.RESERVE))
@@ -187,7 +186,7 @@ def test_the_pod_never_believes_that_a_window_is_larger_than_it_is(window: int, 
     consumed = 0
     for step, (what, size) in enumerate(steps):
         if what == "say":
-            both.lines.append(Line(str(step), b"x" * size))
+            both.lines.append(TerminalLine(str(step), b"x" * size))
             both.relay.tell()
         else:
             both.from_client(adjust(9, size))

@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from ssh_gateway.directory import Unavailable
-from ssh_gateway.sessions import Session, Sessions
+from ssh_gateway.backends.activity import SessionReporter
+from ssh_gateway.backends.directory import BackendUnavailable
+from ssh_gateway.core.proof import SshSessionState
 from tests.gateway.peers import Client, Running, until
 
 
-def _short(told: list[Session]) -> list[tuple[str, str, bool]]:
+def _short(told: list[SshSessionState]) -> list[tuple[str, str, bool]]:
     return [(one.user, one.server, one.open) for one in told]
 
 
@@ -20,14 +21,14 @@ def _short(told: list[Session]) -> list[tuple[str, str, bool]]:
 class Manager:
     """It remembers what it was told."""
 
-    told: list[list[Session]] = field(default_factory=list)
+    told: list[list[SshSessionState]] = field(default_factory=list)
     down: bool = False
     refused: int = 0
 
-    async def report_sessions(self, gateway: str, sessions: Sequence[Session]) -> None:
+    async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
         if self.down:
             self.refused += 1
-            raise Unavailable("it is away")
+            raise BackendUnavailable("it is away")
         self.told.append(list(sessions))
 
     @property
@@ -36,7 +37,7 @@ class Manager:
 
 
 @contextlib.asynccontextmanager
-async def telling(sessions: Sessions) -> AsyncIterator[Sessions]:
+async def telling(sessions: SessionReporter) -> AsyncIterator[SessionReporter]:
     task = asyncio.create_task(sessions.run())
     try:
         yield sessions
@@ -47,7 +48,7 @@ async def telling(sessions: Sessions) -> AsyncIterator[Sessions]:
 
 async def test_a_new_session_is_told_of_at_once_and_with_it_all_others() -> None:
     manager = Manager()
-    async with telling(Sessions(manager, interval=3600)) as sessions:
+    async with telling(SessionReporter(manager, interval=3600)) as sessions:
         sessions.opened("alice", "train")
         await until(lambda: manager.last == [("alice", "train", True)])
         sessions.opened("bob", "")
@@ -56,7 +57,7 @@ async def test_a_new_session_is_told_of_at_once_and_with_it_all_others() -> None
 
 async def test_how_long_ago_the_last_byte_went_through_is_told() -> None:
     manager, clock = Manager(), [100.0]
-    sessions = Sessions(manager, interval=3600, clock=lambda: clock[0])
+    sessions = SessionReporter(manager, interval=3600, clock=lambda: clock[0])
     sessions.opened("alice", "silent")
     sessions.opened("alice", "train")
     sessions.touch("alice", "train")
@@ -68,7 +69,7 @@ async def test_how_long_ago_the_last_byte_went_through_is_told() -> None:
 
 async def test_an_ended_session_is_told_until_it_was_heard() -> None:
     manager = Manager(down=True)
-    async with telling(Sessions(manager, interval=0.01)) as sessions:
+    async with telling(SessionReporter(manager, interval=0.01)) as sessions:
         sessions.opened("alice", "train")
         sessions.closed("alice", "train")
         await until(lambda: manager.refused > 1)
@@ -79,7 +80,7 @@ async def test_an_ended_session_is_told_until_it_was_heard() -> None:
 
 async def test_two_sessions_of_a_job_are_open_until_both_have_ended() -> None:
     manager = Manager()
-    async with telling(Sessions(manager, interval=0.01)) as sessions:
+    async with telling(SessionReporter(manager, interval=0.01)) as sessions:
         sessions.opened("alice", "train")
         sessions.opened("alice", "train")
         sessions.closed("alice", "train")
@@ -90,7 +91,7 @@ async def test_two_sessions_of_a_job_are_open_until_both_have_ended() -> None:
 
 async def test_a_real_session_is_open_while_it_lasts_and_its_bytes_count(alice: Client, running: Running) -> None:
     manager = Manager()
-    running.server.activity.sessions = Sessions(manager, interval=0.05)
+    running.server.activity.sessions = SessionReporter(manager, interval=0.05)
     async with telling(running.server.activity.sessions):
         ssh = await alice.start("ssh", "alice+train@gateway", "echo hello; read line")
         await until(lambda: any(one.open and one.seconds is not None for told in manager.told for one in told))

@@ -1,4 +1,4 @@
-"""The contract with asyncssh: what `ssh_gateway.wire` takes for granted of its private parts.
+"""The contract with asyncssh: what `ssh_gateway.transport` takes for granted of its private parts.
 
 When this fails after an upgrade, read asyncssh's changes to `connection.py` before anything else: the relay stands on
 these names and on what they do.
@@ -20,9 +20,11 @@ from asyncssh.kex import get_kex_algs
 from asyncssh.packet import SSHPacket
 from asyncssh.public_key import decode_ssh_certificate
 
-from ssh_gateway import algorithms, buffers, packets, wire
-from ssh_gateway.keys import Keys
-from ssh_gateway.wire import reading
+from ssh_gateway import transport
+from ssh_gateway.core import packets
+from ssh_gateway.transport import fastpath, reading
+from ssh_gateway.transport import keys as transport_keys
+from ssh_gateway.transport.keys import GatewayKeys
 
 ATTRIBUTES = (
     "_auth",
@@ -54,12 +56,12 @@ ATTRIBUTES = (
 
 
 def test_nothing_outside_of_the_package_looks_into_asyncssh() -> None:
-    package = Path(wire.__file__).parent
+    package = Path(transport.__file__).parent
     modules = [path for path in package.parent.rglob("*.py") if package not in path.parents]
     assert len(modules) > 30
     inside = re.compile(r"\bfrom asyncssh\.|\bimport asyncssh\.|\basyncssh\.\w*\._")
     assert [path.name for path in modules if inside.search(path.read_text(encoding="utf-8"))] == []
-    assert inside.search((package / "bulk.py").read_text(encoding="utf-8"))
+    assert inside.search((package / "fastpath.py").read_text(encoding="utf-8"))
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
@@ -101,8 +103,8 @@ def test_a_method_that_is_overridden_or_called_is_there(owner: type, name: str, 
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
 
 
-async def test_the_attributes_are_there(keys: Keys) -> None:
-    options = algorithms.server_options([keys.host], 0)
+async def test_the_attributes_are_there(keys: GatewayKeys) -> None:
+    options = transport_keys.server_options([keys.host], 0)
     leg = asyncssh.SSHServerConnection(asyncio.get_running_loop(), options)
     assert [name for name in ATTRIBUTES if not hasattr(leg, name)] == []
     assert leg._kex_complete is False
@@ -167,7 +169,7 @@ def test_what_is_not_complete_can_be_taken_back() -> None:
 
 
 def test_the_longest_packet_is_asyncsshs() -> None:
-    assert connection._DEFAULT_RECV_PKTLEN == buffers.LONGEST
+    assert connection._DEFAULT_RECV_PKTLEN == fastpath.LONGEST
 
 
 def test_everything_that_is_sent_goes_through_one_method() -> None:
@@ -221,8 +223,8 @@ def test_a_disconnect_is_read_and_a_broken_one_too() -> None:
     assert reading.read_disconnect(rude) == (2, "?[2J?gone?")
 
 
-async def test_what_the_server_offers_is_what_is_meant(keys: Keys) -> None:
-    options = algorithms.server_options([keys.host], 60)
+async def test_what_the_server_offers_is_what_is_meant(keys: GatewayKeys) -> None:
+    options = transport_keys.server_options([keys.host], 60)
     assert options.kex_algs[0] == b"curve25519-sha256"  # what Dropbear guesses, see FACTS
     offered = [*options.kex_algs, *options.encryption_algs, *options.mac_algs, *options.signature_algs]
     assert not [name for name in offered if b"sha1" in name or b"cbc" in name or name == b"ssh-rsa"]

@@ -8,10 +8,10 @@ import logging
 import asyncssh
 import pytest
 
-from ssh_gateway import packets
-from ssh_gateway.directory import Start
-from ssh_gateway.kept import MOST_PACKETS, TOO_MANY_STREAMS
-from ssh_gateway.starts import Starts
+from ssh_gateway.backends.directory import StartStatus
+from ssh_gateway.core import packets
+from ssh_gateway.session.autostart import AutoStarter
+from ssh_gateway.session.session import MOST_PACKETS, TOO_MANY_STREAMS
 from tests.gateway.hostile import Listener, drop, logged_in
 from tests.gateway.peers import DEADLINE, Running, Sshd, until
 
@@ -21,14 +21,14 @@ NOT_RUNNING = "your default server is not running"
 @pytest.fixture
 def starting(running: Running) -> Running:
     """Logins start the default server, which takes its time."""
-    running.server.starts = Starts(running.people, "http://hub.example/", 60.0, 0.02)
-    running.people.stages = [Start("starting")]
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 60.0, 0.02)
+    running.people.stages = [StartStatus("starting")]
     return running
 
 
 def runs(starting: Running, sshd: Sshd) -> None:
     starting.places.targets["alice", ""] = sshd.target("")
-    starting.people.stages = [Start("running")]
+    starting.people.stages = [StartStatus("running")]
 
 
 async def request(conn: asyncssh.SSHClientConnection, name: bytes, *content: bytes) -> bytes:
@@ -124,8 +124,8 @@ async def test_a_client_that_leaves_while_the_default_server_starts_is_waited_fo
     asked.append(asyncio.create_task(session(conn)))
     await until(lambda: starting.people.looks > 1)
     drop(conn)
-    await until(lambda: not starting.server.visitors)
-    assert starting.server.crowd.inside["alice"] == 0
+    await until(lambda: not starting.server.connections)
+    assert starting.server.session_limit.inside["alice"] == 0
     await asyncio.gather(*asked, return_exceptions=True)
 
     def refusals() -> list[str]:

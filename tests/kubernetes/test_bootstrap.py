@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ssh_gateway.keys import load_or_make
+from ssh_gateway.transport.keys import load_or_make
 from tests.contract.client import Client
 from tests.kubernetes import deploy
 from tests.kubernetes.conftest import Kubectl

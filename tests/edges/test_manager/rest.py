@@ -21,7 +21,7 @@ PEOPLE = ("alice", "vera", "bob", "lars")
 TEAMS = """
 teams:
   vision: {title: Vision, admins: [vera], members: [alice], quota: {gpu: 4}}
-  language: {title: Language, admins: [lars], members: [bob], quota: {gpu: 4}, borrow_limit: 2, record_terminals: true}
+  language: {title: Language, admins: [lars], members: [bob], quota: {gpu: 4}, borrow_limit: 2}
 blocked: [mallory]
 """
 # Who would hold more than six GPUs in vision asks vera.

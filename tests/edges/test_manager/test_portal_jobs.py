@@ -20,7 +20,7 @@ from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import NAMESPACE, ask, until, wants
-from tests.edges.test_manager.portals import TEAMS, Portal, portals
+from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World
 
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
@@ -151,16 +151,6 @@ async def _with_ssh(portal: Portal) -> str:
 async def test_ssh_is_a_command_to_copy(portal: Portal) -> None:
     text = await _with_ssh(portal)
     assert "ssh -p 2222 alice+train@gate" in text
-    assert "are recorded" not in text
-
-
-async def test_where_terminals_are_recorded_the_ssh_command_says_so(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    recorded = TEAMS.replace("admins: [vera]", "admins: [vera], record_terminals: true")
-    async with portals(world, tmp_path, recorded) as portal:
-        assert "Terminals that come in by SSH are recorded here" in await _with_ssh(portal)
 
 
 async def has_ended(portal: Portal, question: AdmissionRequest) -> bool:

@@ -89,11 +89,6 @@ def test_a_job_that_runs_has_the_other_ports_of_its_template(
     assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
 
 
-def test_a_job_of_a_team_whose_terminals_are_recorded_says_so() -> None:
-    assert row(running(), recorded=frozenset({"vision"})).is_recorded
-    assert not row(running(), recorded=frozenset({"language"})).is_recorded
-
-
 @pytest.mark.parametrize(
     ("more", "ssh", "shows_logs"),
     [

@@ -16,7 +16,7 @@ from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavaila
 from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
-from ssh_gateway.directory import HubAndManager, Start
+from ssh_gateway.backends.directory import HubAndManager, StartStatus
 from tests.edges.test_manager.office import ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
 from tests.edges.test_manager.world import World
@@ -219,13 +219,13 @@ async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
     async with contextlib.aclosing(people(portal.world.tokens["gateway"])) as gateway:
         waits = await gateway.start("alice", "train")
         assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
-        assert await gateway.started("alice", "train", waits.job) == waits
+        assert await gateway.start_status("alice", "train", waits.job) == waits
         acting = portal.served.acting
         acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
         refused = await gateway.start("alice", "train")
         assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
     async with contextlib.aclosing(people(portal.world.tokens["other"])) as other:
-        assert await other.start("alice", "train") == Start("off"), "a gateway without the scope starts nothing"
+        assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
 
 
 async def test_who_is_blocked_starts_nothing(portal: Portal) -> None:

@@ -11,17 +11,19 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway.keys import Keys
-from ssh_gateway.packets import Policy
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.clients.ways import Desk
 from tests.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
 from tests.ports import free_port
 
-EVERYTHING = Policy(agent_forwarding=True, x11_forwarding=True)
+EVERYTHING = RelayPolicy(agent_forwarding=True, x11_forwarding=True)
 
 
 @pytest.fixture(scope="session")
-def open_sshd(keys: Keys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def open_sshd(
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sshd]:
     """A job's sshd that also takes alice's own key."""
     settings = ("X11Forwarding yes", "StreamLocalBindUnlink yes")
     server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port(), settings, keys=(alices_key,))
@@ -32,7 +34,13 @@ def open_sshd(keys: Keys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.
 
 @contextlib.asynccontextmanager
 async def at_desk(
-    sshd: Sshd, keys: Keys, people: FakePeople, key: asyncssh.SSHKey, folder: Path, *, policy: Policy = EVERYTHING
+    sshd: Sshd,
+    keys: GatewayKeys,
+    people: FakePeople,
+    key: asyncssh.SSHKey,
+    folder: Path,
+    *,
+    policy: RelayPolicy = EVERYTHING,
 ) -> AsyncIterator[Desk]:
     """A desk and its gateway, in front of one sshd."""
     places = FakePlaces({("alice", "train"): sshd.target()})
@@ -44,7 +52,7 @@ async def at_desk(
 
 @pytest.fixture
 async def desk(
-    open_sshd: Sshd, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Desk]:
     async with at_desk(open_sshd, keys, people, alices_key, tmp_path) as found:
         yield found
@@ -52,10 +60,10 @@ async def desk(
 
 @pytest.fixture
 async def strict(
-    open_sshd: Sshd, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Desk]:
     """A desk before a gateway as it comes: without agents and X11."""
-    async with at_desk(open_sshd, keys, people, alices_key, tmp_path, policy=Policy()) as found:
+    async with at_desk(open_sshd, keys, people, alices_key, tmp_path, policy=RelayPolicy()) as found:
         yield found
 
 
@@ -67,7 +75,9 @@ async def two(desk: Desk) -> Desk:
 
 
 @pytest.fixture
-async def watchful(keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path) -> AsyncIterator[Desk]:
+async def watchful(
+    keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
     """A desk before a job whose sshd asks every second whether the client is there."""
     settings = ("ClientAliveInterval 1", "ClientAliveCountMax 3")
     server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
@@ -81,7 +91,7 @@ async def watchful(keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, 
 
 @pytest.fixture
 async def restless(
-    request: pytest.FixtureRequest, keys: Keys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+    request: pytest.FixtureRequest, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Desk]:
     """A desk before a job whose sshd has these settings, and tells of new keys and requests in its log."""
     settings = ("LogLevel DEBUG1", *request.param)

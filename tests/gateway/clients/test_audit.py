@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from ssh_gateway import algorithms
+from ssh_gateway.transport import keys
 from tests.gateway.clients.ways import Desk
 
 # What it warns of, and stays: clients older than OpenSSH 9.9, PuTTY 0.78 and Dropbear 2022 know no other key exchange
@@ -42,9 +42,9 @@ async def test_ssh_audit_finds_nothing_wrong(desk: Desk) -> None:
 
 async def test_ssh_audit_sees_all_that_is_offered_and_strict_key_exchange(desk: Desk) -> None:
     found = await audit(desk)
-    assert [entry["algorithm"] for entry in found["enc"]] == algorithms.ENCRYPTION_ALGS
-    assert [entry["algorithm"] for entry in found["mac"]] == algorithms.MAC_ALGS
-    assert [entry["algorithm"] for entry in found["key"]] == algorithms.HOST_KEY_ALGS
+    assert [entry["algorithm"] for entry in found["enc"]] == keys.ENCRYPTION_ALGS
+    assert [entry["algorithm"] for entry in found["mac"]] == keys.MAC_ALGS
+    assert [entry["algorithm"] for entry in found["key"]] == keys.HOST_KEY_ALGS
     kex = [entry["algorithm"] for entry in found["kex"]]
     assert "kex-strict-s-v00@openssh.com" in kex
     assert "mlkem768x25519-sha256" in kex

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from ssh_gateway import wire
+from ssh_gateway.transport import server
 from tests.gateway.clients.forwarding import answer_over, echo_server
 from tests.gateway.clients.test_clients import both, login, over_socks
 from tests.gateway.clients.test_forwards import agent
@@ -212,14 +212,14 @@ async def test_another_client_follows_when_the_gateway_wants_new_keys(
     a gateway as well (ssh_gateway/ATTACKS.md).
     """
     monkeypatch.setattr(two.running.server._options, "rekey_bytes", {"plink": MIB, "dbclient": 256}[client])
-    renewed: list[wire.ServerLeg] = []
-    send = wire.ServerLeg.send_newkeys
+    renewed: list[server.Downstream] = []
+    send = server.Downstream.send_newkeys
 
-    def noting(leg: wire.ServerLeg, k: bytes, h: bytes) -> None:
+    def noting(leg: server.Downstream, k: bytes, h: bytes) -> None:
         renewed.append(leg)
         send(leg, k, h)
 
-    monkeypatch.setattr(wire.ServerLeg, "send_newkeys", noting)
+    monkeypatch.setattr(server.Downstream, "send_newkeys", noting)
     data = os.urandom(4 * MIB)
     digest = f"{hashlib.sha256(data).hexdigest()}  -\n".encode()
     command, answer = {"plink": ("cat", data), "dbclient": ("sha256sum", digest)}[client]

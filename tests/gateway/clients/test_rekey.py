@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from ssh_gateway import algorithms, wire
+from ssh_gateway.transport import keys, server
 from tests.gateway.clients.test_clients import paramiko_does
 from tests.gateway.clients.ways import Desk, Way
 
@@ -27,10 +27,10 @@ OTHER_MAC = ("Ciphers aes256-ctr", "MACs hmac-sha2-512-etm@openssh.com")  # of i
 
 def every_cipher(*settings: str, quick: str) -> list[object]:
     """Settings of sshds with one cipher each, which is then the one of the pod's leg; all but one cipher are slow."""
-    marks = {name: () if name == quick else (pytest.mark.slow,) for name in algorithms.ENCRYPTION_ALGS}
+    marks = {name: () if name == quick else (pytest.mark.slow,) for name in keys.ENCRYPTION_ALGS}
     return [
         pytest.param((*settings, f"Ciphers {name}"), marks=marks[name], id=name.split("@")[0])
-        for name in algorithms.ENCRYPTION_ALGS
+        for name in keys.ENCRYPTION_ALGS
     ]
 
 
@@ -156,14 +156,14 @@ async def test_the_job_wants_new_keys_while_paramiko_sends(restless: Desk) -> No
 async def test_the_gateway_wants_new_keys_after_every_mib(restless: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """On each of its connections: neither client nor job has a limit that this much would reach."""
     monkeypatch.setattr(restless.running.server._options, "rekey_bytes", MIB)
-    make = algorithms.client_options
+    make = keys.client_options
 
     def with_limit(**parts: object) -> asyncssh.SSHClientConnectionOptions:
         options = make(**parts)  # type: ignore[arg-type]
         options.rekey_bytes = MIB
         return options
 
-    monkeypatch.setattr(algorithms, "client_options", with_limit)
+    monkeypatch.setattr(keys, "client_options", with_limit)
     renewed = await in_turn(restless)
     assert renewed[Way.DIRECT] == Renewed(client=1, job=1)
     for way in (Way.GATEWAY, Way.JUMP):
@@ -234,15 +234,15 @@ async def test_job_and_gateway_want_new_keys_while_another_client_copies(
     desk = restless
     await desk.make_ppk()
     renewed = 0
-    send = wire.ServerLeg.send_newkeys
+    send = server.Downstream.send_newkeys
 
-    def noting(leg: wire.ServerLeg, k: bytes, h: bytes) -> None:
+    def noting(leg: server.Downstream, k: bytes, h: bytes) -> None:
         nonlocal renewed
         renewed += 1
         send(leg, k, h)
 
     monkeypatch.setattr(desk.running.server._options, "rekey_bytes", 256 * 1024)
-    monkeypatch.setattr(wire.ServerLeg, "send_newkeys", noting)
+    monkeypatch.setattr(server.Downstream, "send_newkeys", noting)
     local = desk.directory / "local"
     local.write_bytes(DATA[:MIB])
     for way in Way:

@@ -14,7 +14,7 @@ The gateway's public host keys, from the file that `Manager.ssh_host_key_file` n
 One question of the gateway about everybody who is connected: ``POST /services/jobs/api/ssh-access``.
 
 It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and reads which of them
-are registered no more, and of ``teams.yaml`` whom it blocks and the teams whose terminals are recorded. By the scope
+are registered no more, and of ``teams.yaml`` whom it blocks. By the scope
 custom:ssh-keys:read, for all users.
 
 What a person's own OpenSSH needs to know, so that ``ssh train.dl`` works: as data, and as two files to download.
@@ -206,7 +206,7 @@ MOST_KEYS = 1000
 
 
 class SshAccessHandler(ApiHandler):
-    """A Manager without files knows of nobody who is blocked, or recorded."""
+    """Answers which users are blocked and which keys are gone; a Manager without files blocks nobody."""
 
     async def post(self) -> None:
         self.refuse(None if has_scope(self.check_parameters().scopes, READ_KEYS) else NOT_THE_GATEWAY)
@@ -214,8 +214,7 @@ class SshAccessHandler(ApiHandler):
         registered = await self.manager.store.registered(asked)
         acting = self.manager.leader
         teams = acting.settings.teams if acting is not None else TeamsConfig()
-        recorded = sorted(team.name for team in teams.teams if team.record_terminals)
-        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered), "recorded": recorded})
+        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered)})
 
 
 def _pairs(items: list[Any]) -> set[tuple[str, str]]:

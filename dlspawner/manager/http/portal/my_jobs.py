@@ -104,7 +104,6 @@ class MyJobsPageBase(PortalPage):
             endpoints={one.name: one.endpoints for one in settings.templates},
             happened=await acting.ledger.latest_pod_events(starting),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
-            recorded=frozenset(team.name for team in settings.teams.teams if team.record_terminals),
             gateway=self.manager.ssh_target,
             blocked=name in settings.teams.blocked,
         )
@@ -340,7 +339,6 @@ class ServerRow:
     position: int = 0
     estimate: Estimate | None = None  # of its start, while it waits
     ssh: str = ""
-    is_recorded: bool = False  # what terminals show that come in by ssh
     vscode: str = ""
     ports: tuple[PortLink, ...] = ()
     log_dir: str = ""
@@ -374,7 +372,6 @@ class RowContext:
     endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
-    recorded: frozenset[str] = frozenset()  # names of teams whose terminals are
     gateway: Target | None = None
     blocked: bool = False  # whether they may not start jobs at all
 
@@ -434,7 +431,6 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         position=look.position if look and look.state == "queued" and not facts.blocked else 0,
         estimate=look.estimate if look and not facts.blocked else None,
         ssh=command if runs else "",
-        is_recorded=job.team in facts.recorded,
         vscode=vscode_link(job.server) or "" if runs and command else "",
         ports=_ports(facts, job, has_ssh=bool(command)) if runs else (),
         log_dir=pod.log_dir or "" if pod else "",

@@ -1,0 +1,256 @@
+"""The gate: a connection is judged by its address before anything of SSH is made for it.
+
+Whose connection it is a listed balancer says first (`proxied`); nobody else may. Rules:
+
+* From a listed balancer nothing counts before its header, which has a deadline; without one the connection ends.
+* From anybody else a header ends it: who is not listed cannot choose whom the log, the limits and the penalties see.
+* Who is sent away reads why: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs neither a
+  key exchange nor an object of asyncssh's, and of too many at a time the rest are dropped without words.
+* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged. There is
+  room for it however many are sent away at the time: only who is listed can send one; too many of those are dropped.
+
+PROXY protocol version 2: what a balancer writes before a client's first byte, to say who the client is. Pure.
+
+Rules:
+
+* Only TCP over IPv4 or IPv6 counts. A balancer that cannot tell who somebody is lets nobody in.
+* LOCAL is the balancer's own connection, a health check: it is for nobody.
+* Version 1 is refused: a line of text of unknown length, which nothing needs that speaks version 2.
+* Fields beyond the addresses are skipped, their checksum too: TCP has one, and whoever may write a header is trusted.
+* What is kept of a header is bounded by `LONGEST`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import asyncssh
+
+from ssh_gateway.core import packets
+from ssh_gateway.core.addresses import Network, read_address
+from ssh_gateway.transport import server
+from ssh_gateway.transport.keys import SERVER_VERSION
+
+GREETING = f"SSH-2.0-{SERVER_VERSION}\r\n".encode()
+TOO_MANY_CONNECTIONS = 12
+FAREWELL_SECONDS = 1.0
+MOST_FAREWELLS = 256
+MOST_CHECKS = 64
+HEADER_SECONDS = 5.0
+MOST_ARRIVING = 1024
+NOT_LISTED = "this gateway takes no PROXY protocol header from your address: its administrator can list the balancer"
+UNKNOWN = "the balancer in front of this gateway did not say who you are: tell an administrator"
+
+
+@dataclass(slots=True)
+class Admission:
+    """What all gates share.
+
+    ``admit`` counts an address in, or says why not; ``inside`` makes what speaks SSH with it; ``refused`` is told of
+    an address that broke the rules of headers. ``arriving`` are those whose header has not come yet, ``leaving`` who
+    reads why they are sent away, and ``checking`` balancers that read the greeting.
+    """
+
+    admit: Callable[[str], str | None]
+    inside: Callable[[str], server.Downstream]
+    refused: Callable[[str, str], None]
+    balancers: tuple[Network, ...] = ()
+    header_seconds: float = HEADER_SECONDS
+    leaving: set[ConnectionGuard] = field(default_factory=set)
+    arriving: set[ConnectionGuard] = field(default_factory=set)
+    checking: set[ConnectionGuard] = field(default_factory=set)
+
+    def clear(self) -> None:
+        """Drop who is between the street and the door."""
+        for gate in [*self.leaving, *self.arriving, *self.checking]:
+            gate.drop()
+
+
+class ConnectionGuard(asyncio.Protocol):
+    """One new connection: handed on to what speaks SSH, or sent away."""
+
+    _transport: asyncio.Transport
+    _deadline: asyncio.TimerHandle | None = None
+    _inside: server.Downstream | None = None
+
+    def __init__(self, lobby: Admission) -> None:
+        self._lobby = lobby
+        self._header = b""
+        self._source = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a stream expected")
+        self._transport = transport
+        peer = str((transport.get_extra_info("peername") or ("",))[0])
+        address = read_address(peer)
+        self._source = str(address or peer)
+        if address is not None and any(address in network for network in self._lobby.balancers):
+            self._await_header()
+        elif self._may_in():
+            # The greeting is not kept back until the client has spoken: that would cost every login a round trip.
+            self._inside = self._lobby.inside(self._source)
+            self._inside.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self._lobby.arriving:
+            self._header += data
+            self._read_header()
+        elif (inside := self._inside) is not None:
+            self._transport.set_protocol(inside)
+            if is_one(data):
+                self._lobby.refused(self._source, NOT_LISTED)
+                inside.end(asyncssh.DISC_PROTOCOL_ERROR, NOT_LISTED)
+            else:
+                inside.data_received(data)
+
+    def eof_received(self) -> None:
+        if self._inside is not None:
+            self._inside.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lobby.leaving.discard(self)
+        self._lobby.checking.discard(self)
+        self._arrived()
+        if self._inside is not None:
+            self._inside.connection_lost(exc)
+
+    def drop(self) -> None:
+        """Close without waiting for the client to read."""
+        self._transport.abort()
+
+    def _may_in(self) -> bool:
+        refusal = self._lobby.admit(self._source)
+        if refusal is not None:
+            self._send_away(refusal)
+        return refusal is None
+
+    # A balancer's
+
+    def _await_header(self) -> None:
+        if len(self._lobby.arriving) >= MOST_ARRIVING:
+            self._transport.abort()
+            return
+        self._lobby.arriving.add(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(
+            self._lobby.header_seconds, self._no_header, "no PROXY protocol header in time"
+        )
+
+    def _read_header(self) -> None:
+        try:
+            header = read(self._header)
+        except BadHeader as problem:
+            self._no_header(str(problem))
+            return
+        if header is None:
+            return
+        self._arrived()
+        if header.source is None:
+            self._say_last(b"", self._lobby.checking, MOST_CHECKS)
+            return
+        self._source = str(read_address(header.source))
+        if self._may_in():
+            inside, rest = self._lobby.inside(self._source), self._header[header.size :]
+            self._transport.set_protocol(inside)
+            inside.connection_made(self._transport)
+            if rest:
+                inside.data_received(rest)
+
+    def _no_header(self, why: str) -> None:
+        self._arrived()
+        self._lobby.refused(self._source, why)
+        self._send_away(UNKNOWN)
+
+    def _arrived(self) -> None:
+        self._lobby.arriving.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    # Out again
+
+    def _send_away(self, why: str) -> None:
+        words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why))
+        self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
+
+    def _say_last(self, words: bytes, among: set[ConnectionGuard], most: int) -> None:
+        """Closed in one direction first: bytes that meet a closed socket would reset it, and the words be lost."""
+        if len(among) >= most:
+            self._transport.abort()
+            return
+        among.add(self)
+        self._transport.write(GREETING + words)
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(FAREWELL_SECONDS, self._transport.abort)
+
+
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+VERSION_1 = b"PROXY "
+LONGEST = 2048
+
+_FIXED = 16
+_LOCAL, _PROXY = 0, 1
+_TCP4, _TCP6 = 0x11, 0x21
+# How many bytes an address has, and how many the part with both addresses and ports.
+_SIZES = {_TCP4: (4, 12), _TCP6: (16, 36)}
+
+
+class BadHeader(ValueError):
+    """There is no header, or one that does not count; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A whole header of ``size`` bytes; ``source`` is the client's address, None for a connection of the balancer's."""
+
+    size: int
+    source: str | None
+
+
+def read(received: bytes) -> Header | None:
+    """The header at the start of what came in; None until all of it is there, BadHeader as soon as it cannot be one."""
+    start = received[: len(SIGNATURE)]
+    if start and VERSION_1.startswith(start[: len(VERSION_1)]):
+        raise BadHeader("a PROXY protocol header of version 1, not 2")
+    if not SIGNATURE.startswith(start):
+        raise BadHeader("no PROXY protocol header")
+    if len(received) < _FIXED:
+        return None
+    command, size = _command(received[12]), _FIXED + int.from_bytes(received[14:16], "big")
+    if size > LONGEST:
+        raise BadHeader(f"a PROXY protocol header of {size} bytes, more than {LONGEST}")
+    if len(received) < size:
+        return None
+    return Header(size, _source(received[13], received[_FIXED:size]) if command == _PROXY else None)
+
+
+def is_one(first: bytes) -> bool:
+    """Whether a client's first bytes are a header of either version, which no SSH client begins with."""
+    return first.startswith((SIGNATURE, VERSION_1))
+
+
+def _command(byte: int) -> int:
+    version, command = divmod(byte, 16)
+    if version != 2 or command not in {_LOCAL, _PROXY}:
+        raise BadHeader(f"a PROXY protocol header with version and command {byte:#04x}")
+    return command
+
+
+def _source(family: int, block: bytes) -> str:
+    if family not in _SIZES:
+        raise BadHeader(f"a PROXY protocol header of address family {family:#04x}, neither TCP over IPv4 nor over IPv6")
+    address, whole = _SIZES[family]
+    if len(block) < whole:
+        raise BadHeader("a PROXY protocol header that is too short for its addresses")
+    return str(ipaddress.ip_address(block[:address]))

@@ -1,0 +1,250 @@
+"""Who has to wait at the door: what failed logins cost, counted as seconds that time pays off. Pure.
+
+Rules:
+
+* As with OpenSSH's PerSourcePenalties, a failed login is charged after it failed. A login that cannot be judged costs
+  nothing: users do not pay for a Hub or a Manager that does not answer.
+* An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
+  ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
+* A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
+  at an address from which the person came in lately: who guesses at a name does not lock its owner out. A token that
+  is not judged costs the name nothing: however many guess, the wait is short, and one is judged whenever it is over.
+* Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like. Nobody is known at
+  one, since whoever guesses may come from there as well: tokens have the pace of their name there, always.
+* Streams of ``ssh -J`` have the rate of connections for each person: a loop of them costs no key exchange.
+* Memory is bounded: of too many, those that were heard of longest ago are forgotten.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from ssh_gateway.core.addresses import Network, read_address
+from ssh_gateway.core.proof import _remove_one
+
+
+@dataclass(slots=True)
+class AuthAttempts:
+    """The attempts of one connection. Asking whether a key would do is free when it would, but not without end.
+
+    Guesses are counted when they begin: a client may give up on one before it is answered, and begin the next.
+    """
+
+    limit: int
+    failed: int = 0
+    guesses: int = 0
+    questions: int = 0
+
+    def may_guess(self) -> bool:
+        """Count a guess at a secret; False when there were too many."""
+        self.guesses += 1
+        return self.guesses <= self.limit
+
+    def may_ask(self) -> bool:
+        """Count a question; False when there were too many."""
+        self.questions += 1
+        return self.questions <= 4 * self.limit
+
+    def exhausted(self) -> bool:
+        """Count a failure; True when it was the last one."""
+        self.failed += 1
+        return self.failed >= self.limit
+
+
+@dataclass(slots=True)
+class UnauthenticatedLimit:
+    """How many may stand at the door, unproven: altogether and from one place ("" is one that many people share)."""
+
+    limit: int
+    limit_per_source: int
+    waiting: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, source: str) -> str | None:
+        """Count somebody in, who must `leave` once; or a sentence that says why not."""
+        if self.waiting.total() >= self.limit:
+            return "too many logins are going on: try again in a moment"
+        if source and self.waiting[source] >= self.limit_per_source:
+            return "too many logins are going on from your address: try again in a moment"
+        self.waiting[source] += 1
+        return None
+
+    def leave(self, source: str) -> None:
+        """Somebody proved who they are, or went away."""
+        _remove_one(self.waiting, source)
+
+
+@dataclass(slots=True)
+class SessionLimit:
+    """Counts the connections of each user."""
+
+    limit: int
+    inside: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, user: str) -> str | None:
+        """Count one more, which must `leave` once; or a sentence that says why not."""
+        if self.inside[user] >= self.limit:
+            return f"you have {self.limit} connections already: close some of them"
+        self.inside[user] += 1
+        return None
+
+    def leave(self, user: str) -> None:
+        """One has ended."""
+        _remove_one(self.inside, user)
+
+
+ENTRIES = 20_000
+# In penalties, each of which is `Rules.penalty_seconds`.
+FREE = 12
+FREE_OF_A_NAME = 24
+MOST = 120
+NOTHING_TRIED = 0.4
+TOO_LATE = 2.0
+BURST_SECONDS = 20.0  # of connections, at the rate that is allowed for ever
+KNOWN_SECONDS = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class PenaltyRules:
+    """What it costs; 0 switches off what it measures."""
+
+    penalty_seconds: float = 5.0
+    connections_per_second: float = 10.0
+    shared: tuple[Network, ...] = ()
+
+
+@dataclass(slots=True)
+class DebtTable:
+    """Seconds that are owed under each name; none owes more than ``most``."""
+
+    most: float
+    entries: int = ENTRIES
+    _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+    def add(self, name: str, seconds: float, now: float) -> None:
+        """Owe so much more, or with negative ``seconds`` less."""
+        at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
+        self._paid_at[name] = at
+        self._paid_at.move_to_end(name)
+        if at <= now:
+            del self._paid_at[name]
+        elif len(self._paid_at) > self.entries:
+            self._paid_at.popitem(last=False)
+
+    def owed(self, name: str, now: float) -> float:
+        """Seconds until all is paid."""
+        return max(0.0, self._paid_at.get(name, now) - now)
+
+    def count(self, now: float) -> int:
+        """How many owe something."""
+        return sum(at > now for at in self._paid_at.values())
+
+    def __len__(self) -> int:
+        return len(self._paid_at)
+
+
+class Penalties:
+    """Everybody's debts. An ``address`` is one as the socket tells it; ``now`` is any clock that never goes back."""
+
+    def __init__(self, rules: PenaltyRules, entries: int = ENTRIES) -> None:
+        self._rules = rules
+        self._unit = rules.penalty_seconds
+        self._sources = DebtTable(MOST * self._unit, entries)
+        self._names = DebtTable(MOST * self._unit, entries)
+        self._arrivals = DebtTable(math.inf, entries)
+        self._known = DebtTable(KNOWN_SECONDS, entries)
+        self._said = DebtTable(60.0, entries)
+
+    def source_of(self, address: str) -> str:
+        """What owes for this address; "" for one that many people share."""
+        found = read_address(address)
+        if found is None:
+            return address
+        if any(found in network for network in self._rules.shared):
+            return ""
+        return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
+
+    def arrives(self, address: str, now: float) -> str | None:
+        """Count a new connection; a sentence for one that has to wait, which is not counted."""
+        return self.refusal(address, now) or self._too_often(
+            self.source_of(address), "too many connections from your address", now
+        )
+
+    def opens(self, address: str, name: str, now: float) -> str | None:
+        """The same of a stream that leads to a login of its own, inside a connection; its rate is the person's."""
+        return self.refusal(address, now) or self._too_often(f"streams of {name}", "too many streams", now)
+
+    def _too_often(self, who: str, what: str, now: float) -> str | None:
+        rate = self._rules.connections_per_second
+        if not who or not rate:
+            return None
+        if (owed := self._arrivals.owed(who, now)) > BURST_SECONDS:
+            return f"{what}: try again in {_seconds(owed - BURST_SECONDS)}"
+        self._arrivals.add(who, 1 / rate, now)
+        return None
+
+    def refusal(self, address: str, now: float) -> str | None:
+        """Returns why no login may continue at this address now, or None."""
+        wait = self._above(self.source_of(address), now)
+        if wait <= 0:
+            return None
+        return f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
+
+    def _above(self, place: str, now: float) -> float:
+        """Seconds that are owed above those that are free, if any are; those of a shared address are nobody's."""
+        return self._sources.owed(place, now) - FREE * self._unit if place else 0.0
+
+    def _above_of_name(self, place: str, name: str, now: float) -> float:
+        """The same of a name, for tokens that come from this place: nothing at one where its owner is known."""
+        if place and self._known.owed(_pair(place, name), now):
+            return 0.0
+        return self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
+
+    def token_refusal(self, address: str, name: str, now: float) -> str | None:
+        """Returns why tokens for this name are not judged now, or None."""
+        wait = self._above_of_name(self.source_of(address), name, now)
+        if wait <= 0:
+            return None
+        return f"too many wrong tokens for this name: use a registered key, or try again in {_seconds(wait)}"
+
+    def token_failed(self, address: str, name: str, now: float, *, judged: bool) -> None:
+        """Charges a failed token to its address, and to its name if the token was ``judged``."""
+        self._owe(self.source_of(address), 1, now)
+        if judged:
+            self._names.add(name, self._unit, now)
+
+    def proven(self, address: str, name: str, now: float) -> None:
+        """This person came in from there; of a shared address that says nothing about who comes from it next."""
+        if place := self.source_of(address):
+            self._known.add(_pair(place, name), KNOWN_SECONDS, now)
+
+    def left(self, address: str, *, late: bool, now: float) -> None:
+        """A connection ended on which nothing was tried, or that took its time for it."""
+        self._owe(self.source_of(address), TOO_LATE if late else NOTHING_TRIED, now)
+
+    def worth_a_line(self, address: str, now: float) -> bool:
+        """Whether to log a refusal: once a minute for each place, so that a flood of connections is none of lines."""
+        place = self.source_of(address) or "shared"
+        if self._said.owed(place, now):
+            return False
+        self._said.add(place, 60.0, now)
+        return True
+
+    def penalised(self, now: float) -> tuple[int, int]:
+        """How many addresses and how many names owe something."""
+        return self._sources.count(now), self._names.count(now)
+
+    def _owe(self, place: str, penalties: float, now: float) -> None:
+        if place:
+            self._sources.add(place, penalties * self._unit, now)
+
+
+def _pair(place: str, name: str) -> str:
+    return f"{place} {name}"
+
+
+def _seconds(wait: float) -> str:
+    whole = max(1, math.ceil(wait))
+    return f"{whole} second" if whole == 1 else f"{whole} seconds"

@@ -1,0 +1,245 @@
+"""Access is checked again while sessions live: one round for everybody, every `seconds`, whatever was open before it.
+
+A round asks the Manager once for a thousand keys (and who is blocked), the Hub once for a page of its users, the
+cluster once for fifty jobs, and the Hub about each token that somebody came in with; certificates are held against the
+clock and the list of those that were revoked. Each of these is a part that goes round and judges by itself: a Hub that
+is slow delays nothing that others tell. Each may fail by itself, and ends nobody then; who is blocked stays known.
+Until somebody has told that for the first time, nobody gets in.
+
+Whether somebody who is inside may stay: judgements over what was looked up for everybody at once. Pure.
+
+What could not be looked up ends nobody: an answer that did not come is no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ssh_gateway.auth.trust import RevocationList
+from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, JobDirectory
+from ssh_gateway.core.proof import CertificateId, OpenSession, TokenOwner
+from ssh_gateway.log import say
+from ssh_gateway.transport.connection import FAREWELL_SECONDS
+
+AT_ONCE = 8
+LEARN_SECONDS = 5.0
+
+Answer = TypeVar("Answer")
+Part = Callable[[], Coroutine[Any, Any, None]]
+
+
+class RevalidatedSession(Protocol):
+    """A session whose access is checked again."""
+
+    def open_session(self) -> OpenSession:
+        """Returns what is checked."""
+
+    def end(self, why: str) -> None:
+        """Ends the session with a sentence for its user."""
+
+
+Inside = tuple[RevalidatedSession, OpenSession]
+
+
+@dataclass(slots=True)
+class Revalidator:
+    """`run` is the one task that asks; ``blocked`` is what the latest round learnt."""
+
+    people: AuthBackend
+    places: JobDirectory
+    seconds: float
+    blocked: frozenset[str] | None = None  # None: nobody has told yet
+    revocations: RevocationList = field(default_factory=RevocationList)
+    visits: Callable[[], Iterable[RevalidatedSession]] = tuple
+    _silent: set[str] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Look for ever."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts():
+                group.create_task(self._go_round(part))
+
+    async def _go_round(self, part: Part) -> None:
+        while True:
+            await part()
+            await asyncio.sleep(self.seconds)
+
+    async def round(self) -> None:
+        """Look once, and send home who may not stay."""
+        async with asyncio.TaskGroup() as group:
+            for part in self._parts():
+                group.create_task(part())
+
+    def _parts(self) -> tuple[Part, ...]:
+        return self._certificates, self._keys, self._users, self._jobs, self._tokens
+
+    def _inside(self) -> list[Inside]:
+        return [(visit, visit.open_session()) for visit in self.visits()]
+
+    @staticmethod
+    async def _judge(inside: Iterable[Inside], facts: Checks) -> None:
+        """Send home who may not stay by these facts, of those who were asked about."""
+        ends = [(visit, held.job, why) for visit, held in inside if (why := evaluate_access(held, facts)) is not None]
+        for visit, job, why in ends:
+            if job is not None:
+                visit.end(why)
+        if outer := [(visit, why) for visit, job, why in ends if job is None]:
+            # Through these `ssh -J` may go: what is said inside is to be read first.
+            await asyncio.sleep(FAREWELL_SECONDS)
+            for visit, why in outer:
+                visit.end(why)
+
+    async def revalidate(self, held: OpenSession) -> str | None:
+        """Why one connection may not go on, asked for it alone: a login that has waited is in no round yet."""
+        proof, token = held.proof, held.proof.token
+        keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
+        async with asyncio.TaskGroup() as group:
+            standing = group.create_task(self._try("keys", self.people.access_state(keys)))
+            gone = group.create_task(self._try("users", self.people.deleted_users({proof.user})))
+            bearers = group.create_task(self._try("tokens", self._bearers(token)))
+        told = standing.result()  # a round may have been told something newer of who is blocked
+        facts = Checks(
+            blocked=self.blocked or frozenset(),
+            gone_keys=told.gone_keys if told else frozenset(),
+            gone_users=gone.result() or frozenset(),
+            bearers=bearers.result() or {},
+            revoked=self._revoked([held]),
+            now=time.time(),
+        )
+        return evaluate_access(held, facts)
+
+    async def _bearers(self, token: str) -> dict[str, TokenOwner | None]:
+        return {token: await self.people.token_owner(token)} if token else {}
+
+    def _revoked(self, inside: Iterable[OpenSession]) -> frozenset[CertificateId]:
+        badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
+        return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
+
+    async def fetch_blocked(self) -> None:
+        """Asks who is blocked, unless a round has learnt it already; gives up after `LEARN_SECONDS`."""
+        if self.blocked is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEARN_SECONDS):
+                found = await self._try("keys", self.people.access_state(()))
+                if found is not None and self.blocked is None:  # what a round has learnt meanwhile is newer
+                    self.blocked = found.blocked
+
+    async def _certificates(self) -> None:
+        inside = self._inside()
+        await self._judge(inside, Checks(revoked=self._revoked(held for _, held in inside), now=time.time()))
+
+    async def _keys(self) -> None:
+        inside = self._inside()
+        keys = {(held.proof.user, held.proof.credential) for _, held in inside if held.proof.registered}
+        told = await self._try("keys", self.people.access_state(keys))
+        if told is not None:
+            self.blocked = told.blocked
+        gone = told.gone_keys if told else frozenset[tuple[str, str]]()
+        await self._judge(inside, Checks(blocked=self.blocked or frozenset(), gone_keys=gone))
+
+    async def _users(self) -> None:
+        inside = self._inside()
+        gone = await self._try("users", self.people.deleted_users({held.proof.user for _, held in inside}))
+        await self._judge(inside, Checks(gone_users=gone or frozenset()))
+
+    async def _jobs(self) -> None:
+        inside = self._inside()
+        live = await self._try("jobs", self.places.running({held.job for _, held in inside if held.job is not None}))
+        await self._judge(inside, Checks(jobs=live))
+
+    async def _tokens(self) -> None:
+        """Whom each token belongs to now, judged one by one; the first that cannot be told ends the asking."""
+        of_token = dict[str, list[Inside]]()
+        for visit, held in self._inside():
+            if held.proof.token:
+                of_token.setdefault(held.proof.token, []).append((visit, held))
+        waiting = iter(of_token.items())
+
+        async def ask() -> None:
+            for token, inside in waiting:
+                bearer = await self.people.token_owner(token)
+                group.create_task(self._judge(inside, Checks(bearers={token: bearer})))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(of_token))):
+                group.create_task(self._try("tokens", ask()))
+
+    async def _try(self, what: str, question: Awaitable[Answer]) -> Answer | None:
+        """An answer, or None; the log says once that there is none."""
+        try:
+            answer = await question
+        except BackendUnavailable as problem:
+            if what not in self._silent:
+                say("recheck", level=logging.WARNING, what=what, result="failed", why=problem)
+            self._silent.add(what)
+            return None
+        self._silent.discard(what)
+        return answer
+
+
+BLOCKED = "your account may not use this gateway: ask an administrator"
+UNTOLD = "nobody can tell right now whether your account may use this gateway: try again later"
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What was found out; None where nobody could tell, and ``bearers`` only of tokens that were answered for."""
+
+    blocked: frozenset[str] = frozenset()
+    gone_keys: frozenset[tuple[str, str]] = frozenset()
+    gone_users: frozenset[str] = frozenset()
+    jobs: frozenset[str] | None = None
+    bearers: Mapping[str, TokenOwner | None] = field(default_factory=dict)
+    revoked: frozenset[CertificateId] = frozenset()
+    now: float = 0.0  # seconds since 1970
+
+
+def evaluate_access(held: OpenSession, facts: Checks) -> str | None:
+    """Why this connection ends now, in a sentence for the person; None while it may go on."""
+    user = held.proof.user
+    if user in facts.blocked:
+        return BLOCKED
+    if user in facts.gone_users:
+        return "your account was removed"
+    return _of_credential(held, facts) or _of_job(held, facts)
+
+
+def _of_credential(held: OpenSession, facts: Checks) -> str | None:
+    proof = held.proof
+    if (proof.user, proof.credential) in facts.gone_keys:
+        return "the key that you came in with was removed from your keys"
+    if proof.certificate is not None:
+        return _of_certificate(proof.certificate, facts)
+    return _of_token(held, facts) if proof.token in facts.bearers else None
+
+
+def _of_certificate(badge: CertificateId, facts: Checks) -> str | None:
+    if facts.now >= badge.until:
+        return "the certificate that you came in with has expired: get a new one"
+    return "the certificate that you came in with was revoked" if badge in facts.revoked else None
+
+
+def _of_token(held: OpenSession, facts: Checks) -> str | None:
+    proof = held.proof
+    bearer = facts.bearers[proof.token]
+    if bearer is None or bearer.user != proof.user:
+        return "the token that you came in with was revoked, or has expired"
+    if held.server is not None and not bearer.opens(held.server):
+        return f"the token that you came in with may not open {_name(held)} any more"
+    return None
+
+
+def _of_job(held: OpenSession, facts: Checks) -> str | None:
+    stopped = held.job is not None and facts.jobs is not None and held.job not in facts.jobs
+    return f"{_name(held)} was stopped" if stopped else None
+
+
+def _name(held: OpenSession) -> str:
+    return held.server or "your default server"

@@ -1,0 +1,263 @@
+"""The public keys of the CAs whose certificates let people in: a file, read again when it changes.
+
+One key a line, as in sshd's TrustedUserCAKeys; # begins a comment. A file that cannot be read any more, or has
+something else in it, changes nothing: the log says so, and who was trusted stays trusted. At the start it is a reason
+not to start.
+
+Certificates that were taken back: a text file, read again when it changes, in the words that ssh-keygen -k reads.
+
+    serial: 17            certificates of these serial numbers, of every CA that is trusted
+    serial: 100-0xff      numbers are read as in C: 0x is hexadecimal, and 0 before a number octal
+    id: alice@laptop      certificates of this key id
+    hash: SHA256:w3…      this key: a person's, or a CA's with all that it has signed
+    key: ssh-ed25519 AA…  the same, written out; `sha1:`, `sha256:` or no word at all means the same here
+
+With no word before it, a certificate is taken back itself: its serial of its CA, or its key id where it has none. After
+one of these words it is its key. What was compared is ssh-keygen's own list (tests/gateway/test_revocations.py).
+
+Lists are long, so whether a certificate is in one is a look-up and no search through it.
+
+A file that cannot be read any more, or has something else in it, lets nobody in by a certificate until it can be read:
+who was to be kept out may be in it. Sessions that go on are judged by what it said last.
+
+A file that an administrator may change at any time: read again when it is another one than before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import asyncssh
+
+from ssh_gateway.core.proof import CertificateId
+from ssh_gateway.log import say
+from ssh_gateway.transport.keys import KeysUnusable, is_strong, read_public
+from ssh_gateway.transport.reading import read_certificate
+
+
+class TrustedCas:
+    """`trusts` is asked for every certificate; ``path`` None: nobody is trusted."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = WatchedFile(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
+
+    def load(self) -> None:
+        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        self._file.load()
+
+    def trusts(self, key: asyncssh.SSHKey) -> bool:
+        """Whether certificates that this key signed let people in."""
+        try:
+            self.load()
+        except KeysUnusable as problem:
+            say("authorities", level=logging.WARNING, result="failed", why=problem)
+        return key.public_data in self._file.latest
+
+
+def _read(text: str) -> frozenset[bytes]:
+    return frozenset(each_line(text, _read_line))
+
+
+def _read_line(line: str) -> bytes:
+    key = read_public(line)
+    if not is_strong(key):
+        raise ValueError(
+            f"a {key.algorithm.decode()} key that is too weak for a CA: ed25519, ECDSA or RSA from 3072 bits"
+        )
+    return key.public_data
+
+
+REVOKED = "this certificate was revoked: get a new one"
+UNKNOWN = "certificates cannot be checked right now: use a registered key or a token, or try again later"
+MOST_SERIAL = 2**64 - 1
+
+_FINGERPRINT = re.compile(r"(SHA256:[A-Za-z0-9+/]{43})=?")
+_NUMBER = r"(0x[0-9a-f]{1,16}|[0-9]{1,25})"
+_SERIALS = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?", re.IGNORECASE)
+_KEYS = frozenset({"key", "sha1", "sha256"})
+_CERTIFICATE = re.compile(r"\S+-cert-v01@openssh\.com\s")
+
+
+@dataclass(frozen=True, slots=True)
+class RevokedCertificates:
+    """What a file says: first and last of serials, in order and apart, key ids, fingerprints of keys, and single
+    certificates, each by its CA and its serial, or its key id where it has no serial.
+    """
+
+    serials: tuple[tuple[int, int], ...] = ()
+    ids: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    single: frozenset[tuple[str, int | str]] = frozenset()
+
+    def names(self, badge: CertificateId) -> bool:
+        """Whether this certificate is taken back."""
+        return (
+            badge.key_id in self.ids
+            or not self.keys.isdisjoint({badge.key, badge.ca})
+            or not self.single.isdisjoint({(badge.ca, badge.serial), (badge.ca, badge.key_id)})
+            or self._has(badge.serial)
+        )
+
+    def _has(self, serial: int) -> bool:
+        after = bisect_right(self.serials, (serial, MOST_SERIAL))
+        return after > 0 and serial <= self.serials[after - 1][1]
+
+
+class RevocationList:
+    """`obstacle` is asked for every certificate that lets somebody in; ``path`` None: none is revoked."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = WatchedFile(path, "Gateway.revoked_certificates_file", read_revocations, RevokedCertificates())
+
+    def load(self) -> None:
+        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        self._file.load()
+
+    def refusal(self, badge: CertificateId) -> str | None:
+        """Why it lets nobody in; None when it does."""
+        if not self._is_read():
+            return UNKNOWN
+        return REVOKED if self._file.latest.names(badge) else None
+
+    def latest(self) -> RevokedCertificates:
+        """What the file says, or said last."""
+        self._is_read()
+        return self._file.latest
+
+    def _is_read(self) -> bool:
+        try:
+            self.load()
+        except KeysUnusable as problem:
+            say("revocations", level=logging.WARNING, result="failed", why=problem)
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What was read so far."""
+
+    serials: list[tuple[int, int]] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    single: set[tuple[str, int | str]] = field(default_factory=set)
+
+    def add(self, line: str) -> None:
+        """One more; ValueError for something else."""
+        word, colon, rest = line.partition(":")
+        kind, value = (word.lower(), rest.strip()) if colon and not re.search(r"\s", word) else ("", line)
+        if kind == "serial":
+            self.serials.append(_serials(value))
+        elif kind == "id" and value:
+            self.ids.add(value)
+        elif kind == "hash" and (found := _FINGERPRINT.fullmatch(value)):
+            self.keys.add(found[1])
+        elif kind in _KEYS or not kind:
+            self._add_key(value, itself=not kind)
+        else:
+            raise ValueError("this is none of serial: 17, serial: 17-20, id: …, hash: SHA256:…, key: …")
+
+    def _add_key(self, written: str, *, itself: bool) -> None:
+        if _CERTIFICATE.match(written) is None:
+            self.keys.add(read_public(written).get_fingerprint())
+            return
+        badge = read_certificate(written).badge
+        if itself:
+            self.single.add((badge.ca, badge.serial or badge.key_id))
+        else:
+            self.keys.add(badge.key)
+
+
+def read_revocations(text: str) -> RevokedCertificates:
+    """What the lines of a file say; ValueError with the number of one that is something else."""
+    found = _Lines()
+    each_line(text, lambda line: found.add(line.partition("#")[0].strip()))
+    return RevokedCertificates(
+        tuple(_apart(found.serials)), frozenset(found.ids), frozenset(found.keys), frozenset(found.single)
+    )
+
+
+def _apart(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, those that overlap made one."""
+    found = list[tuple[int, int]]()
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def _serials(value: str) -> tuple[int, int]:
+    found = _SERIALS.fullmatch(value)
+    try:
+        first, last = (_number(found[1]), _number(found[2] or found[1])) if found else (1, 0)
+    except ValueError:
+        first, last = 1, 0
+    if not first <= last <= MOST_SERIAL:
+        raise ValueError(f"serial: “{value[:80]}” is no number, and no range such as 17-20")
+    return first, last
+
+
+def _number(written: str) -> int:
+    """As C's strtoull reads it."""
+    if written[:2].lower() == "0x":
+        return int(written, 16)
+    return int(written, 8 if written.startswith("0") else 10)
+
+
+Content = TypeVar("Content")
+Read = TypeVar("Read")
+_KRL = b"SSHKRL\n\0"  # OpenSSH's PROTOCOL.krl
+
+
+@dataclass(slots=True)
+class WatchedFile(Generic[Content]):
+    """``latest`` is what the file said when it could be read last; ``path`` None: what it is made with, for ever."""
+
+    path: Path | None
+    setting: str
+    parse: Callable[[str], Content]  # ValueError for what is no such file
+    latest: Content
+    _version: tuple[int, int, int] | None = field(default=None)
+
+    def load(self) -> None:
+        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        if self.path is None:
+            return
+        try:
+            found = self.path.stat()
+            version = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if version != self._version:
+                self.latest = self.parse(_text(self.path.read_bytes()))
+                self._version = version
+        except (OSError, ValueError) as error:
+            raise KeysUnusable(f"{self.path}: {error} (setting {self.setting})") from error
+
+
+def _text(content: bytes) -> str:
+    if content.startswith(_KRL):
+        raise ValueError("this is a binary KRL: give the text from which ssh-keygen -k makes one")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError("this is no text") from error
+
+
+def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:
+    """What every line says, without comments and empty ones; ValueError with the number of one that says nothing."""
+    found = list[Read]()
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line.startswith("#"):
+            continue
+        try:
+            found.append(read(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+    return found

@@ -1,0 +1,191 @@
+"""Telling the Hub that a job is used: at most once per interval and job, whatever goes on in its sessions.
+
+The Manager is told more, by `sessions`: what stops a job that nobody uses wants to know of silent sessions, too.
+
+Telling the Manager which jobs have SSH sessions, and how long ago something last went through one.
+
+Every report is all of it: a job that is not in it has no session here. A job whose last session has ended is told of
+until the Manager has heard it. A job that nothing was said about within the interval is told of at once, everything
+else once per interval; without sessions as well, so that the Manager knows that somebody is looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from ssh_gateway.backends.directory import BackendUnavailable
+from ssh_gateway.core.proof import SshSessionState
+from ssh_gateway.log import say
+
+
+class ActivitySink(Protocol):
+    """Who passes it on."""
+
+    async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
+        """Raise Unavailable when it cannot be told."""
+
+
+class ActivityReporter:
+    """Collects what sessions saw; `run` is the one task that reports it, the first use of a job at once."""
+
+    def __init__(
+        self,
+        reporter: ActivitySink,
+        interval_seconds: float,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sessions: SessionReporter | None = None,
+    ) -> None:
+        self._reporter = reporter
+        self._interval = interval_seconds
+        self._now = now
+        self.sessions = sessions
+        self._seen: dict[tuple[str, str], datetime] = {}
+        self._told: dict[tuple[str, str], float] = {}  # when on the loop's clock, for one interval
+        self._news = asyncio.Event()
+
+    def touch(self, user: str, server: str) -> None:
+        """Somebody used this server just now."""
+        if (user, server) not in self._seen:
+            self._news.set()
+        self._seen[user, server] = self._now()
+        if self.sessions is not None:
+            self.sessions.touch(user, server)
+
+    def opened(self, user: str, server: str) -> None:
+        """Somebody is connected to this server from now on."""
+        if self.sessions is not None:
+            self.sessions.opened(user, server)
+
+    def closed(self, user: str, server: str) -> None:
+        """One connection has ended."""
+        if self.sessions is not None:
+            self.sessions.closed(user, server)
+
+    async def run(self) -> None:
+        """Report for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._tell_hub(), name="tell the Hub")
+            if self.sessions is not None:
+                group.create_task(self.sessions.run(), name="tell the Manager")
+
+    async def _tell_hub(self) -> None:
+        """What cannot be told is dropped: whoever is still active says so again."""
+        while True:
+            for user, servers in self._due().items():
+                try:
+                    await self._reporter.report_activity(user, servers)
+                except BackendUnavailable as problem:
+                    say("activity", level=logging.WARNING, user=user, result="failed", why=problem)
+            await self._wait()
+
+    def _due(self) -> dict[str, dict[str, datetime]]:
+        """Take what was seen of jobs that were not reported within the interval."""
+        clock = asyncio.get_running_loop().time()
+        self._told = {key: at for key, at in self._told.items() if clock - at < self._interval}
+        due: dict[str, dict[str, datetime]] = {}
+        for user, server in [key for key in self._seen if key not in self._told]:
+            due.setdefault(user, {})[server] = self._seen.pop((user, server))
+            self._told[user, server] = clock
+        return due
+
+    async def _wait(self) -> None:
+        """Until a job is used for the first time, or until one that was used again is due."""
+        next_due = [self._told[key] + self._interval for key in self._seen if key in self._told]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(min(next_due, default=None)):
+                await self._news.wait()
+        self._news.clear()
+
+
+_KEPT_SECONDS = 86400.0  # of a job whose end nobody wants to hear
+_BETWEEN_SECONDS = 1.0
+Key = tuple[str, str]
+
+
+class SessionSink(Protocol):
+    """Who is told."""
+
+    async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
+        """Raise Unavailable when it cannot be told."""
+
+
+@dataclass(slots=True)
+class _Job:
+    open: int = 0
+    used: float | None = None  # on the loop's clock, as all times here
+    changed: float = 0.0
+    told: float = float("-inf")
+
+
+@dataclass(slots=True)
+class SessionReporter:
+    """The jobs that people are in; `run` is the one task that tells."""
+
+    hears: SessionSink
+    interval: float
+    clock: Callable[[], float] = field(default_factory=lambda: asyncio.get_running_loop().time)
+    gateway: str = field(default_factory=lambda: secrets.token_hex(8))
+    _jobs: dict[Key, _Job] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _silent: bool = False
+
+    def opened(self, user: str, server: str) -> None:
+        """A connection to this server has begun."""
+        self._job(user, server).open += 1
+
+    def closed(self, user: str, server: str) -> None:
+        """One has ended."""
+        self._job(user, server).open -= 1
+
+    def touch(self, user: str, server: str) -> None:
+        """A byte went through one."""
+        self._job(user, server).used = self.clock()
+
+    def _job(self, user: str, server: str) -> _Job:
+        now = self.clock()
+        job = self._jobs.setdefault((user, server), _Job())
+        job.changed = now
+        if now - job.told >= self.interval:
+            self._news.set()
+        return job
+
+    async def run(self) -> None:
+        """Tell for ever."""
+        while True:
+            await self._tell()
+            await asyncio.sleep(min(_BETWEEN_SECONDS, self.interval))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self.interval)
+            self._news.clear()
+
+    async def _tell(self) -> None:
+        now = self.clock()
+        told = dict(self._jobs)
+        sessions = [
+            SshSessionState(user, server, None if job.used is None else now - job.used, job.open > 0)
+            for (user, server), job in told.items()
+        ]
+        try:
+            await self.hears.report_sessions(self.gateway, sessions)
+        except BackendUnavailable as problem:
+            if not self._silent:
+                say("sessions", level=logging.WARNING, result="failed", why=problem)
+            self._silent = True
+            self._forget(lambda job: now - job.changed > _KEPT_SECONDS)
+            for job in told.values():
+                job.told = now
+            return
+        self._silent = False
+        for job in told.values():
+            job.told = now
+        self._forget(lambda job: job.changed <= now)
+
+    def _forget(self, heard: Callable[[_Job], bool]) -> None:
+        self._jobs = {key: job for key, job in self._jobs.items() if job.open > 0 or not heard(job)}

@@ -1,0 +1,123 @@
+"""Where is a job: what the gateway asks of the cluster.
+
+A pod is somebody's only if `naming.read_job` says so for exactly that name; labels merely select. The address is that
+which Kubernetes wrote (the pod's `status.hostIP`, the Service's NodePort), never one that anybody typed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from dlspawner.clients.kubernetes import PODS, SERVICES, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.core import naming
+from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from ssh_gateway.log import say
+
+Object = dict[str, Any]
+
+JOBS_AT_ONCE = 50
+
+
+class Cluster(Protocol):
+    """The two calls to Kubernetes that the gateway makes: it lists pods and reads a Service."""
+
+    async def list(
+        self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[Object]:
+        """Every object that matches."""
+
+    async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
+        """One object, or NotFound."""
+
+
+class ClusterJobDirectory:
+    """`Places`, by the pods and Services in the namespace of jobs, and in that of jobs with special permissions."""
+
+    def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
+        self._cluster = cluster
+        self._namespaces = tuple(dict.fromkeys(one for one in (namespace, special) if one))
+
+    async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
+        pods = await self._pods(naming.user_selector(user))
+        return tuple(
+            JobEndpoint(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
+            for pod, job in _owned(pods, user)
+        )
+
+    async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
+        pods = await self._pods(naming.server_selector(user, server))
+        alive = [
+            (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
+            for pod, job in _owned(pods, user)
+            if job.server == server and condition(pod, job) is not JobCondition.STOPPING
+        ]
+        if not alive:
+            return None
+        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes no second one beside it
+        if condition(pod, job) is not JobCondition.READY:
+            return None
+        try:
+            service = await self._cluster.get(SERVICES, naming.ssh_object(name), pod["metadata"]["namespace"])
+        except ObjectNotFound:
+            return None
+        except KubernetesError as error:
+            raise _no_cluster(error) from error
+        return read_target(pod, service, job)
+
+    async def running(self, jobs: Collection[str]) -> frozenset[str]:
+        wanted = sorted(jobs)
+        parts = [wanted[at : at + JOBS_AT_ONCE] for at in range(0, len(wanted), JOBS_AT_ONCE)]
+        pods = [pod for part in parts for pod in await self._pods(naming.jobs_selector(part))]
+        found = [(pod, naming.read_job(pod["metadata"])) for pod in pods]
+        return frozenset(job.id for pod, job in found if job and condition(pod, job) is not JobCondition.STOPPING)
+
+    async def _pods(self, selector: str) -> list[Object]:
+        try:
+            asked = [self._cluster.list(PODS, namespace, labels=selector) for namespace in self._namespaces]
+            return [pod for found in await asyncio.gather(*asked) for pod in found]
+        except KubernetesError as error:
+            raise _no_cluster(error) from error
+
+
+def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> JobCondition:
+    """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
+    if job.ssh_host_key is None or job.ssh_login is None:
+        return JobCondition.WITHOUT_SSH
+    phase = pod.get("status", {}).get("phase", "Pending")
+    if pod["metadata"].get("deletionTimestamp") or phase not in {"Running", "Pending"}:
+        return JobCondition.STOPPING
+    return JobCondition.READY if phase == "Running" and pod["status"].get("hostIP") else JobCondition.STARTING
+
+
+def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.PodIdentity) -> SshEndpoint | None:
+    """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
+
+    A Service of type ClusterIP is for a gateway inside the cluster.
+    """
+    labels = service["metadata"].get("labels") or {}
+    ports = [port for port in service["spec"].get("ports") or () if port.get("name") == "ssh"]
+    if labels.get(naming.JOB_LABEL) != job.id or not ports or job.ssh_host_key is None or job.ssh_login is None:
+        return None
+    if service["spec"].get("type") == "NodePort":
+        host, port = pod["status"]["hostIP"], ports[0].get("nodePort")
+    else:
+        host, port = service["spec"].get("clusterIP"), ports[0].get("port")
+    if not host or host == "None" or not port:
+        return None
+    return SshEndpoint(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
+
+
+def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.PodIdentity]]:
+    for pod in pods:
+        job = naming.read_job(pod["metadata"])
+        if job is not None and job.user == user:
+            yield pod, job
+
+
+def _no_cluster(error: KubernetesError) -> BackendUnavailable:
+    say("directory", level=logging.WARNING, source="cluster", result="failed", why=error)
+    return BackendUnavailable("the cluster does not answer: try again later")

@@ -1,0 +1,244 @@
+"""What the gateway reads in the packets it relays, and what it answers; pure bytes in, a verdict out.
+
+Everything of type 80 and above (RFC 4254 and whatever comes later) belongs to the two ends. The gateway looks at three
+kinds only: GLOBAL_REQUEST, CHANNEL_OPEN and CHANNEL_REQUEST. Rules:
+
+* What is not forbidden here is passed on verbatim, whether anybody has heard of it or not.
+* A forbidden request is passed on *under a name nobody implements*: the far end then gives the refusal itself, at its
+  place in the order of replies (RFC 4254 §4 wants that order), so the gateway owns no reply and counts none.
+* The job's sshd must not teach clients its own host key: ``hostkeys-*`` goes no further. When a client wants the
+  gateway's proven, the refusal comes back in its place, and the proof is put there (`Proofs`).
+* A packet too short for its own type is passed on as well; the far end is the judge of its protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+DISCONNECT = 1
+GLOBAL_REQUEST = 80
+REQUEST_SUCCESS = 81
+REQUEST_FAILURE = 82
+CHANNEL_OPEN = 90
+CHANNEL_OPEN_CONFIRMATION = 91
+CHANNEL_OPEN_FAILURE = 92
+CHANNEL_WINDOW_ADJUST = 93
+CHANNEL_DATA = 94
+CHANNEL_EXTENDED_DATA = 95
+CHANNEL_EOF = 96
+CHANNEL_CLOSE = 97
+CHANNEL_REQUEST = 98
+CHANNEL_SUCCESS = 99
+CHANNEL_FAILURE = 100
+
+FIRST_RELAYED = 80
+
+Payload = bytes | memoryview
+
+ADMINISTRATIVELY_PROHIBITED = 1
+
+REFUSED_REQUEST = b"refused@dlspawner.dev"
+PROVE_HOST_KEYS = b"hostkeys-prove-00@openssh.com"
+KEEPALIVE = b"keepalive@openssh.com"
+
+# By which a person's agent is lent to a job, and reached from there: OpenSSH's names, and RFC 9987's.
+AGENT_REQUESTS = frozenset({b"auth-agent-req@openssh.com", b"agent-req"})
+AGENT_CHANNELS = frozenset({b"auth-agent@openssh.com", b"agent-connect"})
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPolicy:
+    """What a session may ask for beyond the ordinary; both let the job act on the person's own computer."""
+
+    agent_forwarding: bool = False
+    x11_forwarding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``forward`` goes to the other end, ``answer`` back to the sender; neither means the packet ends here.
+
+    ``refused`` names what policy took away, for the log.
+    """
+
+    forward: bytes | None = None
+    answer: bytes | None = None
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class Proofs:
+    """Puts the gateway's own answers to a client's requests where the job's refusals come: one at a time."""
+
+    _asked: int = 0
+    _answered: int = 0
+    _place: int = 0
+    _answer: bytes = b""
+
+    def asked(self, payload: bytes, prove: Callable[[bytes], bytes | None]) -> None:
+        """A GLOBAL_REQUEST of the client's was passed on; ``prove`` answers the one that is the gateway's."""
+        if not wants_reply(payload):
+            return
+        self._asked += 1
+        if not self._answer and request_name(payload) == PROVE_HOST_KEYS:
+            self._place, self._answer = self._asked, prove(payload) or b""
+
+    def answered(self, payload: bytes) -> bytes:
+        """What becomes of the next reply of the job's."""
+        self._answered += 1
+        if self._answered == self._place and self._answer:
+            payload, self._answer = self._answer, b""
+        return payload
+
+
+def judge(payload: bytes, policy: RelayPolicy) -> Verdict:
+    """What becomes of one packet of type GLOBAL_REQUEST, CHANNEL_OPEN or CHANNEL_REQUEST, from either end."""
+    kind = payload[0]
+    if kind == GLOBAL_REQUEST:
+        return _global_request(payload)
+    if kind == CHANNEL_OPEN:
+        return _channel_open(payload, policy)
+    return _channel_request(payload, policy)
+
+
+def _global_request(payload: bytes) -> Verdict:
+    name, rest = text_at(payload, 1)
+    if name is None or not name.startswith(b"hostkeys-"):
+        return Verdict(forward=payload)
+    if payload[rest : rest + 1] == b"\0":  # nobody waits for a reply
+        return Verdict()
+    return Verdict(forward=bytes([GLOBAL_REQUEST]) + text(REFUSED_REQUEST) + payload[rest:])
+
+
+def _channel_open(payload: bytes, policy: RelayPolicy) -> Verdict:
+    """Channels by which the job would reach the person's computer; asked-for ones were agreed to by a request."""
+    name, rest = text_at(payload, 1)
+    forbidden = (name in AGENT_CHANNELS and not policy.agent_forwarding) or (
+        name == b"x11" and not policy.x11_forwarding
+    )
+    if name is None or not forbidden or len(payload) < rest + 4:
+        return Verdict(forward=payload)
+    refused = name.decode("ascii")
+    return Verdict(answer=open_failure(payload[rest : rest + 4], f"{refused} is not allowed here"), refused=refused)
+
+
+def _channel_request(payload: bytes, policy: RelayPolicy) -> Verdict:
+    name, _ = text_at(payload, 5)
+    forbidden = (name in AGENT_REQUESTS and not policy.agent_forwarding) or (
+        name == b"x11-req" and not policy.x11_forwarding
+    )
+    if name is None or not forbidden:
+        return Verdict(forward=payload)
+    return Verdict(forward=refused(payload), refused=name.decode("ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class DirectTcpip:
+    """A client's wish for a stream to ``host``:``port``."""
+
+    host: str
+    port: int
+
+
+def read_direct_tcpip(payload: bytes) -> DirectTcpip | None:
+    """The wish in a CHANNEL_OPEN packet; ``None`` for every other packet."""
+    name, rest = text_at(payload, 1)
+    if payload[0] != CHANNEL_OPEN or name != b"direct-tcpip":
+        return None
+    host, rest = text_at(payload, rest + 12)
+    if host is None or len(payload) < rest + 4:
+        return None
+    return DirectTcpip(host.decode("utf-8", "replace"), number_at(payload, rest))
+
+
+def opener(payload: bytes) -> bytes:
+    """The four bytes with which a CHANNEL_OPEN's sender numbers its end."""
+    _, rest = text_at(payload, 1)
+    return payload[rest : rest + 4]
+
+
+def wants_reply(payload: bytes) -> bool:
+    """Whether a GLOBAL_REQUEST or CHANNEL_REQUEST is to be answered."""
+    name, rest = text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)
+    return name is not None and payload[rest : rest + 1] != b"\0"
+
+
+def request_name(payload: bytes) -> bytes | None:
+    """The name of a GLOBAL_REQUEST or CHANNEL_REQUEST."""
+    return text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)[0]
+
+
+def asked(kind: int, payload: bytes) -> bytes | None:
+    """The name of a GLOBAL_REQUEST; None for any other packet."""
+    return request_name(payload) if kind == GLOBAL_REQUEST else None
+
+
+def refused(payload: bytes) -> bytes:
+    """A CHANNEL_REQUEST under a name that nobody implements, so that the far end refuses it in its turn."""
+    _, rest = text_at(payload, 5)
+    return payload[:5] + text(REFUSED_REQUEST) + payload[rest:]
+
+
+def screen_size(payload: bytes) -> tuple[int, int] | None:
+    """Columns and rows in a CHANNEL_REQUEST for a terminal or for another size of it; None in every other packet."""
+    name, rest = text_at(payload, 5)
+    at = rest + 1
+    if name == b"pty-req":
+        term, at = text_at(payload, at)
+        name = name if term is not None else None
+    if name not in {b"pty-req", b"window-change"} or len(payload) < at + 8:
+        return None
+    return number_at(payload, at), number_at(payload, at + 4)
+
+
+def terminal_type(payload: bytes) -> bytes:
+    """What a ``pty-req`` says of the client's terminal, such as ``xterm``."""
+    _, rest = text_at(payload, 5)
+    return text_at(payload, rest + 1)[0] or b""
+
+
+def open_failure(recipient: bytes, reason: str) -> bytes:
+    """A CHANNEL_OPEN_FAILURE for the four bytes with which the other end named its channel."""
+    code = ADMINISTRATIVELY_PROHIBITED.to_bytes(4, "big")
+    return bytes([CHANNEL_OPEN_FAILURE]) + recipient + code + text(reason.encode()) + text(b"en")
+
+
+def data(channel: int, content: bytes) -> bytes:
+    """A CHANNEL_DATA packet."""
+    return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
+
+
+def content(payload: bytes) -> bytes:
+    """What is in a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing where it is cut short."""
+    return text_at(payload, 5 if payload[0] == CHANNEL_DATA else 9)[0] or b""
+
+
+def disconnect(code: int, reason: str) -> bytes:
+    """A DISCONNECT packet."""
+    return bytes([DISCONNECT]) + code.to_bytes(4, "big") + text(reason.encode()) + text(b"")
+
+
+def in_clear(payload: bytes) -> bytes:
+    """A packet as it goes over the wire before any key is agreed on (RFC 4253 §6)."""
+    padding = 8 - (len(payload) + 5) % 8
+    padding += 8 if padding < 4 else 0
+    return (len(payload) + padding + 1).to_bytes(4, "big") + bytes([padding]) + payload + bytes(padding)
+
+
+def number_at(payload: Payload, offset: int) -> int:
+    """The uint32 at ``offset``; missing bytes count as absent, so the caller checks the length where it matters."""
+    return int.from_bytes(payload[offset : offset + 4], "big")
+
+
+def text_at(payload: bytes, offset: int) -> tuple[bytes | None, int]:
+    """The string at ``offset`` and where it ends; ``None`` when the packet is too short for it."""
+    end = offset + 4 + number_at(payload, offset)
+    if len(payload) < offset + 4 or len(payload) < end:
+        return None, offset
+    return payload[offset + 4 : end], end
+
+
+def text(value: bytes) -> bytes:
+    """A string as SSH writes it."""
+    return len(value).to_bytes(4, "big") + value

@@ -1,0 +1,149 @@
+"""Where a login name leads: pure functions over names and the jobs that somebody else looked up.
+
+A login is ``user+server``, split at the *last* ``+`` (the one separator that ssh, scp, sftp, rsync, git and ``-J`` all
+leave alone); ``user+`` is the default server, and so is ``user`` alone, which also serves as ``ssh -J user@gateway``.
+
+Rules: nothing here tells a stranger anything; the sentences are for people who have proven who they are, and name
+only their own jobs.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+LONGEST_NAME = 255
+DOMAIN = ".dl"  # of the names in people's own configuration (``dlspawner ssh-config``)
+LISTED = 8
+SSH_PORT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class LoginName:
+    """Who, and on which server; ``server`` is "" for the default one, ``None`` when the login leaves it open."""
+
+    user: str
+    server: str | None
+
+
+class JobCondition(Enum):
+    """What can be said to somebody who wants in."""
+
+    READY = "ready"
+    STARTING = "starting"
+    STOPPING = "stopping"
+    WITHOUT_SSH = "without-ssh"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEndpoint:
+    """One of a person's jobs in the cluster."""
+
+    server: str
+    condition: JobCondition
+    created: str = ""
+
+
+def parse_login(text: str) -> LoginName | None:
+    """The login, with the user's name as the Hub keeps it; ``None`` for what cannot name anybody."""
+    user, plus, server = text.rpartition("+")
+    if not plus:
+        user, server = text, ""
+    if not _is_name(user) or (server and not _is_name(server)):
+        return None
+    # JupyterHub's authenticators lower-case user names before anything else.
+    return LoginName(user.lower(), server if plus else None)
+
+
+def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
+    """The job behind a server's name: the exact name first, then the name in lower case.
+
+    Of several the oldest that is not being stopped: the Hub makes no second one, so whoever made it is not the Hub.
+    """
+    jobs = list(jobs)
+    for name in dict.fromkeys((server, server.lower())):
+        found = [job for job in jobs if job.server == name]
+        if found:
+            return min(found, key=lambda job: (job.condition is JobCondition.STOPPING, job.created))
+    return None
+
+
+def known_as(server: str, names: Iterable[str]) -> str:
+    """A server's name as it is among these, or as it was typed."""
+    names = set(names)
+    return next((name for name in (server, server.lower()) if name in names), server)
+
+
+def refusal(user: str, server: str, jobs: Sequence[JobEndpoint], servers: Iterable[str], url: str) -> str | None:
+    """Why the person cannot be let into this server, in a sentence for them; ``None`` when the way is free.
+
+    ``servers`` are the names of all that the Hub knows, asked when there is no such job; ``url`` is its own, for links.
+    """
+    job = find_job(server, jobs)
+    name = server or "your default server"
+    match job.condition if job else None:
+        case JobCondition.READY:
+            return None
+        case JobCondition.STARTING:
+            return f"{name} is starting: try again in a moment"
+        case JobCondition.STOPPING:
+            return f"{name} is stopping: wait until it is gone, then start it again at {_spawn_url(url, user, server)}"
+        case JobCondition.WITHOUT_SSH:
+            return f"{name} offers no SSH: its template has no ssh endpoint"
+        case None:
+            return _missing(user, server, jobs, set(servers), url)
+
+
+def _missing(user: str, server: str, jobs: Sequence[JobEndpoint], servers: set[str], url: str) -> str:
+    yours = _listing(server, jobs)
+    if not server or {server, server.lower()} & servers:
+        name = server or "your default server"
+        also = f"; yours: {yours}" if yours else ""
+        return f"{name} is not running: start it at {_spawn_url(url, user, server)}{also}"
+    if not yours:
+        return f"no job {printable(server)}; you have none that runs: start one at {_home_url(url)}"
+    return f"no job {printable(server)}; yours: {yours}"
+
+
+def _listing(server: str, jobs: Sequence[JobEndpoint]) -> str:
+    """The names of the jobs one could mean, likeliest first."""
+    names = {job.server for job in jobs if job.condition in {JobCondition.READY, JobCondition.STARTING}}
+    close = difflib.get_close_matches(server, names, n=len(names) or 1, cutoff=0.4)
+    ordered = [*close, *sorted(names.difference(close))]
+    shown = [name or "the default server" for name in ordered[:LISTED]]
+    more = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def is_jump(host: str, port: int) -> bool:
+    """Whether a stream that somebody asks for is ``ssh -J`` to a job, and not a forward into their default server."""
+    return port == SSH_PORT and host not in {"localhost", "127.0.0.1", "::1", ""}
+
+
+def jump_server(host: str, user: str) -> str | None:
+    """The server that ``ssh -J user@gateway HOST`` means: its name, ``name.dl`` or ``user+name``; else ``None``."""
+    host = host.removesuffix(DOMAIN)
+    if "+" not in host:
+        return host if _is_name(host) else None
+    login = parse_login(host)
+    return login.server if login is not None and login.user == user else None
+
+
+def printable(text: str) -> str:
+    """Text of a stranger, fit for a terminal: nothing but short visible ASCII."""
+    shown = "".join(char if " " <= char <= "~" else "?" for char in text[:64])
+    return shown + ("…" if len(text) > 64 else "")
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_NAME and text.isprintable() and "/" not in text and not text.isspace()
+
+
+def _spawn_url(url: str, user: str, server: str) -> str:
+    return f"{url.rstrip('/')}/hub/spawn/{user}/{server}" if server else f"{url.rstrip('/')}/hub/spawn"
+
+
+def _home_url(url: str) -> str:
+    return f"{url.rstrip('/')}/hub/home"

@@ -1,0 +1,212 @@
+"""What a Prometheus reads of this gateway, in a registry of its own; it names nobody, neither people nor addresses.
+
+Counters are of this process: after a restart they begin at 0, as Prometheus expects. What is so at one moment, and how
+many bytes went through, is looked up when it asks, so that no packet pays for it. How long the relay takes is measured
+for one read of 64; how long packets wait for their turn before that is the event loop's lag.
+
+Whether this process serves, for Kubernetes' probes, and its metrics, on a port of its own.
+
+``/ready`` is 503 from the moment it begins to stop, so that nobody new is sent here; ``/metrics`` is for a Prometheus;
+every other address is 200 until the end, sessions that are still open included: a restart cures neither the Hub nor the
+cluster. Not a probe of the SSH port: that would be a visitor every few seconds, with a log line and a key exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import generate_latest as written
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ssh_gateway.transport import sockets
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+METHODS = ("publickey", "password", "keyboard-interactive", "other")
+REFUSALS = ("connection", "login", "session", "stream", "request")
+STARTS = ("running", "not-started")
+_RELAYS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
+_LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """What is so now: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
+
+    unauthenticated: int = 0
+    authenticated: int = 0
+    sessions: int = 0
+    up: int = 0
+    down: int = 0
+    penalised_addresses: int = 0
+    penalised_names: int = 0
+    stopping: bool = False
+
+
+class GatewayMetrics:
+    """All metrics of one process; ``inside`` is asked whenever somebody reads them."""
+
+    def __init__(self, inside: Callable[[], GatewayState] = GatewayState) -> None:
+        self.inside = inside
+        self.registry = own = CollectorRegistry()
+        self._connections = Counter(
+            "dlspawner_gateway_connections",
+            "New connections, streams of ssh -J included, that may log in.",
+            registry=own,
+        )
+        self._authentications = Counter(
+            "dlspawner_gateway_authentications",
+            "Credentials that were judged, by method and result (proven, failed).",
+            ["method", "result"],
+            registry=own,
+        )
+        self._refusals = Counter(
+            "dlspawner_gateway_refusals",
+            "What was refused: a connection for its address, a login because there are too many, a session or a stream "
+            "to somebody proven, a request by policy.",
+            ["what"],
+            registry=own,
+        )
+        self._starts = Counter(
+            "dlspawner_gateway_starts",
+            "Logins that waited for a job that did not run, by what came of it: running, not-started.",
+            ["result"],
+            registry=own,
+        )
+        self.relay = Histogram(
+            "dlspawner_gateway_relay_seconds",
+            "From packets that were read, of one connection at once, to their being sent on; of one read of 64.",
+            buckets=_RELAYS,
+            registry=own,
+        )
+        self.loop_lag = Histogram(
+            "dlspawner_gateway_loop_lag_seconds",
+            "By how much the event loop was late, measured twice a second: how long a packet waits to be read.",
+            buckets=_LAGS,
+            registry=own,
+        )
+        for method in METHODS:
+            for result in ("proven", "failed"):
+                self._authentications.labels(method, result)
+        for result in STARTS:
+            self._starts.labels(result)
+        for what in REFUSALS:
+            self._refusals.labels(what)
+        own.register(_Now(self))
+        ProcessCollector(registry=own)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format."""
+        return written(self.registry)
+
+    def connected(self) -> None:
+        """Somebody may log in."""
+        self._connections.inc()
+
+    def judged(self, method: str, *, proven: bool) -> None:
+        """A credential was."""
+        known = method if method in METHODS else "other"
+        self._authentications.labels(known, "proven" if proven else "failed").inc()
+
+    def refused(self, what: str) -> None:
+        """One of `REFUSALS`."""
+        self._refusals.labels(what).inc()
+
+    def waited(self, *, runs: bool) -> None:
+        """A login for a job that did not run has ended its waiting."""
+        self._starts.labels("running" if runs else "not-started").inc()
+
+
+class _Now(Collector):
+    """What is so at the moment of asking."""
+
+    def __init__(self, meters: GatewayMetrics) -> None:
+        self._meters = meters
+
+    def describe(self) -> list[Metric]:
+        return []  # so that making the registry asks nothing
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._meters.inside()
+        open_ = GaugeMetricFamily("dlspawner_gateway_open_connections", "Open now.", labels=["state"])
+        open_.add_metric(("door",), now.unauthenticated)
+        open_.add_metric(("proven",), now.authenticated)
+        yield open_
+        yield GaugeMetricFamily("dlspawner_gateway_sessions", "Connections joined with a job.", now.sessions)
+        bytes_ = CounterMetricFamily(
+            "dlspawner_gateway_bytes", "Data relayed, to jobs (up) and to people (down).", labels=["direction"]
+        )
+        bytes_.add_metric(("up",), now.up)
+        bytes_.add_metric(("down",), now.down)
+        yield bytes_
+        owing = GaugeMetricFamily(
+            "dlspawner_gateway_owing", "Addresses (of IPv6 /64) and login names that owe penalties.", labels=["who"]
+        )
+        owing.add_metric(("address",), now.penalised_addresses)
+        owing.add_metric(("name",), now.penalised_names)
+        yield owing
+        yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))
+
+
+SECONDS = 5.0
+LONGEST = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """What is said to one request."""
+
+    status: str
+    content: bytes
+    kind: str = "text/plain"
+
+    def written(self) -> bytes:
+        head = f"HTTP/1.1 {self.status}\r\nContent-Type: {self.kind}\r\nContent-Length: {len(self.content)}\r\n"
+        return head.encode("ascii") + b"Connection: close\r\n\r\n" + self.content
+
+
+OK = HealthAnswer("200 OK", b"ok\n")
+STOPPING = HealthAnswer("503 Service Unavailable", b"stopping\n")
+
+
+async def _none() -> bytes:
+    return b""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthServer:
+    """Answers while its port is open."""
+
+    ready: Callable[[], bool] = lambda: True
+    metrics: Callable[[], Awaitable[bytes]] = _none
+
+    async def serve(self, ip: str, port: int) -> asyncio.Server:
+        """Listen; the caller closes what it is given."""
+        return await asyncio.start_server(self._answer, sock=sockets.listen(ip, port), limit=LONGEST)
+
+    async def answer(self, request: bytes) -> HealthAnswer:
+        """What a request, or the first part of one, is answered."""
+        path = _path(request)
+        if path == b"/metrics":
+            return HealthAnswer("200 OK", await self.metrics(), CONTENT_TYPE)
+        return OK if path != b"/ready" or self.ready() else STOPPING
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                answer = await self.answer(await reader.readuntil(b"\r\n\r\n"))
+                writer.write(answer.written())
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever it was did not ask for anything; OSError includes the time-out
+        finally:
+            writer.close()
+
+
+def _path(request: bytes) -> bytes:
+    """``/ready`` of ``GET /ready?x HTTP/1.1``; empty for nonsense."""
+    words = request.split(b"\r\n", 1)[0].split(b" ")
+    return words[1].partition(b"?")[0] if len(words) == 3 else b""

@@ -1,0 +1,191 @@
+"""Jobs that a login starts, or finds on their way: asked for at the Manager, and waited for with words.
+
+Rules:
+
+* Whoever waits has proven a credential, on this very connection, that opens the server. Whether anything starts is the
+  Manager's to say: by the person's wish, the template's, quota, approval.
+* All who wait for a server ask together, once a second, whether they are answered or not. A no is told again for ten
+  seconds without asking anybody: an editor that connects for ever is no flood of starts.
+* Names of servers are the clients' to choose: nothing is kept of one that nobody has asked about for ten seconds.
+* Words are for the banner of a login, which clients show on standard error; nothing is ever said on standard output.
+* A client that goes away ends its waiting and nothing else: the job was asked for, and keeps its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from urllib.parse import urljoin
+
+from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, StartStatus
+from ssh_gateway.session.terminals import escaped
+
+POLL_SECONDS = 1.0
+KEPT_SECONDS = 10.0
+OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
+# What takes somebody's decision or a browser is told at once, instead of being waited for.
+FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
+
+
+class StartFailed(Exception):
+    """The job does not run, and why, for the person. ``refused``: nobody but a person can change that."""
+
+    def __init__(self, sentence: str, *, refused: bool = False) -> None:
+        super().__init__(sentence)
+        self.refused = refused
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLogin:
+    """Somebody at the door: whether their job can be entered, whether they are gone, and how to say something."""
+
+    user: str
+    server: str
+    ready: Callable[[], Awaitable[bool]]
+    gone: Callable[[], bool]
+    tell: Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Server:
+    """What was heard of a server last; ``at``: when it was asked about, which ``silent`` says was not answered."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    start: StartStatus = field(default_factory=lambda: StartStatus(OFF))
+    at: float = -math.inf
+    silent: bool = False
+    job: str = ""
+
+    def keep(self, start: StartStatus, now: float) -> None:
+        self.start, self.at, self.silent, self.job = start, now, False, start.job or self.job
+
+    def miss(self, now: float) -> None:
+        self.at, self.silent = now, True
+
+
+class AutoStarter:
+    """For all connections; ``seconds`` is how long a login waits, and 0 that none does."""
+
+    def __init__(self, people: AuthBackend, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
+        self._people = people
+        self._url = url
+        self._poll = poll_seconds
+        self._servers: dict[tuple[str, str], _Server] = {}
+        self.seconds = seconds
+
+    async def begin(self, user: str, server: str) -> bool:
+        """Whether the server is on its way now, by this login or already; NotStarted when it cannot be."""
+        start = await self._asked(user, server)
+        if start.state in {OFF, STOPPING}:
+            return False
+        self._judge(server, start)
+        return True
+
+    async def pending_message(self, user: str, server: str) -> str:
+        """Words for whoever may want a server that waits; nothing of any other, and nobody is asked to start one."""
+        if not self.seconds:
+            return ""
+        start = await self._people.start_status(user, server, "")
+        if start.state in FOR_PEOPLE:
+            return start_refusal(server, start, self._page(start)) or ""
+        return f"{progress_line(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
+
+    async def start_and_wait(self, waiter: WaitingLogin) -> bool:
+        """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""
+        user, server = waiter.user, waiter.server
+        if not await self._begin_with_words(waiter):
+            return False
+        start, said, until = self._of(user, server).start, "", _now() + self.seconds
+        while not (start.state == RUNNING and await waiter.ready()):
+            if waiter.gone():
+                raise StartFailed("the client is gone")
+            self._judge(server, start)
+            line = progress_line(server, start)
+            if line != said:
+                waiter.tell(said := line)
+            if _now() >= until:
+                raise StartFailed(too_long(server, start, self._page(start)))
+            await asyncio.sleep(self._poll)
+            start = await self._looked(user, server)
+        return True
+
+    async def _begin_with_words(self, waiter: WaitingLogin) -> bool:
+        """The Hub answers when the job runs, or in ten seconds; clients give up on who says nothing for so long."""
+        words = asyncio.get_running_loop().call_later(self._poll, _say_that_it_is_asked, waiter)
+        try:
+            return await self.begin(waiter.user, waiter.server)
+        finally:
+            words.cancel()
+
+    def _judge(self, server: str, start: StartStatus) -> None:
+        refusal = start_refusal(server, start, self._page(start))
+        if refusal is not None:
+            raise StartFailed(refusal, refused=True)
+
+    def _page(self, start: StartStatus) -> str:
+        return urljoin(self._url, start.page) if start.page else self._url
+
+    async def _asked(self, user: str, server: str) -> StartStatus:
+        """What the Manager answers to the wish for a start; nothing starts while it cannot be reached."""
+        one = self._of(user, server)
+        async with one.lock:
+            if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED and not one.silent else self._poll):
+                try:
+                    one.keep(await self._people.start(user, server), _now())
+                except BackendUnavailable:
+                    one.miss(_now())
+            return StartStatus(OFF) if one.silent else one.start
+
+    async def _looked(self, user: str, server: str) -> StartStatus:
+        """Where it stands now; what was known, while the Manager cannot be reached."""
+        one = self._of(user, server)
+        async with one.lock:
+            if _now() - one.at >= self._poll:
+                try:
+                    one.keep(await self._people.start_status(user, server, one.job), _now())
+                except BackendUnavailable:
+                    one.miss(_now())
+            return one.start
+
+    def _of(self, user: str, server: str) -> _Server:
+        now = _now()
+        for key, one in list(self._servers.items()):
+            if now - one.at > KEPT_SECONDS and not one.lock.locked():
+                del self._servers[key]
+        return self._servers.setdefault((user, server), _Server())
+
+
+def progress_line(server: str, start: StartStatus) -> str:
+    """What is said while a login waits."""
+    name = server or "your default server"
+    return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
+
+
+def start_refusal(server: str, start: StartStatus, page: str) -> str | None:
+    """Why it is no use to wait."""
+    name, said = server or "your default server", escaped(start.sentence).rstrip(". ")
+    if start.state == REFUSED:
+        return f"{name} does not start: {said}"
+    if start.state in FOR_PEOPLE:
+        return f"{name} does not start yet: {said} ({page})"
+    if start.state in {"ended", STOPPING, OFF}:
+        return f"{name} has not started: {said or 'it was stopped'}"
+    return None
+
+
+def too_long(server: str, start: StartStatus, page: str) -> str:
+    """The last word of a login that has waited long enough."""
+    name = server or "your default server"
+    where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
+    return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"
+
+
+def _say_that_it_is_asked(waiter: WaitingLogin) -> None:
+    if not waiter.gone():
+        waiter.tell(f"{waiter.server or 'your default server'} does not run: asking for it to be started")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

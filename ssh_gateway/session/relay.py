@@ -1,0 +1,199 @@
+"""The wire: packets of type 80 and above go from one leg to the other as they came.
+
+One client connection, one pod connection. Channel numbers, windows, end of file, exit statuses and requests nobody has
+heard of stay between the two ends, so there is no code per feature. Only what `packets.judge` looks at is policy.
+
+Rules:
+
+* A leg is not read while the other one cannot take more, so a client that stops reading stops its job's output and
+  costs no memory. The exception: a leg in a key exchange is read on, or it could never finish; what comes in meanwhile
+  for a leg that is blocked is counted, and too much of it ends the connection.
+* Either leg's end is the other's, with what was said.
+* A line for people (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
+  client's window has room for it that the pod does not know of (`terminals`). It is neither activity nor traffic.
+* Packets of data are views of a buffer that everybody shares: what is kept of one has to be copied (`bulk`).
+* Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
+  with a terminal. What a terminal merely shows is none, nor are keepalives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import asyncssh
+
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import Payload, RelayPolicy
+from ssh_gateway.session import terminals
+from ssh_gateway.session.terminals import TerminalLine
+from ssh_gateway.transport import connection, fastpath, server
+
+MOST_PENDING = 8 * 2**20
+PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
+
+_LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
+_REPLIES = frozenset({packets.REQUEST_SUCCESS, packets.REQUEST_FAILURE})
+_DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
+
+
+class Relay:
+    """Two legs made one; it lives until either is gone."""
+
+    def __init__(  # noqa: PLR0913  (two legs and what to do with them)
+        self,
+        client: server.Downstream,
+        pod: connection.RelayConnection,
+        policy: RelayPolicy,
+        *,
+        used: Callable[[], None],
+        keeps: Callable[[int, bytes], bool] | None = None,
+        lines: Callable[[], Sequence[TerminalLine]] = tuple,
+        refused: Callable[[str], None] = lambda _what: None,
+        audit: Callable[[bytes, bool, int | None], None] = lambda _payload, _by_client, _channel: None,
+    ) -> None:
+        """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
+        ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away, ``audit`` of every
+        other packet that is looked at: who sent it, and by which number the client knows its channel.
+        """
+        self._client = client
+        self._upstream = pod
+        self._policy = policy
+        self._used = used
+        self._keeps = keeps
+        self._lines = lines
+        self._refused = refused
+        self._audit = audit
+        self._terminals = terminals.Terminals()
+        self._proofs = packets.Proofs()
+        self._untold = False
+        self._pending = {client: 0, pod: 0}
+        self.bytes_up = 0
+        self.bytes_down = 0
+
+    def start(self) -> None:
+        """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
+        self._client.receive = self.from_client
+        self._upstream.receive = self.from_upstream
+        self._client.lane = fastpath.FastPath(
+            self._client, self._upstream, lambda: not self._upstream.blocked, self._went_up
+        )
+        self._upstream.lane = fastpath.FastPath(
+            self._upstream, self._client, lambda: not self._client.blocked, self._went_down
+        )
+        self._client.flow_changed = self._upstream.flow_changed = self._flow
+        self._flow()
+
+    def client_gone(self, why: str) -> None:
+        """Close the pod's side, with the client's own words if it said any."""
+        code, reason = self._client.disconnect_reason or (asyncssh.DISC_BY_APPLICATION, why)
+        self._upstream.end(code, reason)
+
+    def upstream_gone(self) -> None:
+        """Close the client's side, with the sshd's own words if it said any."""
+        lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
+        self._client.end(*(self._upstream.disconnect_reason or lost))
+
+    def _went_up(self, _channel: int, size: int) -> None:
+        self.bytes_up += size
+        self._used()
+
+    def _went_down(self, channel: int, size: int) -> None:
+        self.bytes_down += size
+        if channel not in self._terminals.shown_on:
+            self._used()
+
+    def from_client(self, kind: int, payload: Payload) -> bool:
+        if kind in _DATA:
+            self._went_up(packets.number_at(payload, 1), len(payload))
+            return self._send(payload, self._client, self._upstream)
+        payload = bytes(payload)
+        if self._keeps is not None and self._keeps(kind, payload):
+            return False
+        if kind in terminals.FROM_CLIENT:
+            for_pod = self._terminals.from_client(kind, payload)
+            if kind == packets.CHANNEL_WINDOW_ADJUST and self._untold:
+                self.tell()
+            if for_pod is None:
+                return True
+            payload = for_pod
+        elif kind == packets.GLOBAL_REQUEST:
+            self._proofs.asked(payload, self._client.prove_host_keys)
+        return self._pass(kind, payload, self._client, self._upstream)
+
+    def from_upstream(self, kind: int, payload: Payload) -> bool:
+        if kind in _DATA:
+            self._went_down(packets.number_at(payload, 1), len(payload))
+            return self._send(payload, self._upstream, self._client)
+        payload = bytes(payload)
+        if kind in terminals.FROM_POD:
+            return self._about_terminals(kind, payload)
+        if kind in _REPLIES:
+            payload = self._proofs.answered(payload)
+        return self._pass(kind, payload, self._upstream, self._client)
+
+    def _about_terminals(self, kind: int, payload: bytes) -> bool:
+        granted = self._terminals.from_pod(kind, payload)
+        self._pass(kind, payload, self._upstream, self._client)
+        if granted:
+            self.tell()
+        return True
+
+    def tell(self) -> None:
+        """Say on every terminal what was not said there yet; what cannot be said now is said when it can."""
+        self._untold = False
+        if self._client.ended:
+            return
+        for number, screen in self._terminals.screens.items():
+            for line in self._lines() if screen.shows else ():
+                if line.id in screen.told:
+                    continue
+                content = line.content[: min(screen.most, screen.longest)]
+                if len(content) > screen.room or self._client.blocked:
+                    self._untold = True
+                    continue
+                screen.told.add(line.id)
+                screen.used += len(content)
+                self._client.send_payload(packets.data(number, content))
+
+    def _pass(
+        self, kind: int, payload: bytes, source: connection.RelayConnection, sink: connection.RelayConnection
+    ) -> bool:
+        forward: bytes | None = payload
+        if kind in _LOOKED_AT:
+            verdict = packets.judge(payload, self._policy)
+            forward = verdict.forward
+            if verdict.answer is not None:
+                source.send_payload(verdict.answer)
+            if verdict.refused:
+                self._refused(verdict.refused)
+            else:
+                self._audit(payload, source is self._client, self._channel(payload, source))
+        return True if forward is None else self._send(forward, source, sink)
+
+    def _send(self, payload: Payload, source: connection.RelayConnection, sink: connection.RelayConnection) -> bool:
+        sink.send_payload(payload)
+        if sink.blocked:
+            self._count(len(payload) + PACKET_OVERHEAD, source, sink)
+        return True
+
+    def _channel(self, payload: bytes, source: connection.RelayConnection) -> int | None:
+        """By which number the client knows the channel of a packet that is looked at."""
+        if payload[0] == packets.CHANNEL_REQUEST:
+            number = packets.number_at(payload, 1)
+            return number if source is self._upstream else self._terminals.client_number.get(number)
+        if payload[0] == packets.CHANNEL_OPEN and source is self._client:
+            return int.from_bytes(packets.opener(payload), "big")
+        return None
+
+    def _count(self, size: int, source: connection.RelayConnection, sink: connection.RelayConnection) -> None:
+        self._pending[sink] += size
+        if self._pending[sink] > MOST_PENDING:
+            source.end(asyncssh.DISC_PROTOCOL_ERROR, "too much data during a key exchange")
+
+    def _flow(self) -> None:
+        for source, sink in ((self._client, self._upstream), (self._upstream, self._client)):
+            if not sink.blocked:
+                self._pending[sink] = 0
+            source.read_on(source.rekeying or not sink.blocked)
+        if self._untold and not self._client.blocked:
+            self.tell()

@@ -1,0 +1,226 @@
+"""Terminals: which channels of a relayed connection are somebody's terminal, and room to say a line on them.
+
+The gateway says a line by sending data that the pod knows nothing of, so it must not use room in the client's window
+that the pod believes to be its own. From the window with which a client opens a session a little is kept back, and the
+pod is told of the rest; what was used for lines is kept back again from what the client adds later. At every moment the
+client's window is what the pod believes it to be, and the reserve. What the pod sends is never touched or held.
+
+A terminal is a channel whose ``pty-req`` the pod has granted; nothing is ever said on another one.
+
+What people are told on their terminals: the Manager's open notices, kept up to date, as lines.
+
+One request at a time waits at the Manager for a change. While it cannot be reached what was known stays known, sessions
+go on, and it is asked again at growing intervals; a gateway without a Manager says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from dlspawner.core.text import with_time
+from ssh_gateway.backends.directory import BackendUnavailable, JobNotice, JobNotices
+from ssh_gateway.core import packets
+from ssh_gateway.log import say
+
+MOST_CHANNELS = 4096
+MOST_REPLIES = 64
+RESERVE = 4096
+LEAST = 256  # bytes of room without which nothing is ever said
+SHARE = 16  # of a small window no more than this part is kept back
+
+FROM_CLIENT = frozenset(
+    {packets.CHANNEL_OPEN, packets.CHANNEL_WINDOW_ADJUST, packets.CHANNEL_CLOSE, packets.CHANNEL_REQUEST}
+)
+FROM_POD = frozenset(
+    {
+        packets.CHANNEL_OPEN_CONFIRMATION,
+        packets.CHANNEL_OPEN_FAILURE,
+        packets.CHANNEL_EOF,
+        packets.CHANNEL_CLOSE,
+        packets.CHANNEL_SUCCESS,
+        packets.CHANNEL_FAILURE,
+    }
+)
+
+
+@dataclass(slots=True)
+class Screen:
+    """One session's channel; ``most`` is what was kept back of its window, ``used`` how much of that lines took."""
+
+    most: int
+    longest: int  # the client takes no more in one packet
+    used: int = 0
+    shows: bool = False  # it has a terminal, and may still be written on
+    told: set[str] = field(default_factory=set)
+    # Requests that the pod has not answered yet, in their order: whether each is for a terminal.
+    asked: deque[bool] = field(default_factory=deque)
+
+    @property
+    def room(self) -> int:
+        return min(self.most - self.used, self.longest)
+
+
+@dataclass(slots=True)
+class Terminals:
+    """What the packets that pass by tell; both methods are given those of `FROM_CLIENT` and `FROM_POD`."""
+
+    client_number: dict[int, int] = field(default_factory=dict)  # of the channel that the pod knows as …
+    shown_on: set[int] = field(default_factory=set)  # channels for which a terminal was asked, by the client's number
+    screens: dict[int, Screen] = field(default_factory=dict)  # by the client's number
+
+    def from_client(self, kind: int, payload: bytes) -> bytes | None:
+        """The packet as the pod is to get it; ``None``: it needs to know nothing of it."""
+        if kind == packets.CHANNEL_OPEN:
+            return self._open(payload)
+        number = packets.number_at(payload, 1)
+        screen = self.screens.get(self.client_number.get(number, -1))
+        if kind == packets.CHANNEL_WINDOW_ADJUST:
+            return payload if screen is None or not screen.used else _kept_back(payload, screen)
+        if kind == packets.CHANNEL_CLOSE:
+            if screen is not None:
+                screen.shows = False
+            self.client_number.pop(number, None)
+            return payload
+        wants_terminal = packets.request_name(payload) == b"pty-req"
+        if wants_terminal and number in self.client_number and len(self.shown_on) < MOST_CHANNELS:
+            self.shown_on.add(self.client_number[number])
+        if screen is not None and packets.wants_reply(payload) and len(screen.asked) < MOST_REPLIES:
+            screen.asked.append(wants_terminal)
+        return payload
+
+    def from_pod(self, kind: int, payload: bytes) -> bool | None:
+        """Whether the pod has granted a terminal that was asked for; None: it says nothing of one."""
+        number = packets.number_at(payload, 1)
+        if kind == packets.CHANNEL_OPEN_CONFIRMATION:
+            if len(self.client_number) < MOST_CHANNELS:
+                self.client_number[packets.number_at(payload, 5)] = number
+            return None
+        if kind in {packets.CHANNEL_CLOSE, packets.CHANNEL_OPEN_FAILURE}:
+            self.shown_on.discard(number)
+            self.screens.pop(number, None)
+            return None
+        screen = self.screens.get(number)
+        if screen is None:
+            return None
+        if kind == packets.CHANNEL_EOF:
+            screen.shows = False
+            screen.asked.clear()
+        elif screen.asked and screen.asked.popleft():
+            granted = kind == packets.CHANNEL_SUCCESS
+            screen.shows = screen.shows or granted
+            return granted
+        return None
+
+    def _open(self, payload: bytes) -> bytes:
+        """A session's opening with a smaller window; any other one as it is."""
+        name, rest = packets.text_at(payload, 1)
+        if name != b"session" or len(payload) < rest + 12 or len(self.screens) >= MOST_CHANNELS:
+            return payload
+        number, window, longest = (packets.number_at(payload, rest + offset) for offset in (0, 4, 8))
+        most = min(RESERVE, window // SHARE)
+        if min(most, longest) < LEAST:
+            return payload
+        self.screens[number] = Screen(most, longest)
+        return payload[: rest + 4] + (window - most).to_bytes(4, "big") + payload[rest + 8 :]
+
+
+def _kept_back(payload: bytes, screen: Screen) -> bytes | None:
+    """A client's addition to its window without what lines have used of it."""
+    added = packets.number_at(payload, 5)
+    kept = min(added, screen.used)
+    screen.used -= kept
+    return payload[:5] + (added - kept).to_bytes(4, "big") + payload[9:] if added > kept else None
+
+
+WAIT_SECONDS = 240.0
+PAUSE_SECONDS = 1.0  # between two lists: a hundred changes in a moment are one
+LONGEST_PAUSE = 60.0
+LONGEST_LINE = 800
+STALE = timedelta(minutes=10)  # after its time a notice says nothing any more
+_TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "ß": "ss"})
+
+
+class Source(Protocol):
+    """Who has the notices."""
+
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
+        """All that are open, once that is another list than ``version``, or after so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalLine:
+    """A notice as a terminal shows it; one with the same ``id`` is not shown twice."""
+
+    id: str
+    content: bytes
+
+
+class NoticeFollower:
+    """The open notices of all jobs; `run` is the one task that asks for them."""
+
+    def __init__(self, source: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._source = source
+        self._now = now
+        self._open: dict[tuple[str, str], list[JobNotice]] = {}
+        self.changed: Callable[[], None] = lambda: None
+
+    def lines(self, user: str, server: str, job: str | None = None) -> list[TerminalLine]:
+        """What is to be said on the terminals of a server's job; what is about another job of it is not."""
+        now = self._now()
+        found = [one for one in self._open.get((user, server), ()) if not _over(one, now)]
+        return [TerminalLine(one.id, line(one, now)) for one in found if not (job and one.job) or one.job == job]
+
+    async def run(self) -> None:
+        """Follow the Manager for ever."""
+        version, pause = "", PAUSE_SECONDS
+        while True:
+            try:
+                found = await self._source.open_notices(version, WAIT_SECONDS)
+            except BackendUnavailable as problem:
+                if pause == PAUSE_SECONDS:  # once, not at every try
+                    say("notices", level=logging.WARNING, result="failed", why=problem)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                pause = PAUSE_SECONDS
+                if found.version != version:
+                    version = found.version
+                    self._take(found.notices)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    def _take(self, notices: Sequence[JobNotice]) -> None:
+        self._open = {}
+        for notice in notices:
+            if not notice.seen:
+                self._open.setdefault((notice.user, notice.server), []).append(notice)
+        self.changed()
+
+
+def line(notice: JobNotice, now: datetime) -> bytes:
+    """A notice as a terminal shows it."""
+    return as_line(notice.text, notice.until, now)
+
+
+def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
+    """A line of its own, whatever stands on the screen; nothing in it but visible ASCII, cut where it is too long."""
+    text = escaped(with_time(sentence, until, now))
+    shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
+    return f"\r\n*** {shown} ***\r\n".encode("ascii")
+
+
+def escaped(text: str) -> str:
+    """Text for any terminal: what none can be trusted to show is a question mark, an umlaut its letter."""
+    plain = unicodedata.normalize("NFKD", text.translate(_TYPOGRAPHY))
+    return "".join(char if " " <= char <= "~" else "?" for char in plain if not unicodedata.combining(char))
+
+
+def _over(notice: JobNotice, now: datetime) -> bool:
+    late = notice.until is not None and now > notice.until + STALE
+    return late or (notice.ends is not None and now >= notice.ends)

@@ -1,0 +1,151 @@
+"""The leg to the person: what a login asks of the door in front of it, and how long a key exchange may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import asyncssh
+from asyncssh.constants import MSG_KEXINIT
+from asyncssh.packet import PacketDecodeError, SSHPacket
+from asyncssh.public_key import SSHOpenSSHCertificate, decode_ssh_public_key
+
+from ssh_gateway.core.packets import PROVE_HOST_KEYS, REQUEST_SUCCESS, text, text_at
+from ssh_gateway.transport.connection import RelayConnection
+from ssh_gateway.transport.keys import SIGNATURE_ALGS, is_strong
+from ssh_gateway.transport.login_handler import LoginHandler
+from ssh_gateway.transport.reading import certificate_in, certificate_of, is_key, is_signed_well, signed_with
+from ssh_gateway.transport.streams import LONGEST, JumpChannel, StreamScheduler
+
+# How long a client may leave a key exchange that it began itself, counted while all that it was sent has arrived. A
+# client needs a second; minutes are for one that is stopped just then. It costs no more than one that is idle.
+EXCHANGE_SECONDS = 600.0
+EXCHANGE_LOOK_SECONDS = 20.0
+
+
+class Downstream(RelayConnection, asyncssh.SSHServerConnection):
+    """The leg to the person."""
+
+    _exchange_timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: asyncssh.SSHServerConnectionOptions,
+        make_door: Callable[[], LoginHandler],
+    ) -> None:
+        super().__init__(loop, options)
+        self._turns = StreamScheduler(lambda: self.blocked)
+        self._protocol_factory = make_door
+        self._asked_for_methods = False
+
+    async def reload_config(self) -> None:
+        """Options are the same for everybody here; asyncssh would build them anew for every login."""
+
+    async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
+        """asyncssh's judgement, and for a verified signature the door's: on the key of this very request.
+
+        A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
+        """
+        if not is_key(key_data) or (msg and signed_with(signature) not in SIGNATURE_ALGS):
+            self._door().unreadable_key()
+            return False
+        if not await super().validate_public_key(username, key_data, msg, signature):
+            return False
+        if not msg:
+            return True
+        certificate = certificate_in(key_data)
+        if certificate is not None:
+            return await self._door().proven_by_certificate(username, certificate)
+        return await self._door().proven(username, decode_ssh_public_key(key_data))
+
+    async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
+        """The key of a certificate that a trusted CA signed well; asyncssh would also judge it, and say nothing."""
+        ca = cert.signing_key
+        trusted = self._door().trusts(ca, certificate_of(cert))
+        if not (trusted and is_strong(ca) and is_strong(cert.key) and is_signed_well(cert)):
+            return None
+        cert.key.set_touch_required(True)
+        key: asyncssh.SSHKey = cert.key
+        return key
+
+    def send_userauth_failure(self, partial_success: bool) -> None:
+        # The first request with a method that does not exist is how clients ask for the list ("none").
+        if self._auth is None and not self._asked_for_methods:
+            self._asked_for_methods = True
+        elif reason := self._door().attempt_failed():
+            self.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, reason)
+            return
+        super().send_userauth_failure(partial_success)
+
+    def create_tcp_channel(self, *_args: object, **_kwargs: object) -> JumpChannel:
+        """asyncssh's, for a stream that was asked for."""
+        self._update_recv_pktlen(LONGEST)
+        return JumpChannel(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
+
+    def take_longer(self, seconds: float) -> None:
+        """Give a login that goes on so much more time from now."""
+        if self._login_timer is not None:
+            self._cancel_login_timer()
+            self._login_timer = self._loop.call_later(seconds, self._login_timer_callback)
+
+    def prove_host_keys(self, asked: bytes) -> bytes | None:
+        """The answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` when other keys than ours are asked for."""
+        packet = SSHPacket(asked[text_at(asked, 1)[1] + 1 :])
+        signed = text(PROVE_HOST_KEYS) + text(self._session_id)
+        try:
+            wanted = [packet.get_string() for _ in self._all_server_host_keys if packet]
+            keys = [self._all_server_host_keys[key] for key in wanted]
+        except (PacketDecodeError, KeyError):
+            return None
+        if packet:
+            return None
+        proofs = [text(key.sign(signed + text(key.public_data))) for key in keys]
+        return bytes([REQUEST_SUCCESS]) + b"".join(proofs)
+
+    def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
+        # New keys cost the gateway more than the client, who needs none for a login: no client of ours asks for any.
+        if pkttype == MSG_KEXINIT and self._session_id and not self._auth_complete:
+            raise asyncssh.ProtocolError("new keys are for after the login")
+        # One that the gateway began waits for a client that is stopped, as everything else does.
+        if pkttype == MSG_KEXINIT and self._auth_complete and not self.rekeying:
+            self._look_for_keys(self._loop.time())
+        return super().process_packet(pkttype, pktid, packet)
+
+    def _look_for_keys(self, since: float) -> None:
+        """End when the client has left an exchange that it began, or look again; ``since`` it has all that it needs."""
+        now = self._loop.time()
+        if not self.arrived:
+            since = now
+        if now - since >= EXCHANGE_SECONDS:
+            self.end_unfinished()
+        else:
+            self._exchange_timer = self._loop.call_later(EXCHANGE_LOOK_SECONDS, self._look_for_keys, since)
+
+    def _look_no_more(self) -> None:
+        if self._exchange_timer is not None:
+            self._exchange_timer.cancel()
+            self._exchange_timer = None
+
+    def _send_deferred_packets(self) -> None:
+        if not self.rekeying:
+            self._look_no_more()
+        super()._send_deferred_packets()
+
+    def _cleanup(self, exc: Exception | None) -> None:
+        self._look_no_more()
+        super()._cleanup(exc)
+
+    def _login_timer_callback(self) -> None:
+        self._login_timer = None
+        self.end(asyncssh.DISC_BY_APPLICATION, self._door().too_late())
+
+    def _flow(self) -> None:
+        super()._flow()
+        self._turns.go_on()
+
+    def _door(self) -> LoginHandler:
+        owner = self._owner
+        if not isinstance(owner, LoginHandler):
+            raise asyncssh.ConnectionLost("The connection is closed")
+        return owner

@@ -1,0 +1,94 @@
+"""Streams of ``ssh -J``: channels of a connection that keep what they are to send while the connection takes no more.
+
+asyncssh's own know only their window. Many with a window each would put all of them into the connection's write buffer
+at once, however slow the network is. Here what cannot be sent stays in the channel, which is full soon, so that the leg
+that is served on it counts as `blocked` and its job is not read. When there is room again, they take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import asyncssh
+from asyncssh.channel import SSHTCPChannel
+from asyncssh.connection import _DEFAULT_MAX_PKTSIZE, _DEFAULT_WINDOW, SSHConnection
+
+LONGEST = _DEFAULT_MAX_PKTSIZE
+TURN = 32 * 1024  # bytes of one stream before it is the next one's turn: a keystroke waits for one of each other
+# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; one that took a byte would
+# have each turn be as many packets as bytes, and everybody else wait for them.
+SHORTEST = 1024
+TOO_SHORT = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
+
+
+class StreamScheduler:
+    """The streams of one connection that have something to send which it cannot take."""
+
+    def __init__(self, blocked: Callable[[], bool]) -> None:
+        self.blocked = blocked
+        self._waiting: dict[JumpChannel, None] = {}
+
+    def wait(self, stream: JumpChannel) -> None:
+        self._waiting[stream] = None
+
+    def go_on(self) -> None:
+        """The connection may be able to take more: who waits longest is first, until it is full again."""
+        while self._waiting and not self.blocked():
+            stream = next(iter(self._waiting))
+            del self._waiting[stream]
+            stream.take_turn()
+
+
+class JumpChannel(SSHTCPChannel[bytes]):
+    """One stream; made by the leg that it is a channel of."""
+
+    def __init__(
+        self,
+        leg: SSHConnection,
+        loop: asyncio.AbstractEventLoop,
+        turns: StreamScheduler,
+        refused: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        super().__init__(leg, loop, None, "strict", _DEFAULT_WINDOW, LONGEST)
+        self._turns = turns
+        self._refused = refused
+
+    def process_open(self, send_chan: int, send_window: int, send_pktsize: int, session: Any) -> None:
+        """asyncssh's, but for a client that takes too little at a time."""
+        if send_pktsize < SHORTEST:
+            if inspect.iscoroutine(session):
+                session.close()
+            self._refused(TOO_SHORT)
+            session = _too_short()
+        super().process_open(send_chan, send_window, send_pktsize, session)
+
+    def take_turn(self) -> None:
+        """Send some of what waits, as if the window were no larger."""
+        if not self._send_buf:  # it was closed meanwhile
+            return
+        later = max(0, self._send_window - TURN)
+        self._send_window -= later
+        super()._flush_send_buf()
+        self._send_window += later
+        if self._send_buf and later:
+            self._turns.wait(self)
+
+    def abort(self) -> None:
+        """Close without what was not sent yet; asyncssh's would keep that after a `close`."""
+        if self._send_state == "close_pending":
+            self._close_send()
+        super().abort()
+
+    def _flush_send_buf(self) -> None:
+        if self._send_buf and self._turns.blocked():
+            self._turns.wait(self)
+            self._pause_resume_writing()
+        else:
+            super()._flush_send_buf()
+
+
+async def _too_short() -> NoReturn:
+    raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, TOO_SHORT)

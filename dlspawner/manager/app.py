@@ -142,23 +142,6 @@ class Manager(Application):
         turns come as these get going. Default: 20. It is no use to make it larger than
         JupyterHub.concurrent_spawn_limit, unless that is 0.""",
     ).tag(config=True)
-    orphan_check_seconds = Float(
-        30.0,
-        min=1.0,
-        max=3600.0,
-        help="""How often the Manager looks whether the Hub has the servers of the jobs that run, with one list of the
-        Hub's. Default: 30 seconds.""",
-    ).tag(config=True)
-    orphan_seconds = Integer(
-        900,
-        min=0,
-        help="""Seconds after which a job without a server in the Hub is stopped, where there are limits: it holds GPUs,
-        and nobody can reach or stop it. The Hub must not have had it at any look in this time, and neither the job nor
-        the gateway may have told of any use; the first look is in the log. 900, the default, are time to notice that
-        the Hub was started with the wrong database. 0 means never. See DLSpawner.orphan_seconds for what the Hub does.
-        """,
-    ).tag(config=True)
-
     watch_all_namespaces = Bool(
         True,
         help="""Whether pods of other namespaces, such as those of DaemonSets, are looked at: what they hold of a node
@@ -309,8 +292,6 @@ class Manager(Application):
             special_namespace=self.special_namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
-            look_seconds=self.orphan_check_seconds,
-            orphan_seconds=self.orphan_seconds,
             log_retention=JobLogs(parent=self).keeping(),
             watch_all_namespaces=self.watch_all_namespaces,
             now=_now,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.job import JobState
+from dlspawner.core.scheduling import limits
 from dlspawner.core.scheduling.admission import admit, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable, stale_reservations, unneeded_victims
@@ -163,7 +164,10 @@ def test_when_all_is_well_again_nobody_waits_who_could_start(events: list[Any]) 
 
 
 def _is_too_large(job: Any, history: History) -> bool:
-    """What may wait for ever: more than the team's quota or its borrow limit."""
-    return bool(
-        job.charge.gpus > 6 * GPU and job.preemptible and job.team == "a"
-    ) or job.charge.gpus > history.here.quota(job.team, "a100")
+    """True if the job may wait for ever: it exceeds its team's quota, its borrow limit, or every node."""
+    asked = job.request.gpus
+    limit = 6 * GPU if job.preemptible and job.team == "a" else None
+    if limit is not None and asked > limit:
+        return True
+    exceeds_quota = not job.preemptible and asked > history.here.quota(job.team, "a100")
+    return exceeds_quota or limits.larger_than_nodes(job.request, history.here) is not None

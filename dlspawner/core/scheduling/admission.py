@@ -136,12 +136,15 @@ def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> J
 
 def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
     """``admit`` without the words for a page."""
-    stopped = limits.inadmissible(request, world) or limits.caps(request, world)
+    stopped = limits.config_violation(request, world) or limits.caps(request, world)
     if stopped is not None:
         return stopped
     kind = request.request.gpu_type
     if kind is not None and not world.capacity(kind):
         return Blocked(Reason.NO_FIT, f"No node has GPUs of type {kind} now; this job waits until one has.")
+    too_large = limits.larger_than_nodes(request.request, world)
+    if too_large is not None:
+        return too_large
     if kind is None or request.preemptible:
         return _idle(request, world, now)
     short = request.request.gpus - world.available_quota(request.team, kind, request)

@@ -63,7 +63,6 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()  # that hold or want something; ended ones are left out
     usage: tuple[tuple[str, DecayedUsage], ...] = ()  # by team
-    away: tuple[Node, ...] = ()  # as they were before they lost something or went
 
 
 def queue_key(job: Job) -> QueueKey:
@@ -85,7 +84,6 @@ class ClusterState:
         self.jobs: dict[str, Job] = {}
         self.rooms: dict[str, NodeInfo] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
-        self.away = Remembered()
         self.usage: dict[str, DecayedUsage] = {}
         self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
         self._held: dict[str, TeamUsage] = {}  # by team
@@ -103,7 +101,6 @@ class ClusterState:
         world.usage = dict(snapshot.usage)
         world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
-        world.away.rooms = {node.name: world._node_info(node) for node in snapshot.away}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
         for job in world.jobs.values():
             world._count(job, 1, sort=False)
@@ -119,7 +116,6 @@ class ClusterState:
             tuple(room.node for room in self.rooms.values()),
             tuple(self.jobs.values()),
             tuple(self.usage.items()),
-            tuple(room.node for room in self.away.rooms.values()),
         )
 
     # changes
@@ -145,7 +141,6 @@ class ClusterState:
         """The node as it is now."""
         self._forget()
         old = self.rooms.get(node.name)
-        self.away.changed(node.name, old, node)
         room = self._node_info(node)
         self._settle(room)
         (self.closed.discard if node.open else self.closed.add)(node.name)
@@ -160,7 +155,6 @@ class ClusterState:
         self.closed.discard(name)
         if room is None:
             return
-        self.away.changed(name, room, None)
         jobs = {*room.allocations, *room.reservations}
         if jobs:
             self._homeless[name] = jobs
@@ -169,17 +163,12 @@ class ClusterState:
         self._forget()
         self._shares = None
 
-    def recall(self, node: Node, since: datetime | None) -> None:
-        """A node as it once was, before any node is put: what has all that it had then need not be remembered."""
-        self.away.recall(self._node_info(node), since)
-        self._forget()
-
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         """Files were read anew."""
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
         self._forget()
-        for room in (*self.rooms.values(), *self.away.rooms.values()):
+        for room in self.rooms.values():
             room.gpu_share = self._kept(room.node)
             room.cache.clear()
         self._pools.clear()
@@ -192,8 +181,6 @@ class ClusterState:
 
     def tick(self, now: datetime) -> None:
         """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
-        if self.away.forget(now):
-            self._forget()
         half_life = self.cluster.scheduling.half_life
         for team in {*self._held, *self.usage}:
             held = self._held_by(team)
@@ -486,45 +473,3 @@ class TeamUsage:
 
 
 NO_USAGE = TeamUsage()  # of a team without jobs; nobody counts there
-
-
-_LONGEST = timedelta(days=1)
-
-
-@dataclass(slots=True)
-class Remembered:
-    """Rooms of such nodes by name; of them only what was there counts, not who held it."""
-
-    rooms: dict[str, NodeInfo] = field(default_factory=dict)
-    _since: dict[str, datetime] = field(default_factory=dict)
-
-    def changed(self, name: str, old: NodeInfo | None, node: Node | None) -> None:
-        """A node is something else now, or gone (``None``); what has all that it ever had need not be remembered."""
-        before = self.rooms.get(name) or old
-        if before is None or (node is not None and _has_all(node, before.node)):
-            self.rooms.pop(name, None)
-            self._since.pop(name, None)
-        else:
-            self.rooms[name] = before
-
-    def recall(self, room: NodeInfo, since: datetime | None) -> None:
-        """A node of which somebody has written down what it was, and when it was missed first, if it was."""
-        self.rooms[room.node.name] = room
-        if since is not None:
-            self._since[room.node.name] = since
-
-    def since(self, name: str) -> datetime | None:
-        """When a node was missed first; ``None`` before somebody has looked for those who are too long gone."""
-        return self._since.get(name)
-
-    def forget(self, now: datetime) -> bool:
-        """Forget who is too long gone; whether there was any."""
-        late = [name for name in self.rooms if now - self._since.setdefault(name, now) > _LONGEST]
-        for name in late:
-            del self.rooms[name], self._since[name]
-        return bool(late)
-
-
-def _has_all(node: Node, before: Node) -> bool:
-    gpus = all(node.gpus_of(resource) >= milli for resource, milli in before.gpus)
-    return gpus and node.cpu_milli >= before.cpu_milli and node.memory_bytes >= before.memory_bytes

@@ -39,17 +39,8 @@ class Blocked:
     until: datetime | None = None
 
 
-def inadmissible(request: Job, world: ClusterState) -> Refuse | None:
-    """Why a job can not start even on an empty cluster, as the files are today and the nodes were at their largest.
-
-    A node that is gone, or has lost its GPUs, may be there again soon (a restart of a machine or of a device plugin); a
-    type of which no node is known at all may get its first one.
-    """
-    return config_violation(request, world) or _larger_than_nodes(request.request, world)
-
-
 def config_violation(request: Job, world: ClusterState) -> Refuse | None:
-    """The part of it that no node can change."""
+    """Returns why the configuration does not allow a job, whatever nodes there are."""
     if request.inadmissible:
         return Refuse(Reason.NOT_ALLOWED, request.inadmissible)
     team = world.team(request.team)
@@ -117,7 +108,12 @@ def _could_borrow(request: Job, team: Team, world: ClusterState) -> bool:
     return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit * GPU)
 
 
-def _larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Refuse | None:
+def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked | None:
+    """Returns what a job asks for beyond the present nodes, even if they were empty; with the most that one has.
+
+    The job waits: a node that restarts, or that an autoscaler adds, may hold it. Refused: to remember the sizes of
+    nodes that are gone, so that a job is refused only if no node ever had enough.
+    """
     pods, kind = charge.pods, charge.gpu_type
     if world.config_cache(("on some nodes", charge), lambda: _on_some_nodes(charge, world)):
         return None
@@ -130,19 +126,19 @@ def _larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Refuse |
         sentence = (
             f"No node has GPUs of type {kind} that this job could use; choose another type of GPU or another template."
         )
-        return Refuse(Reason.EXCEEDS_LIMIT, sentence, 0)
+        return Blocked(Reason.NO_FIT, sentence)
     if kind is not None and most < largest.gpus:
         sentence = (
             f"No node has more than {counted(most)} of type {kind}; you asked for {shown(largest.gpus)} on one node."
         )
-        return Refuse(Reason.EXCEEDS_LIMIT, sentence, most)
+        return Blocked(Reason.NO_FIT, sentence)
     too_large = next((pod for pod in pods if not _on_node_infos((pod,), rooms)), None)
     if too_large is not None:
-        return Refuse(Reason.NODE_TOO_SMALL, _share_sentence(too_large, rooms))
+        return Blocked(Reason.NO_FIT, _share_sentence(too_large, rooms))
     smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
     fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), rooms))
     sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
-    return Refuse(Reason.EXCEEDS_LIMIT, sentence)
+    return Blocked(Reason.NO_FIT, sentence)
 
 
 def _share_sentence(pod: PodRequest, rooms: list[NodeInfo]) -> str:
@@ -178,12 +174,12 @@ def _rounded_share(memory: int) -> str:
 def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
     """Whether no node is known that has GPUs of a type, or no node at all."""
     found = world.cluster.gpu_type(kind) if kind is not None else None
-    nodes = [room.node for room in (*world.rooms.values(), *world.away.rooms.values())]
+    nodes = (room.node for room in world.rooms.values())
     return not any(found is None or (has_type(node, found) and node.gpus_of(found.resource)) for node in nodes)
 
 
 def _on_some_nodes(charge: ResourceRequest, world: ClusterState) -> bool:
-    """Whether all nodes together, if they were empty and open and all there, could hold it."""
+    """True if all nodes together could hold it, empty and open."""
     pods = charge.pods
     if len(pods) == 1 and _some_node_fits(pods[0], world):
         return True
@@ -195,16 +191,15 @@ def _on_node_infos(pods: tuple[PodRequest, ...], rooms: list[NodeInfo]) -> bool:
 
 
 def _suitable(charge: ResourceRequest, world: ClusterState) -> list[NodeInfo]:
-    known = {**world.rooms, **world.away.rooms}
-    return [room for room in known.values() if any(pod.placement.matches(room.node) for pod in charge.pods)]
+    return [room for room in world.rooms.values() if any(pod.placement.matches(room.node) for pod in charge.pods)]
 
 
 def _some_node_fits(pod: PodRequest, world: ClusterState) -> bool:
     pool = world.pool(pod.resource, pod.placement)
     if any(room.allocatable(pod.resource).holds(pod) for room in pool.rooms.values()):
         return True
-    known = (*world.rooms.values(), *world.away.rooms.values())
-    return any(room.allocatable(pod.resource).holds(pod) and pod.placement.matches(room.node) for room in known)
+    rooms = world.rooms.values()
+    return any(room.allocatable(pod.resource).holds(pod) and pod.placement.matches(room.node) for room in rooms)
 
 
 def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:

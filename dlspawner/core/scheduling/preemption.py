@@ -172,7 +172,7 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
     for job in sorted(_reserved(world), key=job_order_key, reverse=True):
         resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
         wants = _gives(job, dict.fromkeys((name for name in job.nodes if name is not None), NO_RESOURCES), resource)
-        may = limits.inadmissible(job, world) is None and limits.caps(job, world) is None
+        may = limits.config_violation(job, world) is None and limits.caps(job, world) is None
         if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
             comes = {name: world.rooms[name].available_after_termination(resource, job.id) for name in wants}
             left = (space + back.get(name, NO_RESOURCES) - wants[name] for name, space in comes.items())

@@ -219,7 +219,7 @@ def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator
 
 def is_blocked_by_others(job: Job, world: ClusterState) -> bool:
     """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
-    if limits.caps(job, world) is not None or limits.inadmissible(job, world) is not None:
+    if limits.caps(job, world) is not None or limits.config_violation(job, world) is not None:
         return False
     return world.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, world))
 

@@ -253,7 +253,7 @@ class AdmissionService:
         record = replace(known, request_seconds=question.request_seconds)
         if record.awaiting_start and same:
             return self._admit(turn, question, record, known.job.nodes)
-        if not keeps and (never := limits.inadmissible(wanted, turn.cluster_state)) is not None:
+        if not keeps and (never := limits.config_violation(wanted, turn.cluster_state)) is not None:
             return _answered(question, never)  # and what waits there waits on
         if not same:  # and what it was promised was for another job
             job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted

@@ -9,7 +9,6 @@
 * A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
   before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
   ours; they are nobody's quota and nobody stops them.
-* A pod whose server the Hub does not have for long is nobody's and is stopped (`owners`).
 * A pod that was a job's once stays that job's, whatever becomes of its labels.
 * Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
   of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
@@ -29,12 +28,6 @@ processors and disk. What is held, and by whom, is the same before and after all
 more comes, and of each pod only the latest is looked at, many pods in one transaction. Everything else (a pod that is
 gone, that leaves or has ended, one that nothing covers, a complete list) is written down at once, after what came
 before it; and so is all that waits as soon as somebody asks (`caught_up`).
-
-What nodes had before they lost it or went, for whichever Manager acts next.
-
-What would fit there waits for a day and is not refused (`core.remembered`); who has just taken over, perhaps because
-the node was lost on which the last Manager ran, has never seen it. So what every node has is written down when that
-changes, with some delay. Only what says what fits is kept: not who is there, nor whether the node is open.
 """
 
 from __future__ import annotations
@@ -45,11 +38,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TypeVar
 
 from dlspawner.backoff import delays
-from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.config import Team
@@ -61,8 +52,6 @@ from dlspawner.core.units import Manifest
 from dlspawner.manager.cluster import pod_view
 from dlspawner.manager.cluster.orphans import UnmanagedPods, retry_later
 from dlspawner.manager.cluster.pod_view import ObservedPod
-from dlspawner.manager.db import config_versions
-from dlspawner.manager.db.config_versions import Size
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
@@ -204,7 +193,6 @@ class Reconciler:
     book: JobStore
     ledger: JobRepository
     cluster: KubernetesClient
-    hub: HubClient
     namespaces: JobNamespaces
     now: Callable[[], datetime]
     watch_all_namespaces: bool = True
@@ -218,10 +206,6 @@ class Reconciler:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: ForeignPods = field(default_factory=ForeignPods)
     _unseen: set[str] = field(default_factory=set)  # namespaces that have not been listed yet
-
-    @property
-    def strays(self) -> UnmanagedPods:
-        return UnmanagedPods(self.book, self.cluster, self.hub, self.namespaces, self._went)
 
     def pod_identities(self) -> dict[str, naming.PodIdentity]:
         """What pods say of the jobs that they are, by uid."""
@@ -248,7 +232,8 @@ class Reconciler:
                 group.create_task(self._watch_pods(namespace), name=f"watch pods in {namespace}")
             await self.ready.wait()
             group.create_task(self._expire(), name="expire reservations")
-            group.create_task(self.strays.stop_uncovered(), name="stop pods that nothing covers")
+            unmanaged = UnmanagedPods(self.book, self.cluster, self.namespaces, self._went)
+            group.create_task(unmanaged.run(), name="delete pods without a reservation")
 
     # Nodes
 
@@ -525,48 +510,3 @@ def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> 
     if record.nonce and not naming.verify(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
         return None  # somebody else has made it, or an earlier start
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None
-
-
-_EVERY_SECONDS = 10.0
-
-
-@dataclass(slots=True)
-class Sizes:
-    """Keeps them for one book; `run` never ends by itself."""
-
-    book: JobStore
-    ledger: JobRepository
-    _written: dict[str, Size] = field(default_factory=dict)
-
-    async def load(self) -> None:
-        """Let the book know what is written down, before it knows any node."""
-        self._written = await self.ledger.read(config_versions.read)
-        for node, since in self._written.values():
-            self.book.cluster_state.recall(node, since)
-
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(_EVERY_SECONDS)
-            now = sizes(self.book.cluster_state)
-            changed = {name: size for name, size in now.items() if self._written.get(name) != size}
-            gone = self._written.keys() - now.keys()
-            if not changed and not gone:
-                continue
-            try:
-                await self.ledger.write_as_leader(
-                    self.book.term, partial(config_versions.write, changed=changed, gone=gone)
-                )
-            except DatabaseUnavailable as problem:
-                log.warning("what nodes have is not written down yet: %s", problem)
-            else:
-                self._written = now
-
-
-def sizes(world: ClusterState) -> dict[str, Size]:
-    """What every node has, or had."""
-    found: dict[str, Size] = {name: (_size(room.node), None) for name, room in world.rooms.items()}
-    return found | {name: (_size(room.node), world.away.since(name)) for name, room in world.away.rooms.items()}
-
-
-def _size(node: Node) -> Node:
-    return Node(node.name, node.gpus, node.cpu_milli, node.memory_bytes, node.labels, node.taints)

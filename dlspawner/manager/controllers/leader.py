@@ -32,8 +32,8 @@ from dlspawner.manager.admission.explain import Explainer, StartTimeEstimator
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.admission.service import AdmissionService
-from dlspawner.manager.cluster.orphans import OrphanReaper
-from dlspawner.manager.cluster.reconciler import TOGETHER_SECONDS, Reconciler, Sizes
+from dlspawner.manager.cluster.orphans import watch_scopes
+from dlspawner.manager.cluster.reconciler import TOGETHER_SECONDS, Reconciler
 from dlspawner.manager.cluster.termination import Terminator
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
@@ -74,14 +74,12 @@ class LeaderElector:
     namespace: str
     lease_seconds: float
     reservation_seconds: float
-    look_seconds: float
     watch_all_namespaces: bool
     now: Callable[[], datetime]
     max_concurrent_starts: int = 20
     prometheus: PrometheusClient | None = None
     cull_every: float = 30.0
     special_namespace: str = ""
-    orphan_seconds: float = 900.0
     news_seconds: float = TOGETHER_SECONDS
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
@@ -160,9 +158,6 @@ class LeaderElector:
                 group.create_task(self._renew(term), name="renew the lease")
                 await self._read_files(book)
                 await book.load()
-                sizes = Sizes(book, self.ledger)
-                await sizes.load()
-                group.create_task(sizes.run(), name="write down what nodes have")
                 group.create_task(book.run(), name="the book's writer")
                 group.create_task(self._reconcile(book, clock), name="reconcile")
                 group.create_task(self._reload(book), name="read the files anew")
@@ -204,7 +199,6 @@ class LeaderElector:
                 book,
                 self.ledger,
                 cluster,
-                self.hub,
                 JobNamespaces(self.namespace or cluster.namespace, self.special_namespace),
                 clock,
                 self.watch_all_namespaces,
@@ -233,13 +227,11 @@ class LeaderElector:
                 group.create_task(self.culler.run(), name="look for unused jobs")
                 keeper = HistoryKeeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
                 group.create_task(keeper.run(), name="keep history")
-                facts, strays = self.culler.evidence.activities.of, reconciler.strays
                 group.create_task(logs.run(), name="keep logs")
                 group.create_task(self.hub_health.run(self.hub.check_reachable), name="look for the Hub")
                 group.create_task(hearing.run(), name="hear what happens to pods")
                 self.log_reader = LogReader(logs)
-                owners = OrphanReaper(book, self.hub, strays, facts, clock, self.look_seconds, self.orphan_seconds)
-                group.create_task(owners.run(), name="look for owners")
+                group.create_task(watch_scopes(book, self.hub), name="check the Manager's scopes")
                 looks = Explainer(book, self._offers_preemptible)
                 estimating = StartTimeEstimator(book, self.ledger, looks, lambda: self.settings)
                 group.create_task(estimating.run(), name="estimate starts")

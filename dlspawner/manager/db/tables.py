@@ -351,12 +351,3 @@ leases = Table(
     Column("term", BigInteger, nullable=False),
     Column("expires", UtcDateTime, nullable=False),
 )
-
-# Nodes as they were when they had all that they ever had, as JSON; `since`: missed since then, or less than that now.
-node_sizes = Table(
-    "node_sizes",
-    metadata,
-    Column("name", String(253), primary_key=True),
-    Column("content", Text, nullable=False),
-    Column("since", UtcDateTime),
-)

@@ -179,7 +179,6 @@ class JobStore:
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.cluster_state = ClusterState.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
-        self.cluster_state.away = old.away
         self.requests = {}
         for one in requests:
             self.requests[one.job] = (*self.requests.get(one.job, ()), one)

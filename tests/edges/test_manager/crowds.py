@@ -18,8 +18,6 @@ from tests.edges.test_manager.quota import GPUS, QuotaHub
 SETTINGS = (
     "--Manager.lease_seconds=3",
     "--Manager.reservation_seconds=30",
-    "--Manager.orphan_check_seconds=5",
-    "--Manager.orphan_seconds=10",
 )
 
 

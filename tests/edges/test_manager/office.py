@@ -134,8 +134,6 @@ class Office:
     cluster: KubernetesClient
     clock: Clock = field(default_factory=Clock)
     hub: FakeHub = field(default_factory=FakeHub)
-    look_seconds: float = 3600
-    orphan_seconds: float = 900
     reservation_seconds: float = 60
     lease_seconds: float = 60
     watch_all_namespaces: bool = False
@@ -160,13 +158,11 @@ class Office:
             namespace=self.namespace,
             lease_seconds=self.lease_seconds,
             reservation_seconds=self.reservation_seconds,
-            look_seconds=self.look_seconds,
             watch_all_namespaces=self.watch_all_namespaces,
             now=self.clock,
             max_concurrent_starts=self.max_concurrent_starts,
             prometheus=self.prometheus,
             cull_every=3600,
-            orphan_seconds=self.orphan_seconds,
             special_namespace=self.special_namespace,
             log_retention=self.keeping,
             news_seconds=self.news_seconds,

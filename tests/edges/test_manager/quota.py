@@ -64,6 +64,7 @@ c.JupyterHub.load_roles.append(
 c.KubeSpawner.storage_pvc_ensure = False
 c.Spawner.poll_interval = 2
 c.Spawner.start_timeout = 120
+c.DLSpawner.orphan_seconds = 10
 c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 """
 

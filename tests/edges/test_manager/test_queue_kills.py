@@ -19,8 +19,6 @@ WAITING = 30
 SETTINGS = (
     "--Manager.lease_seconds=3",
     "--Manager.reservation_seconds=30",
-    "--Manager.orphan_check_seconds=5",
-    "--Manager.orphan_seconds=10",
 )
 
 

@@ -131,13 +131,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
     )
     op.create_table(
-        "node_sizes",
-        sa.Column("name", sa.String(length=253), nullable=False),
-        sa.Column("content", sa.Text(), nullable=False),
-        sa.Column("since", sa.DateTime(timezone=True), nullable=True),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_node_sizes")),
-    )
-    op.create_table(
         "notices",
         sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("job", sa.String(length=64), nullable=False),

@@ -21,8 +21,8 @@ from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
 from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
-from dlspawner.spawner.manager import Manager
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.manager import ManagerClient
+from dlspawner.spawner.refusal import StartRefused
 
 UNUSABLE = "Your login has no usable account number for jobs. Ask an administrator."
 UNTOLD = (
@@ -90,13 +90,13 @@ class AccountTraits(Configurable):
         return proposal.value
 
 
-async def numbers(spawner: Any, uids: UidRange) -> UnixIds | None:
+async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
     """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
     found = await from_authenticator(spawner, uids)
     if found is not None or not (spawner.manager_url and spawner.manager_token):
         return found
     until = spawner._deadline()
-    manager = Manager(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
+    manager = ManagerClient(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
     return await manager.account(str(spawner.user.name), uids)
 
 
@@ -128,7 +128,7 @@ def _refuse_untold(spawner: Any, why: str) -> None:
         raise _unusable(spawner, why, UNTOLD)
 
 
-def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> Refused:
+def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> StartRefused:
     line = f"account user={spawner.user.name} uid=none: {why}"
     spawner.log.warning(line)  # of a refusal the Hub logs the sentence alone
-    return Refused(sentence, reason="account", status=403, log=line)
+    return StartRefused(sentence, reason="account", status=403, log=line)

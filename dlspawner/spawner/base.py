@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from dlspawner.spawner import verdict
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.requests import NO_END
-from dlspawner.spawner.restart import RestartedSpawner
+from dlspawner.spawner.restart import RecoveringSpawner
 
 PodDict = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ _PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, wh
 _CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
 
 
-class BaseSpawner(RestartedSpawner):
+class LifecycleSpawner(RecoveringSpawner):
     """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
 
     _cleared_up: asyncio.Future[Any] | None = None  # the start that has failed, from the moment the Hub clears up
@@ -45,10 +45,10 @@ class BaseSpawner(RestartedSpawner):
         if self._unasked and not self._sees_pods():
             if self._is_cleared_up() and not await self._undone(None):
                 return None
-            return verdict.judge_gone(None).exit_code  # a start that could not begin: there is nothing to wait for
+            return verdict.evaluate_gone(None).exit_code  # a start that could not begin: there is nothing to wait for
         try:
             await self._start_watching_pods()
-        except Refused:
+        except StartRefused:
             return None  # who sees nothing knows of no end
         pod = self.pod()
         if pod is None and self._unsure:
@@ -57,8 +57,8 @@ class BaseSpawner(RestartedSpawner):
             self._begun = False
             if not self._start_pending:
                 self.save_state()
-        judged = verdict.judge(pod) if pod else self._judge_gone()
-        if isinstance(judged, verdict.Ended):
+        judged = verdict.evaluate(pod) if pod else self._judge_gone()
+        if isinstance(judged, verdict.Terminated):
             return await self._has_ended(pod, judged)
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
             await self._mend_children(pod)
@@ -77,7 +77,7 @@ class BaseSpawner(RestartedSpawner):
         finally:
             _PARENT_LOOKS.reset(looking)
 
-    async def _has_ended(self, pod: PodDict | None, judged: verdict.Ended) -> int | None:
+    async def _has_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
         undone = self._is_cleared_up()
         if undone and not await self._undone(pod):
@@ -93,12 +93,12 @@ class BaseSpawner(RestartedSpawner):
             await self._before_deletion(pod)
             try:
                 await self.pods.delete(pod, self.pods.grace(pod))
-            except (Refused, TimeoutError) as problem:
+            except (StartRefused, TimeoutError) as problem:
                 self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
                 return None
         return judged.exit_code
 
-    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
+    async def _why_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> str:
         """The sentence that the person reads."""
         return await self.pods.why_ended(pod, judged) if pod else judged.reason
 
@@ -117,7 +117,7 @@ class BaseSpawner(RestartedSpawner):
         """
         self._forget_start()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ended.set_exception(Refused(reason, reason="ended", status=424))
+        ended.set_exception(StartRefused(reason, reason="ended", status=424))
         ended.exception()  # asyncio complains of one that nobody has looked at
         self._spawn_future = ended
 
@@ -152,7 +152,7 @@ class BaseSpawner(RestartedSpawner):
         if self._in_start or _PARENT_LOOKS.get():
             return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
-        with suppress(Refused):
+        with suppress(StartRefused):
             await self._start_watching_pods()
         pod = self.pod() or await self._unseen()
         if pod is not None:

@@ -32,8 +32,8 @@ from dlspawner.core import naming, unix_account
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.requests import Problem
+from dlspawner.spawner.pods import PodRequests
+from dlspawner.spawner.requests import ApiError
 
 PodDict = Mapping[str, Any]
 
@@ -63,7 +63,7 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class SecretFiles:
     """What the Secret holds that cannot be read from the pod."""
 
     host_key: HostKey
@@ -125,7 +125,7 @@ def metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
     }
 
 
-def secret(pod: PodDict, job: naming.PodIdentity, given: Files, port: int) -> dict[str, Any]:
+def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
     who = account(pod, job.user)
     files = {
@@ -143,7 +143,7 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: Files, port: int) -> di
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata(pod), "data": data}
 
 
-def service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
+def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
     """The Service that leads to the job's sshd."""
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
@@ -186,8 +186,14 @@ async def mending(seconds: float) -> AsyncIterator[None]:
         turns.release()
 
 
-async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
-    pods: Pods, pod: PodDict, job: naming.PodIdentity, given: Files | None, endpoint: Endpoint, *, new: bool = True
+async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of, by name)
+    pods: PodRequests,
+    pod: PodDict,
+    job: naming.PodIdentity,
+    given: SecretFiles | None,
+    endpoint: Endpoint,
+    *,
+    new: bool = True,
 ) -> None:
     """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
 
@@ -196,11 +202,11 @@ async def ensure(  # noqa: PLR0913  (what the children are made of, by name)
     if given is not None:
         await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
     if job.ssh_host_key is not None:
-        await ensure_service(pods, service(pod, job, endpoint), look_first=not new)
+        await ensure_service(pods, ssh_service(pod, job, endpoint), look_first=not new)
 
 
 async def _ensure_files(
-    pods: Pods, pod: PodDict, job: naming.PodIdentity, manifest: PodDict, *, look_first: bool
+    pods: PodRequests, pod: PodDict, job: naming.PodIdentity, manifest: PodDict, *, look_first: bool
 ) -> None:
     announced = job.ssh_host_key
     found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
@@ -213,7 +219,7 @@ async def _ensure_files(
         await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
 
 
-async def ensure_secret(pods: Pods, manifest: PodDict) -> str:
+async def ensure_secret(pods: PodRequests, manifest: PodDict) -> str:
     """Make the Secret unless the pod has it already; the public host key that sshd will use."""
     return _public(await ensure_object(pods, "secret", manifest))
 
@@ -222,20 +228,20 @@ def _public(secret: PodDict) -> str:
     return base64.b64decode(secret["data"][PUBLIC_HOST_KEY]).decode("ascii").strip()
 
 
-async def ensure_service(pods: Pods, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+async def ensure_service(pods: PodRequests, manifest: PodDict, *, look_first: bool = False) -> PodDict:
     return await ensure_object(pods, "service", manifest, look_first=look_first)
 
 
-async def find(pods: Pods, kind: str, name: str, owner: str | None) -> PodDict | None:
+async def find(pods: PodRequests, kind: str, name: str, owner: str | None) -> PodDict | None:
     """The object of this kind ("secret", "service") and name as it is, when the pod of this uid owns it."""
     read = getattr(pods.api, f"read_namespaced_{kind}")
-    with suppress(Problem):
+    with suppress(ApiError):
         found = await pods.requests.send(f"look at a {kind} of a pod", read, name, pods.namespace, expected=(404,))
         return found if _is_owned_by(found, owner) else None
     return None
 
 
-async def ensure_object(pods: Pods, kind: str, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+async def ensure_object(pods: PodRequests, kind: str, manifest: PodDict, *, look_first: bool = False) -> PodDict:
     """The object of this kind ("secret", "service"), made unless the pod has it already; another pod's is replaced.
 
     Whether it is there is asked first where that is likely. What is gone or was replaced between two requests is looked
@@ -248,16 +254,16 @@ async def ensure_object(pods: Pods, kind: str, manifest: PodDict, *, look_first:
         return found
     what = f"{kind} of a pod"
     for delay in islice(delays(0.05), _ROUNDS):
-        with suppress(Problem):
+        with suppress(ApiError):
             return await requests.send(what, create, namespace, manifest, expected=(409,))
-        with suppress(Problem):
+        with suppress(ApiError):
             found = await requests.send(f"look at a {what}", read, name, namespace, expected=(404,))
             if _is_owned_by(found, _owner(manifest)):
                 return found
             same = {"preconditions": {"uid": found["metadata"]["uid"]}}
             await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))
         await asyncio.sleep(delay)
-    raise requests.refused(what, Problem(None, "somebody else makes it all the time"))
+    raise requests.refused(what, ApiError(None, "somebody else makes it all the time"))
 
 
 def _owner(manifest: PodDict) -> str:

@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.05  # between two looks: a page with many jobs asks for the fil
 
 
 @dataclass(slots=True)
-class Files:
+class CurrentConfig:
     """Where the files are, and their last good version."""
 
     templates: Path
@@ -89,6 +89,6 @@ class Files:
 
 
 @cache
-def files(templates_dir: str, cluster_file: str, teams_file: str) -> Files:
+def current_config(templates_dir: str, cluster_file: str, teams_file: str) -> CurrentConfig:
     """One for all spawners of this process."""
-    return Files(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))
+    return CurrentConfig(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))

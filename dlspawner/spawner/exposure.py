@@ -20,7 +20,7 @@ from traitlets.config import Configurable
 
 from dlspawner.core import naming
 from dlspawner.spawner import children
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.pods import PodRequests
 
 PodDict = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ class ExposureTraits(Configurable):
     )
 
 
-def service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
+def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
     """The Service that leads to the job's web server."""
     ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
     spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
@@ -50,13 +50,15 @@ def service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
-def url(pod: PodDict, node_port: int) -> str:
+def http_url(pod: PodDict, node_port: int) -> str:
     """Where a running job's web server is reached from outside the cluster."""
     host = ipaddress.ip_address(pod["status"]["hostIP"])
     return f"http://[{host}]:{node_port}" if host.version == 6 else f"http://{host}:{node_port}"
 
 
-async def ensure(pods: Pods, pod: PodDict, job: naming.PodIdentity, port: int, *, new: bool = True) -> int:
+async def ensure_http_service(
+    pods: PodRequests, pod: PodDict, job: naming.PodIdentity, port: int, *, new: bool = True
+) -> int:
     """The node port of the job's Service, which is made if the pod lacks it."""
-    made = await children.ensure_service(pods, service(pod, job, port), look_first=not new)
+    made = await children.ensure_service(pods, http_service(pod, job, port), look_first=not new)
     return int(made["spec"]["ports"][0]["nodePort"])

@@ -17,13 +17,13 @@ from typing import Any
 
 from tornado import web
 
-from dlspawner.spawner.base import BaseSpawner
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.base import LifecycleSpawner
+from dlspawner.spawner.refusal import StartRefused
 
 STOPPED = "The server was stopped before it had started."
 
 
-class InterruptedSpawner(BaseSpawner):
+class CancellableSpawner(LifecycleSpawner):
     """A spawner that knows a start that was interrupted by a stop."""
 
     _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
@@ -58,5 +58,5 @@ class InterruptedSpawner(BaseSpawner):
 def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
     """Answer whoever asked for a start that was cancelled and was not answered yet."""
     if start.cancelled() and not handler._finished:
-        stopped = Refused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
-        handler.send_error(stopped.status_code, exc_info=(Refused, stopped, None))
+        stopped = StartRefused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
+        handler.send_error(stopped.status_code, exc_info=(StartRefused, stopped, None))

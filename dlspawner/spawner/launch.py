@@ -15,7 +15,7 @@ from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
 from dlspawner.spawner import children
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 
 # Where the keys of a job's Secret appear below /etc/dlspawner.
 BLOCKED = "You may not start jobs here. Ask an administrator."
@@ -29,7 +29,7 @@ _NO_CLASSES = PriorityClasses()
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Owner:
     """Who asks: the Hub's name, the teams (the one that pays by default first)."""
 
     name: str
@@ -42,7 +42,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LaunchRequest:
     """User options that have been checked, with the template that they are for."""
 
     template: Template
@@ -56,11 +56,11 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchPlan:
     """One launch of one job: everything that its objects are made of."""
 
     job: naming.PodIdentity
-    wish: Wish
+    wish: LaunchRequest
     facts: rendering.RenderContext
     host_key: children.HostKey | None
     numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
@@ -77,31 +77,31 @@ def unnested(given: object) -> Mapping[str, object]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise Refused("User options must be an object of names and values.", reason="options")
+        raise StartRefused("User options must be an object of names and values.", reason="options")
     return given
 
 
-def check(settings: Settings, person: Person, given: object, notebook_port: int | None = None) -> Wish:
+def check_options(settings: Settings, person: Owner, given: object, notebook_port: int | None = None) -> LaunchRequest:
     """The checked user options, or Refused with every sentence about them; the port is where jobs answer the Hub."""
     wishes = unnested(given)
     if person.name in settings.teams.blocked:
-        raise Refused(BLOCKED, reason="blocked", status=403)
+        raise StartRefused(BLOCKED, reason="blocked", status=403)
     template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
-        raise Refused(*template.sentences, reason="template")
+        raise StartRefused(*template.sentences, reason="template")
     choices = options.select_options(template, settings.cluster, wishes, person.teams, notebook_port)
     if isinstance(choices, InvalidOptions):
-        raise Refused(*choices.sentences, reason="options")
-    return Wish(template, choices)
+        raise StartRefused(*choices.sentences, reason="options")
+    return LaunchRequest(template, choices)
 
 
 def team_of(teams: Sequence[Team], name: str) -> Team:
     return next((team for team in teams if team.name == name), Team(name))
 
 
-def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another place
-    wish: Wish,
-    person: Person,
+def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from another place
+    wish: LaunchRequest,
+    person: Owner,
     server: str,
     *,
     identifier: str,
@@ -115,7 +115,7 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
     home_modes: Sequence[str] = (launch_pod.MANY_NODES,),
     strict_groups: bool = False,
     classes: PriorityClasses = _NO_CLASSES,
-) -> Launch:
+) -> LaunchPlan:
     """The launch of these wishes on a named server of a person."""
     account, choices = naming.unix_name(person.name), wish.choices
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
@@ -152,20 +152,20 @@ def plan(  # noqa: PLR0913 - these are the facts of a launch, each from another 
         nonce=nonce,
     )
     kubernetes = classes.of(preemptible=choices.preemptible)
-    return Launch(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)
+    return LaunchPlan(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)
 
 
-def log_dir(wish: Wish, person: Person) -> str | None:
+def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
     """Where any launch of these wishes logs to."""
     facts = rendering.RenderContext(person.name, "", naming.unix_name(person.name), "", "")
     return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
 
-def fragment(launch: Launch) -> Manifest:
+def pod_fragment(launch: LaunchPlan) -> Manifest:
     """The part of the pod that the template decides, with the job's names on it."""
     rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)
     if isinstance(rendered, InvalidOptions):
-        raise Refused(*rendered.sentences, reason="options")
+        raise StartRefused(*rendered.sentences, reason="options")
     metadata = rendered.get("metadata", {})
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
@@ -173,12 +173,12 @@ def fragment(launch: Launch) -> Manifest:
     return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": rendered["spec"]}
 
 
-def _group_names(launch: Launch) -> dict[str, str]:
+def _group_names(launch: LaunchPlan) -> dict[str, str]:
     groups = (*(launch.numbers.groups if launch.numbers else ()), *launch.groups)
     return {naming.GROUPS_ANNOTATION: unix_account.write_groups(groups)} if groups else {}
 
 
-def pod(plain: Manifest, launch: Launch) -> Manifest:
+def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
     """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*."""
     spec = plain["spec"]
     notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
@@ -188,7 +188,7 @@ def pod(plain: Manifest, launch: Launch) -> Manifest:
         # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
-    merged = as_one_person(merge_pod(plain, fragment(launch)))
+    merged = as_one_person(merge_pod(plain, pod_fragment(launch)))
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )

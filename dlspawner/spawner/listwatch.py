@@ -29,9 +29,9 @@ from kubespawner.reflector import ResourceReflector
 from traitlets import Int
 
 from dlspawner.backoff import delays
-from dlspawner.spawner.packed import Object, Packed, number
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.wire import ListAgain, Page, keep_loaded, lines, read_change, uncollected
+from dlspawner.spawner.packed import CompactObject, Object, number
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.wire import ListAgain, ListPage, keep_loaded, lines, read_change, uncollected
 
 PAGE = 50  # objects: a third of a MiB, which the API server sends and we receive in one or two milliseconds
 SLICE_SECONDS = 0.002
@@ -46,7 +46,7 @@ _OLDER_LISTS = 3  # in a row, before they are believed
 _STOP_SECONDS = 5.0
 
 
-class Answered(Exception):
+class WatchAnswered(Exception):
     """The API server answered with an error."""
 
     def __init__(self, status: int) -> None:
@@ -54,7 +54,7 @@ class Answered(Exception):
         self.status = status
 
 
-class ListWatch(ResourceReflector):
+class ObjectReflector(ResourceReflector):
     """Follows the objects that ``kind``, ``namespace``, ``labels`` and ``fields`` describe.
 
     A subclass keeps them: ``listed`` gets all objects there are at a version, ``seen`` one change.
@@ -117,11 +117,11 @@ class ListWatch(ResourceReflector):
 
     # What a subclass says
 
-    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
         """These are all objects at a version. What is known to be newer stays, unless the cluster was ``restored``."""
         raise NotImplementedError
 
-    def seen(self, change: str, found: Object) -> None:
+    def on_event(self, change: str, found: Object) -> None:
         """An object was ADDED, MODIFIED or DELETED."""
         raise NotImplementedError
 
@@ -151,7 +151,7 @@ class ListWatch(ResourceReflector):
         except ListAgain as unknown:
             self._version = None
             return f"{unknown}, everything is listed again"
-        except Answered as answer:
+        except WatchAnswered as answer:
             self._fail(answer.status)
             return f"the API server answered with {answer}"
         except (ClientError, OSError, TimeoutError) as problem:
@@ -184,7 +184,7 @@ class ListWatch(ResourceReflector):
         if listing and status is not None and 400 <= status < 500 and status != 429 and not self._loaded.done():
             line = f"kind={self.kind} {self.where}: the Hub may not list them: status {status}"
             sentence = f"The Hub may not see its {self.kind}: ask an administrator."
-            self._loaded.set_exception(Refused(sentence, reason="cluster-error", status=403, log=line))
+            self._loaded.set_exception(StartRefused(sentence, reason="cluster-error", status=403, log=line))
             self._loaded.exception()  # somebody need not have waited
 
     def _is_fine(self) -> None:
@@ -210,24 +210,24 @@ class ListWatch(ResourceReflector):
             response.close()
             if response.status == 410:
                 raise ListAgain("the API server no longer knows what happened since")
-            raise Answered(response.status)
+            raise WatchAnswered(response.status)
         return response
 
     # The list
 
     async def _list(self) -> str:
         """Hand all objects there are to ``listed``; the version at which they are."""
-        objects: dict[str, Packed] = {}
+        objects: dict[str, CompactObject] = {}
         more: dict[str, str] = {}
         while True:
-            page = Page(await self._page(more))
+            page = ListPage(await self._page(more))
             while page.read(objects):
-                await self.breathe()
+                await self.yield_loop()
             if not page.following:
                 break
             more = {"_continue": page.following}
         restored = self._judge(number(page.version))
-        await self.listed(objects, number(page.version), restored=restored)
+        await self.on_list(objects, number(page.version), restored=restored)
         return page.version
 
     async def _page(self, more: dict[str, str]) -> bytes:
@@ -265,14 +265,14 @@ class ListWatch(ResourceReflector):
                 resource_version=version,
                 **options,
             )
-        except Answered as answer:
+        except WatchAnswered as answer:
             if answer.status in _LATER:
                 raise
             raise ListAgain(f"the API server answered a watch with {answer}") from None
         try:
             async for line in lines(response.content.iter_any()):
                 self._change(line)
-                await self.breathe()
+                await self.yield_loop()
         except TimeoutError:
             self.log.debug("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
         finally:
@@ -285,13 +285,13 @@ class ListWatch(ResourceReflector):
         with uncollected():
             change = read_change(line)
             if change.kind in ("ADDED", "MODIFIED", "DELETED"):
-                self.seen(change.kind, change.found)
+                self.on_event(change.kind, change.found)
             self._version = change.version
             del change
         self._newest = max(self._newest, number(self._version))
         self._is_fine()
 
-    async def breathe(self) -> None:
+    async def yield_loop(self) -> None:
         """Let others run when our slice of time is used up; to be called after every object."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._turn > SLICE_SECONDS:

@@ -18,19 +18,19 @@ from sqlalchemy.orm import object_session
 
 from dlspawner.core import naming
 from dlspawner.spawner import current, pages, verdict
-from dlspawner.spawner.interrupted import InterruptedSpawner
-from dlspawner.spawner.manager import Manager, Place
+from dlspawner.spawner.interrupted import CancellableSpawner
+from dlspawner.spawner.manager import ManagerClient, PendingJobStatus
 
 if TYPE_CHECKING:
     from dlspawner import settings
-    from dlspawner.spawner.launch import Launch
+    from dlspawner.spawner.launch import LaunchPlan
 
 PodDict = Mapping[str, Any]
 
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
-class ManagedSpawner(InterruptedSpawner):
+class ManagedSpawner(CancellableSpawner):
     """A spawner with a Manager beside it, where one is set up."""
 
     manager_url: str
@@ -39,7 +39,7 @@ class ManagedSpawner(InterruptedSpawner):
     cluster_file: str
     teams_file: str
     special_namespace: str
-    _launch: Launch | None = None
+    _launch: LaunchPlan | None = None
     _job_id: str | None = None  # of the job whose start is saved
     _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
 
@@ -50,8 +50,8 @@ class ManagedSpawner(InterruptedSpawner):
         def job(self) -> naming.PodIdentity | None: ...
 
     @property
-    def _files(self) -> current.Files:
-        return current.files(self.templates_dir, self.cluster_file, self.teams_file)
+    def _files(self) -> current.CurrentConfig:
+        return current.current_config(self.templates_dir, self.cluster_file, self.teams_file)
 
     @property
     def settings(self) -> settings.Settings:
@@ -59,8 +59,8 @@ class ManagedSpawner(InterruptedSpawner):
         return self._files.now()
 
     @property
-    def _manager(self) -> Manager:
-        return Manager(self.manager_url, self.manager_token, self.log, until=self._deadline())
+    def _manager(self) -> ManagerClient:
+        return ManagerClient(self.manager_url, self.manager_token, self.log, until=self._deadline())
 
     @property
     def _has_manager(self) -> bool:
@@ -77,13 +77,13 @@ class ManagedSpawner(InterruptedSpawner):
         """Whether any job could wait: for its turn, or for an approval."""
         return self._has_quota or bool(self._has_manager and self.special_namespace)
 
-    async def places(self) -> Mapping[str, Place] | None:
+    async def queue_status(self) -> Mapping[str, PendingJobStatus] | None:
         """Where this person's jobs wait, by server; ``None`` when nobody answers in time."""
-        return await self._manager.places(self.user.name) if self._may_wait else {}
+        return await self._manager.queue_status(self.user.name) if self._may_wait else {}
 
-    async def queued(self) -> pages.Queued:
+    async def queued(self) -> pages.QueuedView:
         """What is known of this server's place in the queue, for the Hub's pages about a server that does not run."""
-        return pages.queued(self, await self.places())
+        return pages.queued(self, await self.queue_status())
 
     async def stop(self, now: bool = False) -> None:
         await self._learn_why()
@@ -94,15 +94,15 @@ class ManagedSpawner(InterruptedSpawner):
         if self._may_wait:
             known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
             self._note_untold((self._job_id if known else None) or "")
-            await self._tell_untold()
+            await self._report_stop()
 
     def get_state(self) -> dict[str, Any]:
         """Also of a stop that is untold, which only the database knows: several spawners may share this server's."""
-        untold = {} if self._untold is None else {STATE_UNTOLD: self._untold}
+        untold = {} if self._unreported_stop is None else {STATE_UNTOLD: self._unreported_stop}
         return {**super().get_state(), **untold}
 
     @property
-    def _untold(self) -> str | None:
+    def _unreported_stop(self) -> str | None:
         """The job of a stop that the Manager may not have heard of."""
         kept = (self.orm_spawner.state or {}).get(STATE_UNTOLD) if self.orm_spawner is not None else None
         return kept if isinstance(kept, str) else None
@@ -115,11 +115,11 @@ class ManagedSpawner(InterruptedSpawner):
         self.orm_spawner.state = kept if job is None else {**kept, STATE_UNTOLD: job}
         session.commit()
 
-    async def _tell_untold(self) -> None:
+    async def _report_stop(self) -> None:
         """The Manager hears of the last stop, at once or when it is back."""
         manager = replace(self._manager, until=None)
         heard = partial(self._note_untold, None)
-        await manager.interrupted(self.user.name, self.name or "", self._untold, heard)
+        await manager.start_interrupted(self.user.name, self.name or "", self._unreported_stop, heard)
 
     @property
     def _is_asked_by_service(self) -> bool:
@@ -129,15 +129,15 @@ class ManagedSpawner(InterruptedSpawner):
     async def delete_forever(self) -> None:
         """The server or its person is removed: what waits for it would make it again when its turn comes."""
         if self._may_wait:
-            await replace(self._manager, until=None).interrupted(self.user.name, self.name or "", None)
+            await replace(self._manager, until=None).start_interrupted(self.user.name, self.name or "", None)
         await super().delete_forever()
 
-    async def _why_ended(self, pod: PodDict | None, judged: verdict.Ended) -> str:
+    async def _why_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> str:
         """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
         reason = await super()._why_ended(pod, judged)
         if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
             return reason
-        return await self._manager.ending(self._job_id) or reason
+        return await self._manager.stop_reason(self._job_id) or reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
         """What a job has printed that ended by itself is gone with its pod, and may be all that tells why."""
@@ -160,7 +160,7 @@ class ManagedSpawner(InterruptedSpawner):
         starting = self._spawn_future is not None and not self._spawn_future.done()
         if job is None or starting or self._ended:
             return
-        sentence = await self._manager.ending(job.id)
+        sentence = await self._manager.stop_reason(job.id)
         if sentence is not None:
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence

@@ -27,7 +27,7 @@ from dlspawner.core.link import derive_hub_token
 from dlspawner.core.text import with_time
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner import connections
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
@@ -60,7 +60,7 @@ FULL = "There is no account number left for you. Ask an administrator."
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PendingJobStatus:
     """A job that waits: *queued*, *login-required* …, its place in the queue, from 1, and what it waits for.
 
     ``never``: it can not start as things are.
@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UserNotice:
     """A notice as a page shows it; ``server`` is ``None`` in what administrators are told."""
 
     server: str | None
@@ -84,18 +84,18 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class PodAdmission:
     """A job's one pod may be asked for ``until`` then, by the loop's clock, and was admitted for ``node``, if known."""
 
     until: float
     node: str | None = None
 
 
-Waiting = Callable[[Sequence[str], str], Refused]  # of sentences and a reason
+Waiting = Callable[[Sequence[str], str], StartRefused]  # of sentences and a reason
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
+class ManagerClient:
     """The Manager at ``url``, which ends in its service's prefix, asked as the Hub."""
 
     url: str
@@ -112,7 +112,7 @@ class Manager:
         status, answer = await self._ask("PUT", f"/api/users/{quote(user, safe='')}/account", body)
         return self._numbers(user, status, answer)
 
-    async def starting(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
+    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
         """The id of the job that waits for this server, whose start this is then, and the user's numbers."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
@@ -123,7 +123,7 @@ class Manager:
         numbers = asked._numbers(user, status, answer)
         return (str(answer["job"]) if answer.get("job") else None), numbers
 
-    async def waiting(self, user: str, server: str) -> str | None:
+    async def pending_job(self, user: str, server: str) -> str | None:
         """The id of the job that waits for this server: a start of it is that job's."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
@@ -134,30 +134,30 @@ class Manager:
         except (KeyError, TypeError):
             raise asked._undecided(status, f"user={user} the Manager answered {status} to what waits") from None
 
-    async def places(self, user: str) -> Mapping[str, Place] | None:
+    async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus] | None:
         """Where this user's jobs wait, by server; ``None`` when nobody answers in time."""
         asked = replace(self, seconds=PLACES_SECONDS)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
             return {
-                str(one["server"]): Place(
+                str(one["server"]): PendingJobStatus(
                     str(one["state"]), int(one["position"]), str(one["why"]), one.get("never") is True
                 )
                 for one in answer["waiting"]
             }
-        except (KeyError, TypeError, ValueError, Refused):
+        except (KeyError, TypeError, ValueError, StartRefused):
             return None
 
-    async def notices(self, user: str, *, admin: bool) -> Sequence[Told]:
+    async def notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
         """What this user is told, and administrators besides; nothing when nobody answers in time."""
         asked, now = replace(self, seconds=PLACES_SECONDS), datetime.now(UTC)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/notices?admin={int(admin)}")
             return [_told(one, now) for one in answer["notices"]]
-        except (KeyError, TypeError, ValueError, Refused):
+        except (KeyError, TypeError, ValueError, StartRefused):
             return ()
 
-    async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> Admission:
+    async def admission(self, job: str, question: Mapping[str, object], waits: Waiting) -> PodAdmission:
         """Until when the one pod of this job may be asked for, and where it is to be; Refused: not now, or never.
 
         ``waits`` makes the exception of a job that is in the queue now.
@@ -168,15 +168,15 @@ class Manager:
             decision, said = answer["decision"], [str(one) for one in answer["sentences"]]
             if decision == "admit":
                 nodes = answer.get("nodes")  # a Manager of before tells none
-                return Admission(sent + float(answer["seconds"]), str(nodes[0]) if nodes and nodes[0] else None)
+                return PodAdmission(sent + float(answer["seconds"]), str(nodes[0]) if nodes and nodes[0] else None)
             queued = {"wait": True, "refuse": False}[decision]
             reason = str(answer["reason"])
         except (KeyError, TypeError, ValueError):
             raise asked._undecided(status, f"job={job} the Manager answered {status} to the admission") from None
         self.log.info("job=%s is not admitted: decision=%s reason=%s", job, decision, reason)
-        raise waits(said, reason) if queued else Refused(*said, reason=reason, status=403)
+        raise waits(said, reason) if queued else StartRefused(*said, reason=reason, status=403)
 
-    async def release(self, job: str, user: str, *, passes: bool, why: str) -> None:
+    async def release_reservation(self, job: str, user: str, *, passes: bool, why: str) -> None:
         """The pod of this job was not made and will not be, for its person ``why``; ``passes``: it could be soon.
 
         Never fails: what is not told expires.
@@ -187,10 +187,10 @@ class Manager:
             status, _ = await asked._ask("POST", path, {**body, "why": why})
             if status == HTTPStatus.UNPROCESSABLE_ENTITY:  # a Manager of before
                 await asked._ask("POST", path, body)
-        except Refused:
+        except StartRefused:
             return
 
-    async def interrupted(
+    async def start_interrupted(
         self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
     ) -> None:
         """Somebody has stopped this server while it was being started, as this ``job`` if that was known by then.
@@ -218,13 +218,13 @@ class Manager:
         if telling and (await asyncio.wait(telling, timeout=self._seconds_left()))[1]:
             raise self._refused(self.silent, f"user={user} server={server!r} its last stop is still to be told")
 
-    async def ending(self, job: str) -> str | None:
+    async def stop_reason(self, job: str) -> str | None:
         """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
         asked = replace(self, seconds=ENDING_SECONDS)
         try:
             status, answer = await asked._ask("GET", f"/api/jobs/{job}/ending", None)
             return str(answer["sentence"]) if status == 200 else None
-        except (KeyError, Refused, TypeError):
+        except (KeyError, StartRefused, TypeError):
             return None
 
     async def log_kept(self, job: str, pod: str) -> bool:
@@ -233,7 +233,7 @@ class Manager:
         try:
             _, answer = await asked._ask("GET", f"/api/jobs/{job}/log-kept?pod={quote(pod, safe='')}", None)
             return bool(answer["kept"])
-        except (KeyError, Refused, TypeError):
+        except (KeyError, StartRefused, TypeError):
             return False
 
     async def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> tuple[int, Any]:
@@ -286,20 +286,20 @@ class Manager:
         except (KeyError, TypeError, ValueError):
             raise self._refused(BROKEN, f"user={user} the Manager answered {status} to the account") from None
 
-    def _undecided(self, status: int, line: str) -> Refused:
+    def _undecided(self, status: int, line: str) -> StartRefused:
         if status == 501:
             return self._refused(NO_FILES, f"{line}: it has no cluster_file, teams_file and templates_dir")
         return self._refused(UNDECIDED, line)
 
-    def _refused(self, sentence: str, line: str) -> Refused:
+    def _refused(self, sentence: str, line: str) -> StartRefused:
         self.log.error("manager=%s %s", self.url, line)
-        return Refused(sentence, reason="manager", status=429 if sentence is self.silent else 403)
+        return StartRefused(sentence, reason="manager", status=429 if sentence is self.silent else 403)
 
 
-def _told(one: Mapping[str, Any], now: datetime) -> Told:
+def _told(one: Mapping[str, Any], now: datetime) -> UserNotice:
     until = datetime.fromisoformat(one["until"]) if one["until"] else None
     server = str(one["server"]) if one["user"] else None
-    return Told(
+    return UserNotice(
         server,
         str(one["level"]),
         with_time(str(one["text"]), until, now),

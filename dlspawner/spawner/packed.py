@@ -20,7 +20,7 @@ Object = Mapping[str, Any]
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-class Packed(NamedTuple):
+class CompactObject(NamedTuple):
     """One object at one version; 0 where the version is not a number, and then no version is older than another."""
 
     version: int
@@ -31,18 +31,20 @@ class Packed(NamedTuple):
         found: dict[str, Any] = json.loads(self.raw)
         return found
 
-    def replaces(self, known: Packed | None) -> bool:
+    def replaces(self, known: CompactObject | None) -> bool:
         """Whether this is news to who knows that."""
         return known is None or not self.version or not known.version or self.version > known.version
 
 
-def pack(found: Object) -> Packed:
+def pack(found: Object) -> CompactObject:
     metadata = found.get("metadata") or {}
     if "managedFields" in metadata:
         found = {**found, "metadata": {name: part for name, part in metadata.items() if name != "managedFields"}}
     involved = found.get("involvedObject") or {}
     about = f"{involved.get('namespace')}/{involved.get('name')}" if involved else ""
-    return Packed(number(metadata.get("resourceVersion")), _encode(found).encode("utf-8", "surrogatepass"), about)
+    return CompactObject(
+        number(metadata.get("resourceVersion")), _encode(found).encode("utf-8", "surrogatepass"), about
+    )
 
 
 def number(version: object) -> int:
@@ -54,11 +56,11 @@ def key_of(found: Object) -> str:
     return f"{metadata['namespace']}/{metadata['name']}"
 
 
-class PackedTable(MutableMapping[str, Object]):
+class CompactTable(MutableMapping[str, Object]):
     """A dictionary of objects. What is read from it is the reader's own: changing it changes nothing here."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Packed] = {}
+        self.kept: dict[str, CompactObject] = {}
 
     def __getitem__(self, key: str) -> Object:
         return self.kept[key].read()
@@ -83,22 +85,22 @@ class PackedTable(MutableMapping[str, Object]):
     def __repr__(self) -> str:
         return f"<{len(self)} objects>"  # what is in them is in no log
 
-    def put(self, key: str, packed: Packed) -> None:
+    def put(self, key: str, packed: CompactObject) -> None:
         self.kept[key] = packed
 
     def drop(self, key: str) -> None:
         del self.kept[key]
 
 
-class Latest(PackedTable):
+class LatestObjects(CompactTable):
     """The objects that were put here last."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self.kept: OrderedDict[str, Packed] = OrderedDict()
+        self.kept: OrderedDict[str, CompactObject] = OrderedDict()
         self._most = most
 
-    def put(self, key: str, packed: Packed) -> None:
+    def put(self, key: str, packed: CompactObject) -> None:
         self.kept[key] = packed
         self.kept.move_to_end(key)
         if len(self.kept) > self._most:

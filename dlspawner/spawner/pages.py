@@ -22,8 +22,8 @@ from dlspawner.core.launch import options, rendering
 from dlspawner.core.launch.options import InvalidOptions
 from dlspawner.core.template import Template
 from dlspawner.spawner import forms, launch, verdict
-from dlspawner.spawner.manager import Place, Told
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.manager import PendingJobStatus, UserNotice
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.starting import STATE_ENDED
 from dlspawner.ssh_config import vscode_link
 
@@ -41,7 +41,7 @@ _submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submi
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartForm:
     """A form that starts a server with options that are already chosen."""
 
     url: str
@@ -53,7 +53,7 @@ class TensorBoardView:
     """The TensorBoard of a job: its address when it runs, and how to start it when not."""
 
     url: str | None
-    start: Start
+    start: StartForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +73,21 @@ class JobView:
     vscode_url: str | None = None
     log_dir: str | None = None
     tensorboard: TensorBoardView | None = None
-    again: Start | None = None
+    again: StartForm | None = None
     wait_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class HomeView:
     """What the home page shows."""
 
     jobs: Sequence[JobView]
-    notices: Sequence[Told]
+    notices: Sequence[UserNotice]
     unknown: str | None = None  # the sentence on what nobody knows now
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedView:
     """What is known of a server that does not run: ``waits`` is ``None`` when nobody has answered."""
 
     waits: bool | None
@@ -186,8 +186,8 @@ def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, obj
     named = {options.TEMPLATE_KEY: forms.chosen_template(submitted)}
     template = options.find_template(settings.templates, named, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
-        raise Refused(*template.sentences, reason="template")
-    given = forms.read(submitted, template)
+        raise StartRefused(*template.sentences, reason="template")
+    given = forms.read_form_options(submitted, template)
     _submitted.set((spawner.name or "", given))
     return spawner.check_options(given).kept(given)
 
@@ -196,7 +196,7 @@ def _stored(orm_spawner: Any) -> Mapping[str, object]:
     """The user options that the Hub keeps of a server, whatever they are."""
     try:
         found: Mapping[str, object] = _writable(launch.unnested(getattr(orm_spawner, "user_options", None)))
-    except Refused:
+    except StartRefused:
         return {}
     return found
 
@@ -244,7 +244,7 @@ def job_page(spawner: DLSpawner, job: naming.PodIdentity) -> str:
 # The home page
 
 
-def job_views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> list[JobView]:
+def job_views(spawner: DLSpawner, places: Mapping[str, PendingJobStatus] | None) -> list[JobView]:
     """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs.
 
     ``places``: ``None`` when nobody knows what waits.
@@ -253,7 +253,7 @@ def job_views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> list[Jo
     return sorted(views, key=lambda view: (view.state in ("stopped", NOT_RUNNING), view.server))
 
 
-def _views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> Iterator[JobView]:
+def _views(spawner: DLSpawner, places: Mapping[str, PendingJobStatus] | None) -> Iterator[JobView]:
     for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
         live = _live(spawner, name)
         if name == "" and not (live and live.active) and not _stored(orm_spawner):
@@ -268,7 +268,7 @@ def _live(spawner: DLSpawner, name: str) -> Any:
     return spawners[name] if name in spawners else None  # noqa: SIM401 - its get() makes a spawner as well
 
 
-def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Place | None) -> JobView:
+def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: PendingJobStatus | None) -> JobView:
     stored = _stored(orm_spawner)
     job: naming.PodIdentity | None = live.job() if live is not None and live.active else None
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
@@ -278,7 +278,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), _path_name(spawner)
     command = ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None
-    again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
+    again = StartForm(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
     return JobView(
         server=name,
         title=name or "default server",
@@ -298,15 +298,15 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
     )
 
 
-def queued(spawner: ManagedSpawner, places: Mapping[str, Place] | None) -> Queued:
+def queued(spawner: ManagedSpawner, places: Mapping[str, PendingJobStatus] | None) -> QueuedView:
     """The place of a spawner's own server."""
     server = spawner.name or ""
     place = places.get(server) if places is not None else None
     waits = None if places is None else place is not None
-    return Queued(waits, _place(place) if place else "", wait_url(spawner, server))
+    return QueuedView(waits, _place(place) if place else "", wait_url(spawner, server))
 
 
-def _place(place: Place) -> str:
+def _place(place: PendingJobStatus) -> str:
     if place.state == "login-required":
         return "Its turn came, and the Hub wants you to log in again before it starts."
     if place.state == "pending-approval":
@@ -331,7 +331,7 @@ def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | Non
     """Where a stopped job has logged to; ``None`` if it was a directory of one launch, or there never was a launch."""
     try:
         wish = spawner.check_options(stored) if stored else None
-    except Refused:
+    except StartRefused:
         return None
     path = launch.log_dir(wish, spawner.person) if wish else None
     return None if path is None or rendering.in_job_directory(path) else path
@@ -357,7 +357,7 @@ def _tensorboard(
         and team in {one.name for one in options.usable_teams(board, spawner.person.teams)}
     ):
         fields.append(("team", team))  # logs may lie in the data of the team that pays for the job
-    return TensorBoardView(urls.get(state), Start(url_path_join(hub, "spawn", user, name), tuple(fields)))
+    return TensorBoardView(urls.get(state), StartForm(url_path_join(hub, "spawn", user, name), tuple(fields)))
 
 
 def _path_name(spawner: DLSpawner) -> str:

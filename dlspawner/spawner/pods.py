@@ -27,8 +27,8 @@ from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.spawner import verdict
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NotNow, Problem, Requests
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.requests import ApiError, GaveUp, Requests
 from dlspawner.spawner.watch import PodWatch
 
 PodDict = Mapping[str, Any]
@@ -53,7 +53,7 @@ _STUCK_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodRequests:
     """One server's pod: its name, and the deadlines for requests (one try, all tries) and for its going.
 
     ``until`` is the moment, of the event loop's clock, at which a start must be able to say why it has failed.
@@ -83,7 +83,7 @@ class Pods:
         """Of so many seconds from now, those before ``until``."""
         return seconds if self.until is None else min(seconds, max(0.0, self.until - _now()))
 
-    def by(self, moment: float) -> Pods:
+    def by(self, moment: float) -> PodRequests:
         """The same, which have to be able to say by this moment, too, why they have failed."""
         return replace(self, until=moment if self.until is None else min(self.until, moment))
 
@@ -93,7 +93,7 @@ class Pods:
         for delay in delays(most=_STUCK_SECONDS):
             try:
                 created = await self.requests.send("pod", create, self.namespace, manifest, expected=(409,))
-            except Problem:
+            except ApiError:
                 found = await self._own_or_wait(is_own)
                 if found is not None:
                     self.log.info("pod=%s found again%s", self.key, _told(found))
@@ -113,14 +113,14 @@ class Pods:
             return await self.requests.send(
                 "look at a pod", read, self.name, self.namespace, expected=(404,), seconds=trying
             )
-        except Problem:
+        except ApiError:
             return None
 
     async def _own_or_wait(self, is_own: Callable[[PodDict], bool]) -> PodDict | None:
         """The existing pod of our name when it is this start's own; ``None`` once an earlier one's is gone."""
         try:
             found = await self.read()
-        except Refused as refused:
+        except StartRefused as refused:
             refused.unsure = True  # the pod that has the name may be this start's own
             raise
         if found is None or is_own(found):
@@ -136,12 +136,12 @@ class Pods:
         if not gone:
             self.log.warning("pod=%s is an earlier job's and its node does not answer", self.key)
             sentence = STILL_THERE_WITH_HOME if launch_pod.needs_home_node(found) else STILL_THERE
-            raise Refused(sentence, reason="node-silent", status=409)
+            raise StartRefused(sentence, reason="node-silent", status=409)
         return None
 
-    def _still_ending(self) -> Refused:
+    def _still_ending(self) -> StartRefused:
         self.log.warning("pod=%s is an earlier job's and is still ending", self.key)
-        return NotNow(STILL_ENDING, reason="still-ending", status=409)
+        return GaveUp(STILL_ENDING, reason="still-ending", status=409)
 
     def grace(self, pod: PodDict, *, now: bool = False) -> int:
         """How many seconds this pod has between being asked to end and being ended; ``now``: as few as there may be.
@@ -175,7 +175,7 @@ class Pods:
         """Let the watch know how a pod is that should go: its connection may be one that a firewall has forgotten."""
         try:
             found = await self.requests.once(self.api.read_namespaced_pod, self.name, self.namespace)
-        except Problem as problem:
+        except ApiError as problem:
             if problem.status == 404:
                 self.watch.forget(pod)
         else:
@@ -190,19 +190,19 @@ class Pods:
         found = await self.requests.once(ask, self.namespace, field_selector=selector, limit=100)
         return list(found.get("items") or ())
 
-    async def why_ended(self, pod: PodDict, judged: verdict.Ended) -> str:
+    async def why_ended(self, pod: PodDict, judged: verdict.Terminated) -> str:
         """The reason of an end; where the pod may not know it, its events are asked. Never fails."""
         if verdict.may_be_eviction(judged):
             try:
                 return verdict.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
-            except Problem as problem:
+            except ApiError as problem:
                 self.log.warning("pod=%s its events cannot be read: %s", self.key, problem)
         return judged.reason
 
     async def claim(self, name: str) -> PodDict | None:
         try:
             return await self.requests.once(self.api.read_namespaced_persistent_volume_claim, name, self.namespace)
-        except Problem as problem:
+        except ApiError as problem:
             if problem.status == 404:
                 return None
             raise
@@ -221,7 +221,7 @@ class Pods:
                 expected=(404, 409),  # gone, or another pod by now
                 seconds=trying,
             )
-        except Problem:
+        except ApiError:
             return
 
     async def annotate(self, pod: PodDict, annotations: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ _WORTH_SAYING = 5.0  # what takes less needs no number
 _MINUTES_ALONE = 10  # from so many on, nobody counts the seconds
 
 
-class Stage(StrEnum):
+class StartStage(StrEnum):
     """Where a start is: a step of the same stage is the same news with another number."""
 
     PREPARING = "preparing"
@@ -34,18 +34,18 @@ class Stage(StrEnum):
 
 
 _PERCENT = {
-    Stage.PREPARING: 5,
-    Stage.QUEUED: 10,
-    Stage.SCHEDULED: 30,
-    Stage.PULLING: 35,
-    Stage.INITIALIZING: 50,
-    Stage.STARTING: 60,
-    Stage.ANSWERING: 80,
+    StartStage.PREPARING: 5,
+    StartStage.QUEUED: 10,
+    StartStage.SCHEDULED: 30,
+    StartStage.PULLING: 35,
+    StartStage.INITIALIZING: 50,
+    StartStage.STARTING: 60,
+    StartStage.ANSWERING: 80,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class ImagePull:
     """An image that the pod's node is fetching, and since when."""
 
     image: str
@@ -53,12 +53,12 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StartStep:
     """How far it is, from 0 to 100, the sentence for it, and for how many seconds it has been so, if that is known."""
 
     percent: int
     message: str
-    stage: Stage
+    stage: StartStage
     seconds: float | None = None
     trouble: bool = False  # the sentence says what holds the start up, and what to do
 
@@ -70,51 +70,53 @@ class Step:
         return {"progress": self.percent, "message": said, "stage": str(self.stage), "trouble": self.trouble}
 
 
-def step(pod: PodDict | None, now: datetime, note: str | None = None, pull: Pull | None = None) -> Step:
+def start_step(pod: PodDict | None, now: datetime, note: str | None = None, pull: ImagePull | None = None) -> StartStep:
     """Where the pod is between being asked for and answering; ``note`` says what holds it up."""
     found = _step(pod, now, pull)
-    if note is None or found.stage is Stage.ANSWERING:
+    if note is None or found.stage is StartStage.ANSWERING:
         return found
-    return Step(found.percent, note, found.stage, trouble=True)
+    return StartStep(found.percent, note, found.stage, trouble=True)
 
 
-def _step(pod: PodDict | None, now: datetime, pull: Pull | None) -> Step:
+def _step(pod: PodDict | None, now: datetime, pull: ImagePull | None) -> StartStep:
     if pod is None:
-        return _at(Stage.PREPARING, "Preparing storage and asking the cluster for a place.")
+        return _at(StartStage.PREPARING, "Preparing storage and asking the cluster for a place.")
     if pod["metadata"].get("deletionTimestamp"):
-        return _at(Stage.PREPARING, "An earlier job of this server is ending.")
+        return _at(StartStage.PREPARING, "An earlier job of this server is ending.")
     spec: PodDict = pod.get("spec") or {}
     node = spec.get("nodeName")
     if not node:
         scheduler = str(spec.get("schedulerName") or "")
         whom = "" if scheduler in ("", "default-scheduler") else f"the scheduler {scheduler} to choose "
-        return _at(Stage.QUEUED, f"Waiting for {whom}a node.", _time(pod["metadata"].get("creationTimestamp"), now))
+        return _at(
+            StartStage.QUEUED, f"Waiting for {whom}a node.", _time(pod["metadata"].get("creationTimestamp"), now)
+        )
     return _on_node(spec, pod.get("status") or {}, str(node), now, pull)
 
 
-def _on_node(spec: PodDict, status: PodDict, node: str, now: datetime, pull: Pull | None) -> Step:
+def _on_node(spec: PodDict, status: PodDict, node: str, now: datetime, pull: ImagePull | None) -> StartStep:
     containers: Sequence[PodDict] = status.get("containerStatuses") or ()
     if containers and all(container.get("ready") for container in containers):
-        return _at(Stage.ANSWERING, f"The job runs on {node}. Waiting for its first answer.")
+        return _at(StartStage.ANSWERING, f"The job runs on {node}. Waiting for its first answer.")
     if started := [seconds for _, seconds in _running(containers, now)]:
         unready = [str(one.get("name")) for one in containers if not one.get("ready")]
         waits = f"{text.listed(unready)} {'is' if len(unready) == 1 else 'are'}"
-        return _at(Stage.STARTING, f"The job has started on {node}. Waiting until {waits} ready.", min(started))
+        return _at(StartStage.STARTING, f"The job has started on {node}. Waiting until {waits} ready.", min(started))
     if pull is not None:
-        return _at(Stage.PULLING, f"Pulling the image {pull.image} on {node}.", _since(pull.since, now))
+        return _at(StartStage.PULLING, f"Pulling the image {pull.image} on {node}.", _since(pull.since, now))
     return _initializing(spec, status, node, now) or _at(
-        Stage.SCHEDULED, f"The job has a place on {node}. Preparing storage and image."
+        StartStage.SCHEDULED, f"The job has a place on {node}. Preparing storage and image."
     )
 
 
-def _initializing(spec: PodDict, status: PodDict, node: str, now: datetime) -> Step | None:
+def _initializing(spec: PodDict, status: PodDict, node: str, now: datetime) -> StartStep | None:
     """The init container that runs; those that stay beside the job are no step of their own."""
     stay = {one.get("name") for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"}
     inits = [one for one in status.get("initContainerStatuses") or () if one.get("name") not in stay]
     for number, container in enumerate(inits, 1):
         for name, seconds in _running([container], now):
             which = f" ({number} of {len(inits)})" if len(inits) > 1 else ""
-            return _at(Stage.INITIALIZING, f"Preparing the job on {node}: {name}{which} is running.", seconds)
+            return _at(StartStage.INITIALIZING, f"Preparing the job on {node}: {name}{which} is running.", seconds)
     return None
 
 
@@ -133,8 +135,8 @@ def _passed(seconds: float) -> str:
     return text.duration(60 * minutes + rest)
 
 
-def _at(stage: Stage, message: str, seconds: float | None = None) -> Step:
-    return Step(_PERCENT[stage], message, stage, seconds)
+def _at(stage: StartStage, message: str, seconds: float | None = None) -> StartStep:
+    return StartStep(_PERCENT[stage], message, stage, seconds)
 
 
 def _time(written: object, now: datetime) -> float | None:

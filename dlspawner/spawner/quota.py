@@ -18,7 +18,7 @@ from typing import Any
 from dlspawner.core import naming
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import Template
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.special import asked_for
 
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
@@ -27,7 +27,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_WEIGHT = 100  # that there is
 
 
-def question(
+def admission_request(
     manifest: dict[str, Any],
     job: naming.PodIdentity,
     namespace: str,
@@ -40,7 +40,7 @@ def question(
     """
     told = naming.read_job(manifest["metadata"])
     if told is None or _counted(told) != _counted(job):
-        raise Refused(CHANGED, reason="labels", status=403)
+        raise StartRefused(CHANGED, reason="labels", status=403)
     return {
         "user": told.user,
         "server": told.server,
@@ -57,7 +57,7 @@ def question(
     }
 
 
-def preferring(manifest: dict[str, Any], node: str | None) -> dict[str, Any]:
+def with_preferred_node(manifest: dict[str, Any], node: str | None) -> dict[str, Any]:
     """The manifest with one more preferred term, for this node, after those that it has; without a node, as it is."""
     if node is None:
         return manifest

@@ -45,7 +45,7 @@ def limit_problem(limit: int) -> str | None:
     )
 
 
-class Refused(_Base):
+class StartRefused(_Base):
     """The spawn is refused: ``sentences`` say why and what would work; ``reason`` is a word for metrics and logs."""
 
     def __init__(self, *sentences: str, reason: str, status: int = 400, log: str | None = None) -> None:
@@ -76,7 +76,7 @@ class Refused(_Base):
         return f"refused ({self.reason}): {self.message}"
 
 
-class Waits(Refused):
+class StartQueued(StartRefused):
     """Not now: the job waits in the Manager's queue, or for an approval; the Manager's page about it is at ``page``.
 
     The Hub's own form handler would draw the form again; while it has not answered, it is made to lead to the page.
@@ -123,7 +123,7 @@ class QuietRefusals(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         problem = record.exc_info[1] if record.exc_info else None
-        if isinstance(problem, Refused):
+        if isinstance(problem, StartRefused):
             record.msg = f"{record.getMessage()}: {problem}"
             record.args = None
             record.exc_info = record.exc_text = None

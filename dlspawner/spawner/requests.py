@@ -28,7 +28,7 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.backoff import RETRIED, delays
 from dlspawner.spawner import admission
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 
 Tree = Mapping[str, Any]
 Method = Callable[..., Awaitable[Any]]
@@ -43,7 +43,7 @@ _LONGEST_AFTER = (
 _PASSING = frozenset({"cluster-error"})
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """What came of a request instead of its answer. Its text is for the log: no header, no manifest, no token.
 
     ``status`` is ``None`` when nobody answered; ``said`` is the whole message, to read facts in it, never to show it.
@@ -57,7 +57,7 @@ class Problem(Exception):
         return f"status={self.status} {admission.for_log(self.said)}" if self.status else f"no answer ({self.said})"
 
     @property
-    def passes(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same request may be answered otherwise a moment later."""
         if self.status is None:
             return True
@@ -66,12 +66,12 @@ class Problem(Exception):
         return self.status in RETRIED and admission.explain(self.status, self.said).reason in _PASSING
 
     @property
-    def unsure(self) -> bool:
+    def outcome_unknown(self) -> bool:
         """Whether the request may have been carried out all the same."""
         return self.sent if self.status is None else self.status >= 500
 
 
-class NotNow(Refused):
+class GaveUp(StartRefused):
     """Given up on what passes by itself: an API server that does not answer or cannot, or an earlier pod's end."""
 
 
@@ -95,7 +95,7 @@ class Requests:
                 finally:
                     answer.release()
         except (ApiException, ClientError, OSError, TimeoutError) as problem:
-            raise told(problem) from None
+            raise without_secrets(problem) from None
         return _tree(answer.status, answer.headers, body)
 
     async def send(
@@ -117,12 +117,12 @@ class Requests:
         for delay in delays(most=_LONGEST_PAUSE):
             try:
                 return await self.once(method, *arguments, **more)
-            except Problem as problem:
-                if problem.status in expected and not problem.passes:
+            except ApiError as problem:
+                if problem.status in expected and not problem.is_transient:
                     raise
-                unsure = unsure or problem.unsure
+                unsure = unsure or problem.outcome_unknown
                 pause = max(delay, problem.after)
-                if not problem.passes or now() + pause >= until:
+                if not problem.is_transient or now() + pause >= until:
                     raise self.refused(what, problem, unsure=unsure) from None
                 if not told_of:
                     self.log.warning(
@@ -132,32 +132,32 @@ class Requests:
             await asyncio.sleep(pause)
         raise AssertionError("delays never end")
 
-    def refused(self, what: str, problem: Problem, *, unsure: bool = False) -> Refused:
+    def refused(self, what: str, problem: ApiError, *, unsure: bool = False) -> StartRefused:
         """The sentence for the person; the line for the operator is logged."""
         self.log.error("pod=%s kubernetes refused the %s: %s", self.about, what, problem)
         rejection = admission.explain(problem.status or 503, problem.said if problem.status else "", self.gpus)
-        kind = NotNow if problem.passes else Refused
+        kind = GaveUp if problem.is_transient else StartRefused
         refused = kind(rejection.sentence, reason=rejection.reason, status=rejection.status)
         refused.unsure = unsure
         return refused
 
 
-def told(problem: BaseException) -> Problem:
+def without_secrets(problem: BaseException) -> ApiError:
     """A client's exception without what must not be seen."""
     if isinstance(problem, ApiException):
-        return Problem(problem.status or None, _message(problem.body) or str(problem.reason or "no reason was given"))
-    return Problem(None, type(problem).__name__, sent=not isinstance(problem, ClientConnectorError))
+        return ApiError(problem.status or None, _message(problem.body) or str(problem.reason or "no reason was given"))
+    return ApiError(None, type(problem).__name__, sent=not isinstance(problem, ClientConnectorError))
 
 
 def _tree(status: int, headers: Mapping[str, str], body: bytes) -> Tree:
     if not 200 <= status <= 299:
-        raise Problem(status, _message(body) or "no reason was given", _after(headers))
+        raise ApiError(status, _message(body) or "no reason was given", _after(headers))
     try:
         tree = json.loads(body)
     except ValueError:
         tree = None
     if not isinstance(tree, dict):  # somebody between us and the API server has answered
-        raise Problem(None, "it is no JSON")
+        raise ApiError(None, "it is no JSON")
     return tree
 
 

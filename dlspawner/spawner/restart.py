@@ -40,13 +40,13 @@ from sqlalchemy.orm import object_session
 from dlspawner.backoff import delays
 from dlspawner.spawner import children, reach, verdict
 from dlspawner.spawner.pods import token, uid
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.starting import StartingSpawner
 
 PodDict = Mapping[str, Any]
 
 
-class RestartedSpawner(StartingSpawner):
+class RecoveringSpawner(StartingSpawner):
     """A KubeSpawner that goes on where a killed Hub has left it."""
 
     async def get_url(self) -> str:
@@ -60,13 +60,13 @@ class RestartedSpawner(StartingSpawner):
                 self.save_state()
             return url
         if self._starting:
-            resume(self)
+            resume_start(self)
             return known
         why = verdict.silence(pod) if pod is not None and verdict.is_silent(pod) else "it may be busy, or out of reach"
         self.log.warning(
             "pod=%s its server does not answer after a restart of the Hub and goes on: %s", self.pod_key, why
         )
-        take_for_up(self)
+        assume_up(self)
         return url or known
 
     def _may_answer(self, pod: PodDict) -> bool:
@@ -100,11 +100,11 @@ class RestartedSpawner(StartingSpawner):
         if pod is None:
             reason = self._judge_gone().reason
             self._fails(reason, "job-failed")
-            raise Refused(reason, reason="job-failed")
+            raise StartRefused(reason, reason="job-failed")
         if not self._is_saved(pod):
             said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
             self._fails(said, "restarted")
-            raise Refused(said, reason="restarted")
+            raise StartRefused(said, reason="restarted")
         mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
         try:
             await self._until_running(pod)
@@ -115,7 +115,7 @@ class RestartedSpawner(StartingSpawner):
         if self._is_alive() and not self._knows_address(pod):
             said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
             self._fails(said, "start-timeout")
-            raise Refused(said, reason="start-timeout")
+            raise StartRefused(said, reason="start-timeout")
         url = str(self._get_pod_url(self.pod() or pod))
         # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
         await self._until_accepting(url, self.start_timeout)
@@ -154,9 +154,9 @@ class RestartedSpawner(StartingSpawner):
             async with children.mending(self.k8s_api_request_retry_timeout):
                 await self._ensure_children(pod)
                 if self._has_stock_children:
-                    await mend_stock(self, pod)
+                    await repair_stock_objects(self, pod)
                 self._complete_pod = uid(pod)
-        except (Refused, TimeoutError) as problem:
+        except (StartRefused, TimeoutError) as problem:
             self.log.warning("pod=%s may lack its Secret or Service, trying again later: %s", self.pod_key, problem)
         except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
             # Where it happened, and not what: a message may quote a manifest.
@@ -170,7 +170,7 @@ class RestartedSpawner(StartingSpawner):
         return False
 
 
-class Answered(Server):
+class AlwaysUpServer(Server):
     """Where a server is, or will be, for JupyterHub's check: it is told that somebody answers there."""
 
     async def wait_up(self, *_: Any, **__: Any) -> Any:
@@ -178,17 +178,17 @@ class Answered(Server):
         return SimpleNamespace(headers=headers)
 
 
-def take_for_up(spawner: Any) -> None:
+def assume_up(spawner: Any) -> None:
     """Answer the check that is going on; to be called by ``get_url`` as its last act."""
-    spawner._server = Answered(orm_server=spawner.orm_spawner.server)
+    spawner._server = AlwaysUpServer(orm_server=spawner.orm_spawner.server)
 
 
-def resume(spawner: Any) -> None:
+def resume_start(spawner: Any) -> None:
     """The same, and go on with the start."""
     start = asyncio.create_task(_resumed(spawner), name=f"start of {spawner.pod_key} after a restart")
     spawner._spawn_pending, spawner._spawn_future = True, start
     start.add_done_callback(partial(_over, spawner))
-    take_for_up(spawner)
+    assume_up(spawner)
 
 
 async def _resumed(spawner: Any) -> None:
@@ -205,13 +205,13 @@ async def _resumed(spawner: Any) -> None:
     try:
         url = await spawner.start_again()
     except Exception as problem:
-        if not isinstance(problem, Refused):
+        if not isinstance(problem, StartRefused):
             spawner.log.exception("pod=%s its start cannot go on", spawner.pod_key)
         await spawner.user.stop(spawner.name)
         raise
     server = spawner.server
     place = urlsplit(url)
-    server.proto, server.ip, server.port = place.scheme, place.hostname, reach.port(url)
+    server.proto, server.ip, server.port = place.scheme, place.hostname, reach.port_of(url)
     spawner._starting = False
     spawner.save_state()
     spawner._waiting_for_response = True
@@ -230,7 +230,7 @@ def _over(spawner: Any, start: asyncio.Task[None]) -> None:
         spawner._spawn_future = None  # a failure stays: pages read from it why
 
 
-async def mend_stock(spawner: Any, pod: PodDict) -> None:
+async def repair_stock_objects(spawner: Any, pod: PodDict) -> None:
     """Make the Secret (``internal_ssl``) and the Service of KubeSpawner's that a killed Hub has left out."""
     pods, owner = spawner.pods, make_owner_reference(pod["metadata"]["name"], pod["metadata"]["uid"])
     # New certificates take the place of those that the person's other servers were started with.

@@ -30,13 +30,13 @@ from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
 from dlspawner.spawner.interrupted import STOPPED
-from dlspawner.spawner.launch import Person, Wish
+from dlspawner.spawner.launch import LaunchRequest, Owner
 from dlspawner.spawner.managed import ManagedSpawner
 from dlspawner.spawner.manager import AWAY
 from dlspawner.spawner.pods import uid
-from dlspawner.spawner.progress import Step
-from dlspawner.spawner.refusal import Refused, Waits
-from dlspawner.spawner.requests import NotNow
+from dlspawner.spawner.progress import StartStep
+from dlspawner.spawner.refusal import StartQueued, StartRefused
+from dlspawner.spawner.requests import GaveUp
 from dlspawner.spawner.special import SpecialSpawner
 from dlspawner.spawner.traits import JobTraits
 
@@ -72,13 +72,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         return bool(self.templates_dir)
 
     @property
-    def person(self) -> Person:
+    def person(self) -> Owner:
         """Whose server this is, with the teams that the Hub's groups make."""
         return self._person(self.settings)
 
-    def _person(self, now: Settings) -> Person:
+    def _person(self, now: Settings) -> Owner:
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
-        return Person(self.user.name, now.teams.team_of(self.user.name, groups))
+        return Owner(self.user.name, now.teams.team_of(self.user.name, groups))
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -138,13 +138,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     def notices_url(self) -> str:
         return pages.notices_url(self)
 
-    async def home(self) -> pages.Home:
+    async def home(self) -> pages.HomeView:
         """All servers of this person and what they are told, for the home page."""
         if not self._has_manager:
-            return pages.Home(pages.job_views(self, {}), ())
+            return pages.HomeView(pages.job_views(self, {}), ())
         told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
-        places, notices = await asyncio.gather(self.places(), told)
-        return pages.Home(pages.job_views(self, places), notices, AWAY if places is None else None)
+        places, notices = await asyncio.gather(self.queue_status(), told)
+        return pages.HomeView(pages.job_views(self, places), notices, AWAY if places is None else None)
 
     # What people choose
 
@@ -162,7 +162,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """JupyterHub would start a job for ``GET /spawn?…``: a link on any page could run a command as its reader."""
         if not self.offers_jobs:
             return dict(super().options_from_query(query_options))
-        raise Refused(
+        raise StartRefused(
             "A link cannot start a job. Please look at the choices below and start it yourself.", reason="link"
         )
 
@@ -173,10 +173,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return super()._apply_user_options_default()
         return _check
 
-    def check_options(self, given: object) -> Wish:
+    def check_options(self, given: object) -> LaunchRequest:
         """The user options, checked; Refused says what is wrong with them."""
         now = self.settings
-        return launch.check(now, self._person(now), given, self.port)
+        return launch.check_options(now, self._person(now), given, self.port)
 
     @contextmanager
     def taking_options(self) -> Iterator[None]:
@@ -186,8 +186,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """
         try:
             yield
-        except Refused as refused:
-            if isinstance(refused, Waits):
+        except StartRefused as refused:
+            if isinstance(refused, StartQueued):
                 self._taken = dict(self.user_options)
             elif self._taken is not None and refused.status_code in _WRONG:
                 self.orm_spawner.user_options = self._taken
@@ -205,11 +205,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return
         now = self.settings  # the files may change while it starts
         person = self._person(now)
-        wish = launch.check(now, person, self.user_options, self.port)
+        wish = launch.check_options(now, person, self.user_options, self.port)
         self._check_place(wish.template, has_manager=self._has_manager)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
-        self._launch = launch.plan(
+        self._launch = launch.make_plan(
             wish,
             person,
             self.name or "",
@@ -227,7 +227,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
-        launch.fragment(self._launch)
+        launch.pod_fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner starts to watch it before anybody asks for what is there.
@@ -240,7 +240,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(launch.pod(plain, self._launch))
+        return self.pods.model(launch.build_pod(plain, self._launch))
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()
@@ -267,38 +267,38 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None or not (self._has_quota or self._special):
             return await super()._create(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
-        question = quota.question(manifest, job, self.namespace, seconds, template)
+        question = quota.admission_request(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
-                manifest = quota.preferring(manifest, admitted.node)
+                manifest = quota.with_preferred_node(manifest, admitted.node)
                 return await super()._create(manifest, min(until, admitted.until - _TO_SAY_WHY))
-        except Refused as refused:
+        except StartRefused as refused:
             if not refused.unsure:
-                passes = isinstance(refused, NotNow)
-                await self._manager.release(job.id, job.user, passes=passes, why=refused.message)
+                passes = isinstance(refused, GaveUp)
+                await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
             raise
 
-    def _waits(self, sentences: Sequence[str], reason: str) -> Waits:
+    def _waits(self, sentences: Sequence[str], reason: str) -> StartQueued:
         page = pages.wait_url(self, self.name or "")
-        return Waits(*sentences, reason=reason, page=page, handler=self.handler)
+        return StartQueued(*sentences, reason=reason, page=page, handler=self.handler)
 
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
         """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
-            return None, await account.numbers(self, uids)
-        stopped = self._untold is not None
+            return None, await account.unix_ids(self, uids)
+        stopped = self._unreported_stop is not None
         if stopped:
-            await self._tell_untold()
+            await self._report_stop()
         numbers = await account.from_authenticator(self, uids)
         if numbers is not None:
-            known: tuple[str | None, UnixIds | None] = await self._manager.waiting(*where), numbers
+            known: tuple[str | None, UnixIds | None] = await self._manager.pending_job(*where), numbers
         else:
-            known = await self._manager.starting(*where, uids)
+            known = await self._manager.prepare_start(*where, uids)
         if stopped and self._is_asked_by_service:
-            raise Refused(STOPPED, reason="stopped", status=403)
+            raise StartRefused(STOPPED, reason="stopped", status=403)
         return known
 
     async def _ensure_children(self, pod: PodDict) -> None:
@@ -311,7 +311,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         template = mine.wish.template if mine else self.settings.template(job.template)
         new, files = mine is not None, None
         if children.needs_secret(pod, new=new):
-            files = children.Files(
+            files = children.SecretFiles(
                 # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
                 host_key=(mine.host_key if mine else None) or children.make_host_key(),
                 user_ca=self._user_ca(),
@@ -319,9 +319,9 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             )
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or children.USUAL_SSH
-        await children.ensure(self.pods, pod, job, files, endpoint, new=new)
+        await children.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
         if self._by_node_port:
-            self._node_port = await exposure.ensure(self.pods, pod, job, self._get_pod_port(pod), new=new)
+            self._node_port = await exposure.ensure_http_service(self.pods, pod, job, self._get_pod_port(pod), new=new)
 
     @property
     def _by_node_port(self) -> bool:
@@ -334,7 +334,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     def _get_pod_url(self, pod: PodDict) -> str:
         if self._by_node_port and self._node_port and uid(pod) == self._complete_pod:
-            return exposure.url(pod, self._node_port)
+            return exposure.http_url(pod, self._node_port)
         return str(super()._get_pod_url(pod))
 
     def _user_ca(self) -> str:
@@ -344,7 +344,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
             said = "SSH is not set up on this Hub. Ask an administrator."
             self.log.warning(line)
-            raise Refused(said, reason="ssh-ca", status=403, log=line) from None
+            raise StartRefused(said, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting
 
@@ -352,19 +352,19 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """The Hub would wait as long again, and tell the person an address."""
         if self.offers_jobs:
             sentence = (
-                f"The job runs, but nothing answers on its port {reach.port(url)}: start it again with a program that "
+                f"The job runs, but nothing answers on its port {reach.port_of(url)}: start it again with a program that "
                 "listens there, or ask an administrator."
             )
             self._fails(sentence, "no-answer")
-            raise Refused(sentence, reason="no-answer")
+            raise StartRefused(sentence, reason="no-answer")
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:
-            with suppress(Refused):  # why events cannot be seen is in the log
+            with suppress(StartRefused):  # why events cannot be seen is in the log
                 async for event in super().progress():
                     yield event
             return
-        with suppress(Refused):  # the start's own is what people read
+        with suppress(StartRefused):  # the start's own is what people read
             await self._start_watching_pods()
         last = None
         while True:
@@ -376,10 +376,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
                 return
             await self._changed_or_started()
 
-    def step(self) -> Step:
+    def step(self) -> StartStep:
         """What the start is doing, for whoever asks and whenever; the percentage never falls."""
         pull = self._waiting.pull if self._waiting is not None else None
-        found = progress.step(self.pod(), datetime.now(UTC), self._note(), pull)
+        found = progress.start_step(self.pod(), datetime.now(UTC), self._note(), pull)
         self._percent = max(self._percent, found.percent)
         return replace(found, percent=self._percent)
 

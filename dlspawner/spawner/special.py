@@ -26,8 +26,8 @@ from traitlets import Unicode
 from dlspawner.core.config import ClusterConfig, format_permissions
 from dlspawner.core.launch.security import PermissionUse, disallowed, permission_uses
 from dlspawner.core.template import Template
-from dlspawner.spawner.base import BaseSpawner
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.base import LifecycleSpawner
+from dlspawner.spawner.refusal import StartRefused
 
 STATE_SPECIAL = "dlspawner_special"
 _SHOWN = 3  # uses that a sentence names
@@ -35,7 +35,7 @@ NOWHERE = "This template needs special permissions (%s), and this Hub has no pla
 NOBODY = "This template needs special permissions (%s), which nobody can approve here. Ask an administrator."
 
 
-class SpecialSpawner(BaseSpawner):
+class SpecialSpawner(LifecycleSpawner):
     """A KubeSpawner with a second namespace."""
 
     special_namespace = Unicode(
@@ -95,10 +95,10 @@ class SpecialSpawner(BaseSpawner):
         words = format_permissions(template.special)
         if not self.special_namespace or self.enable_user_namespaces:
             self.log.error("template=%s needs %s: DLSpawner.special_namespace is not set", template.name, words)
-            raise Refused(NOWHERE % words, reason="special-namespace", status=403)
+            raise StartRefused(NOWHERE % words, reason="special-namespace", status=403)
         if not has_manager:
             self.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
-            raise Refused(NOBODY % words, reason="special-approval", status=403)
+            raise StartRefused(NOBODY % words, reason="special-approval", status=403)
 
     def _check_permissions(self, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
         """Refused when the final manifest uses more than its template asks for and the cluster has."""
@@ -107,7 +107,7 @@ class SpecialSpawner(BaseSpawner):
             return
         all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
         self.log.error("pod=%s template=%s uses what it may not: %s", self.pod_key, template.name, all_of_them)
-        raise Refused(_refusal(found, template), reason="special-permission", status=403)
+        raise StartRefused(_refusal(found, template), reason="special-permission", status=403)
 
 
 def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:

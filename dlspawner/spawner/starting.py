@@ -24,8 +24,8 @@ from sqlalchemy.orm import object_session
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import uid
-from dlspawner.spawner.refusal import QuietRefusals, Refused, limit_problem
-from dlspawner.spawner.requests import told
+from dlspawner.spawner.refusal import QuietRefusals, StartRefused, limit_problem
+from dlspawner.spawner.requests import without_secrets
 from dlspawner.spawner.watched import STARTING, WatchedSpawner
 
 PodDict = Mapping[str, Any]
@@ -41,7 +41,7 @@ class StartingSpawner(WatchedSpawner):
     after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
     consecutive_failure_limit: int  # JupyterHub's trait
     _ended: str | None = None  # why the last pod ended, for the person
-    _waiting: waiting.Waiting | None = None
+    _waiting: waiting.StartMonitor | None = None
     _complete_pod: str | None = None  # uid of the pod of which nothing is missing
     _created: PodDict | None = None  # this start's pod, as it was answered
     _unasked = False  # whether this start has not asked for a pod, or surely got none
@@ -80,10 +80,10 @@ class StartingSpawner(WatchedSpawner):
         """Let go of manifests and keys that nobody needs when the server has ended."""
         self._created, self._waiting = None, None
 
-    def _judge_gone(self) -> verdict.Ended:
+    def _judge_gone(self) -> verdict.Terminated:
         """How a pod that is not there has ended; it may be that a killed Hub never made it."""
         last = self._last_seen()
-        return verdict.Ended(1, verdict.BEGUN) if last is None and self._begun else verdict.judge_gone(last)
+        return verdict.Terminated(1, verdict.BEGUN) if last is None and self._begun else verdict.evaluate_gone(last)
 
     def start(self) -> Any:
         """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
@@ -100,7 +100,7 @@ class StartingSpawner(WatchedSpawner):
         if self._limit_problem:
             said = "This Hub starts nothing until an administrator has changed its configuration."
             line = f"{said} {self._limit_problem}."
-            raise Refused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
+            raise StartRefused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
         # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.
         try:
             async with asyncio.timeout_at(self._began + waiting.last_moment_of(self.start_timeout)):
@@ -109,8 +109,8 @@ class StartingSpawner(WatchedSpawner):
         except (ApiException, ClientError, TimeoutError) as problem:
             if isinstance(problem, TimeoutError) and not self._left():
                 self._out_of_time()
-            raise self.requests.refused("start", told(problem)) from None
-        except Refused as refused:
+            raise self.requests.refused("start", without_secrets(problem)) from None
+        except StartRefused as refused:
             if not refused.waits:
                 self._ended = self._ended or refused.message  # for who comes when the start is over
             raise
@@ -131,7 +131,7 @@ class StartingSpawner(WatchedSpawner):
         self._unasked, self._unsure = False, True
         try:
             created = await self._create(self._final(dict(self.pods.plain(pod))))
-        except Refused as refused:
+        except StartRefused as refused:
             self._unsure, self._unasked = refused.unsure, not refused.unsure
             raise
         self._unsure = self._begun = False
@@ -139,7 +139,7 @@ class StartingSpawner(WatchedSpawner):
         self.pod_reflector.learn(created)
         try:
             await self._ensure_children(created)
-        except Refused as refused:
+        except StartRefused as refused:
             self._ended = refused.message  # nobody tries again while the Hub stops the pod
             raise
         if not self._has_stock_children:
@@ -185,23 +185,23 @@ class StartingSpawner(WatchedSpawner):
         # The parent waits ten seconds for one that has gone.
         last = self._last_seen()
         if pod is None and last is not None and uid(last) == uid(self._created):
-            self._gives_up(Refused(verdict.judge_gone(last).reason, reason="job-failed"))
+            self._gives_up(StartRefused(verdict.evaluate_gone(last).reason, reason="job-failed"))
         return bool(super().pod_has_uid(pod))
 
     def is_pod_running(self, pod: Any) -> bool:
         # The parent waits once more for a pod that we have seen running, and would for one that has ended since.
         seen = pod or self._last_seen()
         if self._created is not None and self._in_start and uid(seen) == uid(self._created):
-            ended = verdict.judge(pod) if pod else verdict.judge_gone(seen)
-            if isinstance(ended, verdict.Ended):
-                self._gives_up(Refused(ended.reason, reason="job-failed", status=JOB_ENDED))
+            ended = verdict.evaluate(pod) if pod else verdict.evaluate_gone(seen)
+            if isinstance(ended, verdict.Terminated):
+                self._gives_up(StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED))
         return super().is_pod_running(pod)
 
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence
         self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
 
-    def _gives_up(self, refused: Refused) -> NoReturn:
+    def _gives_up(self, refused: StartRefused) -> NoReturn:
         self._fails(refused.message, refused.reason)
         raise refused
 
@@ -210,15 +210,15 @@ class StartingSpawner(WatchedSpawner):
         if self._waiting is not None and pod is not None:
             self._gives_up(self._waiting.given_up(pod))
         after = asyncio.get_running_loop().time() - self._began
-        self._gives_up(Refused(trouble.SLOW.given_up(after), reason="start-timeout"))
+        self._gives_up(StartRefused(trouble.SLOW.given_up(after), reason="start-timeout"))
 
     async def _until_running(self, created: PodDict) -> None:
         seconds = waiting.deadline_of(self.start_timeout)
         own = frozenset({self.secret_name} if self.internal_ssl else ())
-        self._waiting = waiting.Waiting(self.pods, self.is_pod_running, self._began, seconds, own)
+        self._waiting = waiting.StartMonitor(self.pods, self.is_pod_running, self._began, seconds, own)
         try:
             await self._waiting.until_running(created)
-        except Refused as refused:
+        except StartRefused as refused:
             self._gives_up(refused)
 
     def save_state(self) -> None:
@@ -239,8 +239,8 @@ class StartingSpawner(WatchedSpawner):
 
     async def _until_accepting(self, url: str, seconds: float) -> bool:
         accepts = await reach.until_accepting(url, seconds, self._is_alive)
-        ended = verdict.judge(self.pod())
-        if isinstance(ended, verdict.Ended):
+        ended = verdict.evaluate(self.pod())
+        if isinstance(ended, verdict.Terminated):
             self._fails(ended.reason, "job-failed")
-            raise Refused(ended.reason, reason="job-failed", status=JOB_ENDED)
+            raise StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED)
         return accepts

@@ -14,8 +14,8 @@ from typing import Any
 from kubespawner.objects import make_namespace
 
 from dlspawner.spawner.profiles import ProfileSpawner
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem, Requests
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.requests import ApiError, Requests
 
 
 class StockRequests(ProfileSpawner):
@@ -31,14 +31,14 @@ class StockRequests(ProfileSpawner):
             labels=self._expand_all(self.user_namespace_labels),
             annotations=self._expand_all(self.user_namespace_annotations),
         )
-        with suppress(Problem):  # it is there
+        with suppress(ApiError):  # it is there
             await self.requests.send("namespace", self.api.create_namespace, namespace, expected=(409,))
 
     async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
         create = self.api.create_namespaced_persistent_volume_claim
         try:
             await self.requests.send("claim", create, self.namespace, pvc, expected=(403, 409))
-        except Problem as problem:
+        except ApiError as problem:
             # A quota is looked at before the name: 403 may be about a claim that is there.
             if problem.status == 403 and not await self._is_there(pvc.metadata.name):
                 raise self.requests.refused("claim", problem) from None
@@ -46,7 +46,7 @@ class StockRequests(ProfileSpawner):
 
     async def _is_there(self, claim: str) -> bool:
         """Whether a claim exists; False where nobody tells."""
-        with suppress(Refused):
+        with suppress(StartRefused):
             return await self._check_pvc_exists(claim, self.namespace)
         return False
 
@@ -54,7 +54,7 @@ class StockRequests(ProfileSpawner):
         read = self.api.read_namespaced_persistent_volume_claim
         try:
             await self.requests.send("look at a claim", read, pvc_name, namespace, expected=(404,))
-        except Problem:
+        except ApiError:
             return False
         return True
 
@@ -64,18 +64,18 @@ class StockRequests(ProfileSpawner):
         try:
             await self.requests.send(f"deletion of a {kind}", delete, name, self.namespace, expected=(404,))
             await self.requests.send(f"look at a {kind}", read, name, self.namespace, expected=(404,))
-        except Problem:
+        except ApiError:
             return True
         return False  # it goes; the parent asks again
 
     async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
         create = getattr(self.api, f"create_namespaced_{kind}")
-        with suppress(Problem):  # a name that is taken: an answer was lost, because the earlier one was deleted before
+        with suppress(ApiError):  # a name that is taken: an answer was lost, because the earlier one was deleted before
             await self.requests.send(kind, create, self.namespace, manifest, expected=(409,))
         return True
 
     async def _make_delete_pvc_request(self, pvc_name: str, request_timeout: float) -> bool:
         delete = self.api.delete_namespaced_persistent_volume_claim
-        with suppress(Problem):  # it is gone
+        with suppress(ApiError):  # it is gone
             await self.requests.send("deletion of a claim", delete, pvc_name, self.namespace, expected=(404,))
         return True

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from dlspawner.core import pod_events, text
 from dlspawner.core.text import ASK
-from dlspawner.spawner.progress import Pull, moment_of
+from dlspawner.spawner.progress import ImagePull, moment_of
 from dlspawner.spawner.verdict import PodDict, stands_on, start_failure
 
 AT_ONCE, MISSING_SECONDS = 0.0, 15.0
@@ -45,12 +45,12 @@ _VOLUME = re.compile(r"for volume \"([^\"]+)\"")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class StartProblem:
     """What holds a start up; ``detail`` is what Kubernetes says, for the log; ``patience`` None: until the deadline."""
 
     cause: str
     step: str
-    patience: float | None = None
+    tolerance: float | None = None
     detail: str = ""
 
     @property
@@ -61,36 +61,36 @@ class Trouble:
         """The sentence when the start is given up after so long."""
         return f"{self.cause}, and the job was given up after {text.duration(seconds)}: {self.step}."
 
-    def is_same(self, other: Trouble | None) -> bool:
+    def is_same(self, other: StartProblem | None) -> bool:
         return other is not None and other.cause == self.cause
 
 
 # Of a start that nothing holds up that Kubernetes could know.
-SLOW = Trouble("The start takes too long", f"try again, or {ASK}")
+SLOW = StartProblem("The start takes too long", f"try again, or {ASK}")
 
 
-def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> Trouble | None:
+def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | None:
     """What the pod's own status says; ``None`` while it may just be slow."""
     status: PodDict = (pod or {}).get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _unscheduled(str(condition.get("reason") or ""), str(condition.get("message") or ""), gpus)
-    found: list[Trouble] = []
+    found: list[StartProblem] = []
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting: PodDict = (container.get("state") or {}).get("waiting") or {}
         reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
         image, name = str(container.get("image") or ""), str(container.get("name") or "")
         if reason == "CrashLoopBackOff":
-            trouble: Trouble | None = _crashes(container, AT_ONCE if pod and name in stands_on(pod) else None)
+            trouble: StartProblem | None = _crashes(container, AT_ONCE if pod and name in stands_on(pod) else None)
         else:
             trouble = _image(reason, detail, image) or _making(reason, detail, image, name)
         if trouble is not None:
             found.append(trouble)
     # What may pass by itself hides nothing that will not.
-    return next((trouble for trouble in found if trouble.patience is not None), found[0] if found else None)
+    return next((trouble for trouble in found if trouble.tolerance is not None), found[0] if found else None)
 
 
-def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> Trouble | None:
+def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProblem | None:
     """What the latest event of a pod on a node says; ``own``: Secrets that the spawner itself is about to make."""
     latest = max(events, key=_order, default=None)
     if latest is None or latest.get("type") != "Warning":
@@ -100,21 +100,21 @@ def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> Trouble |
     if reason in ("FailedMount", "FailedAttachVolume"):
         if "Multi-Attach" in said:
             cause, step = "The job's storage is in use on another node", f"stop the job that uses it there, or {ASK}"
-            return Trouble(cause, step, None, said)
+            return StartProblem(cause, step, None, said)
         missing = _missing(said)
         if missing is not None:
             found = _MISSING.search(said)
             return None if found and found[2] in own else missing
         name = f" {volume[1]}" if volume else ""
-        return Trouble(
+        return StartProblem(
             f"The volume{name} cannot be mounted on the job's node", f"try again later, or {ASK}", None, said
         )
     if reason == "FailedCreatePodSandBox":
-        return Trouble("The job's node cannot set up its network", f"try again later, or {ASK}", None, said)
+        return StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said)
     return None
 
 
-def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Trouble | None:
+def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> StartProblem | None:
     """Why a claim of an unscheduled pod has no volume; ``claim`` None: it does not exist."""
     if claim is None:
         return _no_such("claim", name, "")
@@ -122,7 +122,7 @@ def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Tro
     if phase == "Bound":
         return None
     if phase == "Lost":
-        return Trouble(f"The volume behind the claim {name} is lost", ASK, AT_ONCE)
+        return StartProblem(f"The volume behind the claim {name} is lost", ASK, AT_ONCE)
     latest = max(events, key=_order, default={})
     said = str(latest.get("message") or "")
     wanted = (claim.get("spec") or {}).get("storageClassName")
@@ -133,66 +133,68 @@ def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Tro
     elif latest.get("type") == "Warning":
         why = "the cluster's storage reports an error"
     else:
-        return Trouble(f"The storage {name} is not ready yet", f"try again later, or {ASK}", None, said)
-    return Trouble(f"The storage {name} cannot be made because {why}", ASK, None, said)
+        return StartProblem(f"The storage {name} is not ready yet", f"try again later, or {ASK}", None, said)
+    return StartProblem(f"The storage {name} cannot be made because {why}", ASK, None, said)
 
 
-def of_nothing(pod: PodDict | None, pull: Pull | None = None) -> Trouble:
+def of_nothing(pod: PodDict | None, pull: ImagePull | None = None) -> StartProblem:
     """What to say when the time is over and nobody has complained."""
     if pull is not None:
         cause = f"The image {pull.image} takes too long to pull"
-        return Trouble(cause, f"start the job again, what was loaded is kept, or {ASK}")
+        return StartProblem(cause, f"start the job again, what was loaded is kept, or {ASK}")
     if pod is not None and not (pod.get("spec") or {}).get("nodeName"):
         scheduler = str((pod.get("spec") or {}).get("schedulerName") or "")
         which = f" {scheduler}" if scheduler not in ("", "default-scheduler") else ""
-        return Trouble(f"The cluster's scheduler{which} has not looked at the job", ASK)
+        return StartProblem(f"The cluster's scheduler{which} has not looked at the job", ASK)
     if pod is not None and (pod.get("status") or {}).get("phase") == "Running":
-        return Trouble("The job's containers run but do not become ready", f"look at what they print, or {ASK}")
-    return Trouble("The job's image or storage takes too long", f"start it again, what was loaded is kept, or {ASK}")
+        return StartProblem("The job's containers run but do not become ready", f"look at what they print, or {ASK}")
+    return StartProblem(
+        "The job's image or storage takes too long", f"start it again, what was loaded is kept, or {ASK}"
+    )
 
 
-def pulling(events: Iterable[PodDict]) -> Pull | None:
+def pulled_image(events: Iterable[PodDict]) -> ImagePull | None:
     """The image that a pod's node is fetching."""
     latest: PodDict = max(events, key=_order, default={})
     found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
     since = moment_of(f"{_when(latest)}+00:00") if found else None
-    return Pull(found[1], since) if found and since else None
+    return ImagePull(found[1], since) if found and since else None
 
 
-def claims(pod: PodDict) -> Sequence[str]:
+def claim_names(pod: PodDict) -> Sequence[str]:
     """The names of the claims that a pod mounts."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")]
 
 
-def waits_for_claims(trouble: Trouble | None) -> bool:
+def waits_for_claims(trouble: StartProblem | None) -> bool:
     return trouble is not None and "persistentvolumeclaim" in trouble.detail.lower()
 
 
-def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> Trouble | None:
+def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> StartProblem | None:
     if reason == "SchedulingGated":
-        return Trouble("The cluster's queue has not admitted the job yet", f"wait, or {ASK}", None, message)
+        return StartProblem("The cluster's queue has not admitted the job yet", f"wait, or {ASK}", None, message)
     missing = _missing(message)
     if missing is not None:
         return missing
     if "persistentvolumeclaim" in message.lower():
-        return Trouble("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
+        return StartProblem("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
     shortage = pod_events.explain_unschedulable(message, gpus)
     if shortage is not None:
-        return Trouble(shortage.cause, shortage.step, None, message)
-    return Trouble("The cluster finds no place for the job", ASK, None, message) if message else None
+        return StartProblem(shortage.cause, shortage.step, None, message)
+    return StartProblem("The cluster finds no place for the job", ASK, None, message) if message else None
 
 
-def _image(reason: str, detail: str, image: str) -> Trouble | None:
+def _image(reason: str, detail: str, image: str) -> StartProblem | None:
     if reason == "InvalidImageName":
-        return Trouble(f"“{text.quoted(image)}” is not the name of an image", "correct it", AT_ONCE, detail)
+        return StartProblem(f"“{text.quoted(image)}” is not the name of an image", "correct it", AT_ONCE, detail)
     if reason == "ErrImageNeverPull":
         step = f"choose another image, or {ASK}"
-        return Trouble(f"The image {image} is not on the node and may not be pulled", step, AT_ONCE, detail)
+        return StartProblem(f"The image {image} is not on the node and may not be pulled", step, AT_ONCE, detail)
     return _pull(image, detail) if reason in _PULLS else None
 
 
-def _making(reason: str, detail: str, image: str, name: str) -> Trouble | None:
+def _making(reason: str, detail: str, image: str, name: str) -> StartProblem | None:
     if reason not in _MAKES:
         return None
     missing = _missing(detail)
@@ -200,12 +202,12 @@ def _making(reason: str, detail: str, image: str, name: str) -> Trouble | None:
         return missing
     if "runAsNonRoot" in detail or "non-root" in detail:
         step = f"choose an image with an ordinary user, or {ASK}"
-        return Trouble(f"The image {image} runs as root, which is not allowed here", step, AT_ONCE, detail)
+        return StartProblem(f"The image {image} runs as root, which is not allowed here", step, AT_ONCE, detail)
     program = start_failure(detail)
     if program is not None:
-        return Trouble(*program, AT_ONCE, detail)
+        return StartProblem(*program, AT_ONCE, detail)
     patience = MISSING_SECONDS if reason == "CreateContainerConfigError" else None
-    return Trouble(f"The job's container {name} cannot be made", ASK, patience, detail)
+    return StartProblem(f"The job's container {name} cannot be made", ASK, patience, detail)
 
 
 # What a registry's refusal looks like in the words of containerd, CRI-O and Docker -> cause, step, patience.
@@ -244,34 +246,38 @@ _REFUSALS: tuple[tuple[str, str, str, float | None], ...] = (
 )
 
 
-def _pull(image: str, detail: str) -> Trouble:
+def _pull(image: str, detail: str) -> StartProblem:
     said = detail.replace(image, "")  # an image may be called anything
     for words, what, step, patience in _REFUSALS:
         if re.search(words, said, re.IGNORECASE):
-            return Trouble(f"The image {image} {what}", step, patience, detail)
-    return Trouble(f"The image {image} cannot be pulled", f"check its name and tag, or {ASK}", None, detail)
+            return StartProblem(f"The image {image} {what}", step, patience, detail)
+    return StartProblem(f"The image {image} cannot be pulled", f"check its name and tag, or {ASK}", None, detail)
 
 
-def _crashes(container: PodDict, patience: float | None) -> Trouble:
+def _crashes(container: PodDict, patience: float | None) -> StartProblem:
     ended: Mapping[str, object] = (container.get("lastState") or {}).get("terminated") or {}
     code = f" with exit code {ended['exitCode']}" if "exitCode" in ended else ""
     detail = str(ended.get("message") or "")
-    return Trouble(f"The job's container {container.get('name')} ends again and again{code}", ASK, patience, detail)
+    return StartProblem(
+        f"The job's container {container.get('name')} ends again and again{code}", ASK, patience, detail
+    )
 
 
-def _missing(said: str) -> Trouble | None:
+def _missing(said: str) -> StartProblem | None:
     found = _MISSING.search(said)
     if found is not None:
         return _no_such(_KINDS[found[1].lower()], found[2], said)
     if _MISSING_KEY.search(said):
         cause = "A Secret or ConfigMap that the job's template names lacks a key"
-        return Trouble(cause, f"choose another template, or {ASK}", MISSING_SECONDS, said)
+        return StartProblem(cause, f"choose another template, or {ASK}", MISSING_SECONDS, said)
     return None
 
 
-def _no_such(kind: str, name: str, said: str) -> Trouble:
+def _no_such(kind: str, name: str, said: str) -> StartProblem:
     step = f"choose another template, or {ASK}"
-    return Trouble(f"The job needs the {kind} {name}, which does not exist in the cluster", step, MISSING_SECONDS, said)
+    return StartProblem(
+        f"The job needs the {kind} {name}, which does not exist in the cluster", step, MISSING_SECONDS, said
+    )
 
 
 # Of one second, which is as exactly as most events are told: what comes before what.

@@ -69,45 +69,45 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Terminated:
     """It will not answer any more; ``exit_code`` is 1 where nobody knows it."""
 
     exit_code: int
     reason: str
 
 
-Verdict = Alive | Ended
+PodState = Alive | Terminated
 
 ALIVE = Alive()
 
 
-def judge_gone(last: PodDict | None) -> Ended:
+def evaluate_gone(last: PodDict | None) -> Terminated:
     """How a pod that is gone has ended, by what was last seen of it: it may have said that it was being evicted."""
     if last is None:
-        return Ended(1, REMOVED)
+        return Terminated(1, REMOVED)
     code, _ = _exit(last)
     status: PodDict = last.get("status") or {}
     if is_silent(last) or status.get("reason"):
-        return Ended(code, _deletion(last, ""))
+        return Terminated(code, _deletion(last, ""))
     # Not its phase: the deletion itself ends its programs.
-    return Ended(code, _disruption(status) or REMOVED)
+    return Terminated(code, _disruption(status) or REMOVED)
 
 
-def judge(pod: PodDict | None) -> Verdict:
+def evaluate(pod: PodDict | None) -> PodState:
     """Whether the job that this pod runs goes on."""
     if pod is None:
-        return Ended(1, REMOVED)
+        return Terminated(1, REMOVED)
     status: PodDict = pod.get("status") or {}
     code, container = _exit(pod)
     if pod["metadata"].get("deletionTimestamp"):
-        return Ended(code, _deletion(pod, container))
+        return Terminated(code, _deletion(pod, container))
     if status.get("phase") == "Succeeded":
-        return Ended(0, FINISHED)
+        return Terminated(0, FINISHED)
     if status.get("phase") == "Failed":
-        return Ended(code, _failure(status, container))
+        return Terminated(code, _failure(status, container))
     if container:
-        return Ended(code, container)
-    return Ended(1, _deletion(pod, "")) if status.get("phase") == "Unknown" else ALIVE
+        return Terminated(code, container)
+    return Terminated(1, _deletion(pod, "")) if status.get("phase") == "Unknown" else ALIVE
 
 
 def is_over(pod: PodDict) -> bool:
@@ -118,7 +118,7 @@ def is_over(pod: PodDict) -> bool:
 
 def has_printed(pod: PodDict) -> bool:
     """Whether a program of a pod that has ended by itself may have said why."""
-    if not isinstance(judge(pod), Ended) or pod["metadata"].get("deletionTimestamp"):
+    if not isinstance(evaluate(pod), Terminated) or pod["metadata"].get("deletionTimestamp"):
         return False
     status: PodDict = pod.get("status") or {}
     some = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
@@ -138,7 +138,7 @@ def stays_ended(pod: PodDict) -> bool:
     return any(policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0) for ended in ends)
 
 
-def may_be_eviction(judged: Ended) -> bool:
+def may_be_eviction(judged: Terminated) -> bool:
     """Whether the pod's events may know better: a program that is evicted and ends well looks as if it had finished."""
     return judged.exit_code in (0, 128 + 9, 128 + 15)
 

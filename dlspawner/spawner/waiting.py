@@ -21,18 +21,18 @@ from typing import Any
 from dlspawner.core import naming, text
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import trouble, verdict
-from dlspawner.spawner.pods import PodDict, Pods, uid
-from dlspawner.spawner.progress import Pull
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem
-from dlspawner.spawner.trouble import Trouble
+from dlspawner.spawner.pods import PodDict, PodRequests, uid
+from dlspawner.spawner.progress import ImagePull
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.requests import ApiError
+from dlspawner.spawner.trouble import StartProblem
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
 _EARLIER_SECONDS = 5.0
 _LAST_LOOK_SECONDS = 1.0
 
 
-def pauses() -> Iterator[float]:
+def look_pauses() -> Iterator[float]:
     """Seconds without progress before each closer look."""
     return chain((1.5, 2, 4, 8, 15), repeat(30))
 
@@ -48,23 +48,23 @@ def last_moment_of(start_timeout: float) -> float:
 
 
 @dataclass(slots=True)
-class Waiting:
+class StartMonitor:
     """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes whoever shows them."""
 
-    pods: Pods
+    pods: PodRequests
     runs: Callable[[PodDict | None], bool]
     since: float  # of the event loop's clock, as all moments here
     seconds: float
     own: frozenset[str] = frozenset()  # Secrets that the start makes after the pod
     note: str | None = None
-    pull: Pull | None = None
-    _trouble: Trouble | None = None
+    pull: ImagePull | None = None
+    _trouble: StartProblem | None = None
     _troubled_since: float = 0.0
 
     async def until_running(self, created: PodDict) -> None:
         """Return when the pod runs; Refused, with the reason, when it will not."""
         seen, pod, closer = False, None, None
-        ahead = pauses()
+        ahead = look_pauses()
         look_at = self._look_at(next(ahead))
         while True:
             latest = self._latest(created)
@@ -72,7 +72,7 @@ class Waiting:
             if latest is not None and _version(latest) != _version(pod):
                 # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
                 pod, seen, closer = latest, True, None
-                ahead = pauses()
+                ahead = look_pauses()
                 look_at = self._look_at(next(ahead))
             if seen:
                 self._judge(latest, created)
@@ -103,13 +103,13 @@ class Waiting:
 
     def _judge(self, pod: PodDict | None, created: PodDict) -> None:
         last = self._gone
-        judged = verdict.judge(pod) if pod else verdict.judge_gone(last if uid(last) == uid(created) else None)
-        if isinstance(judged, verdict.Ended):
-            raise Refused(judged.reason, reason="job-failed", status=JOB_ENDED)
+        judged = verdict.evaluate(pod) if pod else verdict.evaluate_gone(last if uid(last) == uid(created) else None)
+        if isinstance(judged, verdict.Terminated):
+            raise StartRefused(judged.reason, reason="job-failed", status=JOB_ENDED)
 
-    def _consider(self, told: Trouble | None, closer: Trouble | Pull | None) -> None:
+    def _consider(self, told: StartProblem | None, closer: StartProblem | ImagePull | None) -> None:
         """Take note of what the pod itself says, and of what the last closer look found."""
-        found = closer if isinstance(closer, Trouble) else told
+        found = closer if isinstance(closer, StartProblem) else told
         if found is None or not found.is_same(self._trouble):
             self._troubled_since = _now()
             if found is not None:
@@ -117,28 +117,28 @@ class Waiting:
                     "pod=%s is held up: %s (%s)", self.pods.key, found.cause, text.quoted(found.detail, 500)
                 )
         self._trouble = found
-        note, pull = found.sentence if found else None, closer if isinstance(closer, Pull) else None
+        note, pull = found.sentence if found else None, closer if isinstance(closer, ImagePull) else None
         if (note, pull) != (self.note, self.pull):
             self.note, self.pull = note, pull
             self.pods.watch.wake(self.pods.key)
 
     def _give_up_in_time(self, pod: PodDict | None) -> None:
         now, found = _now(), self._trouble
-        if found is not None and found.patience is not None and now >= self._troubled_since + found.patience:
-            raise Refused(found.sentence, reason="job-failed")
+        if found is not None and found.tolerance is not None and now >= self._troubled_since + found.tolerance:
+            raise StartRefused(found.sentence, reason="job-failed")
         if now >= self.since + self.seconds:
             raise self.given_up(pod)
 
-    def given_up(self, pod: PodDict | None) -> Refused:
+    def given_up(self, pod: PodDict | None) -> StartRefused:
         """Why the start ends when its time is over."""
         found = self._trouble or trouble.of_nothing(pod, self.pull)
-        return Refused(found.given_up(_now() - self.since), reason="start-timeout")
+        return StartRefused(found.given_up(_now() - self.since), reason="start-timeout")
 
     async def _changed(self, look_at: float) -> bool:
         """Wait for a change of the pod, but not beyond the moment when something else is due."""
         until = min(look_at, self.since + self.seconds)
-        if self._trouble is not None and self._trouble.patience is not None:
-            until = min(until, self._troubled_since + self._trouble.patience)
+        if self._trouble is not None and self._trouble.tolerance is not None:
+            until = min(until, self._troubled_since + self._trouble.tolerance)
         try:
             async with asyncio.timeout_at(until):
                 await self.pods.watch.changed(self.pods.key)
@@ -146,7 +146,9 @@ class Waiting:
             return False
         return True
 
-    async def _look(self, pod: PodDict | None, known: Trouble | Pull | None) -> Trouble | Pull | None:
+    async def _look(
+        self, pod: PodDict | None, known: StartProblem | ImagePull | None
+    ) -> StartProblem | ImagePull | None:
         """What the pod does not say itself: a trouble, or the image that is being pulled.
 
         Never fails, and is never late: what was known before stands then.
@@ -154,43 +156,45 @@ class Waiting:
         try:
             async with asyncio.timeout_at(self.since + self.seconds):
                 return await self._asked(pod, known)
-        except (Problem, TimeoutError) as problem:
+        except (ApiError, TimeoutError) as problem:
             said = "no time is left" if isinstance(problem, TimeoutError) else str(problem)
             self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
         return known
 
-    async def _asked(self, pod: PodDict | None, known: Trouble | Pull | None) -> Trouble | Pull | None:
+    async def _asked(
+        self, pod: PodDict | None, known: StartProblem | ImagePull | None
+    ) -> StartProblem | ImagePull | None:
         news = await self._read()
         # The end of a pull changes the pod: until then there is nothing more to learn.
-        if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, Pull):
+        if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, ImagePull):
             return known
         if (pod.get("spec") or {}).get("nodeName"):
             events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
             own = self.own | {naming.ssh_object(self.pods.name)}
-            return trouble.of_events(events, own) or self._as_seen_here(trouble.pulling(events))
+            return trouble.of_events(events, own) or self._as_seen_here(trouble.pulled_image(events))
         return await self._claims(pod) if trouble.waits_for_claims(trouble.of_pod(pod)) else None
 
     async def _read(self) -> PodDict | None:
         """The pod as it is now, which the watch learns too; a silent one would tell nobody."""
         try:
             news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
-        except Problem as problem:
+        except ApiError as problem:
             if problem.status == 404:
                 return None  # the watch tells what its end was
             raise
         self.pods.watch.learn(news)
         return news
 
-    def _as_seen_here(self, pull: Pull | None) -> Pull | None:
+    def _as_seen_here(self, pull: ImagePull | None) -> ImagePull | None:
         """Nothing was pulled before the start or after now, whatever another machine's clock says."""
         if pull is None:
             return None
         now = datetime.now(UTC)
         began = now - timedelta(seconds=_now() - self.since)
-        return Pull(pull.image, min(max(pull.since, began), now))
+        return ImagePull(pull.image, min(max(pull.since, began), now))
 
-    async def _claims(self, pod: PodDict) -> Trouble | None:
-        for name in trouble.claims(pod):
+    async def _claims(self, pod: PodDict) -> StartProblem | None:
+        for name in trouble.claim_names(pod):
             claim = await self.pods.claim(name)
             events: list[Any] = await self.pods.events("PersistentVolumeClaim", name, uid(claim)) if claim else []
             found = trouble.of_claim(name, claim, events)

@@ -17,8 +17,8 @@ from typing import Any
 
 from kubespawner.spawner import EventReflector, PodReflector
 
-from dlspawner.spawner.listwatch import SLICE_SECONDS, ListWatch
-from dlspawner.spawner.packed import Latest, Object, Packed, PackedTable, key_of, pack
+from dlspawner.spawner.listwatch import SLICE_SECONDS, ObjectReflector
+from dlspawner.spawner.packed import CompactObject, CompactTable, LatestObjects, Object, key_of, pack
 
 PodDict = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ PODS_WITH_EVENTS = 2000
 EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself forgets them after one hour
 
 
-class Waiters:
+class ChangeWaiters:
     """Who waits for a change of what, by namespace/name."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Waiters:
                     del self.waiting[key]
 
 
-class PodTable(PackedTable):
+class PodTable(CompactTable):
     """The pods by namespace/name; every change of one is told to ``wake``, and those that go are remembered."""
 
-    def __init__(self, wake: Callable[[str], None], gone: Latest) -> None:
+    def __init__(self, wake: Callable[[str], None], gone: LatestObjects) -> None:
         super().__init__()
         self._wake, self._gone = wake, gone
 
-    def put(self, key: str, packed: Packed) -> None:
+    def put(self, key: str, packed: CompactObject) -> None:
         super().put(key, packed)
         self._wake(key)
 
@@ -72,12 +72,12 @@ class PodTable(PackedTable):
         self._wake(key)
 
 
-class PodWatch(ListWatch, PodReflector):
+class PodWatch(ObjectReflector, PodReflector):
     """A reflector of pods with a way to wait for one of them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.gone = Latest(REMEMBERED)
-        self._waiters = Waiters()
+        self.gone = LatestObjects(REMEMBERED)
+        self._waiters = ChangeWaiters()
         self._table = PodTable(self._waiters.wake, self.gone)
         self._queue, self._asked = asyncio.Lock(), 0.0
         super().__init__(*args, **kwargs)
@@ -93,12 +93,12 @@ class PodWatch(ListWatch, PodReflector):
         self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
         self._waiters.wake_all()
 
-    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
+    async def listed(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
         kept = self._table.kept
         for key, packed in objects.items():
             if restored or packed.replaces(kept.get(key)):
                 self._table.put(key, packed)
-            await self.breathe()
+            await self.yield_loop()
         self._drop_others(objects, 0 if restored else version)
 
     def _drop_others(self, objects: Collection[str], version: int) -> None:
@@ -166,19 +166,19 @@ class PodWatch(ListWatch, PodReflector):
 
 
 @dataclass(slots=True)
-class Told:
+class PodEvents:
     """The events of one pod, the latest last."""
 
-    events: OrderedDict[str, Packed] = field(default_factory=OrderedDict)
+    events: OrderedDict[str, CompactObject] = field(default_factory=OrderedDict)
     at: float = 0.0
 
 
-class EventWatch(ListWatch, EventReflector):
+class EventWatch(ObjectReflector, EventReflector):
     """A reflector of the events of pods: the latest of each pod, of the pods that were told of last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._pods: OrderedDict[str, Told] = OrderedDict()
-        self._waiters = Waiters()
+        self._pods: OrderedDict[str, PodEvents] = OrderedDict()
+        self._waiters = ChangeWaiters()
         super().__init__(*args, **kwargs)
 
     @property
@@ -199,13 +199,13 @@ class EventWatch(ListWatch, EventReflector):
         """Return when something new is told of the pod."""
         await self._waiters.changed(pod)
 
-    async def listed(self, objects: dict[str, Packed], version: int, *, restored: bool) -> None:
-        now, pods = time.monotonic(), OrderedDict[str, Told]()
+    async def listed(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+        now, pods = time.monotonic(), OrderedDict[str, PodEvents]()
         for key, packed in sorted(objects.items(), key=_version):
             before = self._pods.get(packed.about)
             known = before is not None and before.events.get(key) == packed
             _keep(pods, key, packed, before.at if before is not None and known else now)
-            await self.breathe()
+            await self.yield_loop()
         self._pods = pods
         self._waiters.wake_all()
 
@@ -223,9 +223,9 @@ class EventWatch(ListWatch, EventReflector):
         self._waiters.wake(packed.about)
 
 
-def _keep(pods: OrderedDict[str, Told], key: str, packed: Packed, at: float) -> None:
+def _keep(pods: OrderedDict[str, PodEvents], key: str, packed: CompactObject, at: float) -> None:
     """Add an event to those of its pod, told of now (``at``) or earlier, and forget what is too much or too old."""
-    told = pods.setdefault(packed.about, Told())
+    told = pods.setdefault(packed.about, PodEvents())
     told.events[key], told.at = packed, max(at, told.at)
     told.events.move_to_end(key)
     pods.move_to_end(packed.about)
@@ -235,7 +235,7 @@ def _keep(pods: OrderedDict[str, Told], key: str, packed: Packed, at: float) -> 
         pods.popitem(last=False)
 
 
-def _version(item: tuple[str, Packed]) -> int:
+def _version(item: tuple[str, CompactObject]) -> int:
     return item[1].version
 
 

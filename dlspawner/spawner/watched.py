@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from dlspawner.backoff import delays
 from dlspawner.spawner import orphans, verdict, waiting
-from dlspawner.spawner.pods import Pods, token
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import Problem, Requests
+from dlspawner.spawner.pods import PodRequests, token
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.requests import ApiError, Requests
 from dlspawner.spawner.stock import StockRequests
 from dlspawner.spawner.watch import EventWatch, PodWatch
 
@@ -48,9 +48,9 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
         return found
 
     @property
-    def pods(self) -> Pods:
+    def pods(self) -> PodRequests:
         """Requests about this server's pod."""
-        return Pods(
+        return PodRequests(
             self.api,
             self.namespace,
             self.pod_name,
@@ -112,7 +112,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
                 await reflector.first_load_future  # the parent's is content with one that has failed
                 return reflector
         except TimeoutError:
-            raise self.requests.refused("first list", Problem(None, "TimeoutError")) from None
+            raise self.requests.refused("first list", ApiError(None, "TimeoutError")) from None
 
     # ``replace`` is KubeSpawner's remedy for a watch that has stopped; ours does not, and others wait for it.
 
@@ -156,7 +156,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
         return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
 
     def _is_alive(self) -> bool:
-        return verdict.judge(self.pod()) == verdict.ALIVE
+        return verdict.evaluate(self.pod()) == verdict.ALIVE
 
     def _sees_pods(self) -> bool:
         """Whether the pods have been listed once."""
@@ -168,7 +168,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
         for delay in delays():
             try:
                 await self._start_watching_pods()
-            except Refused:
+            except StartRefused:
                 await asyncio.sleep(delay)
             else:
                 return

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import NamedTuple
 
-from dlspawner.spawner.packed import Object, Packed, key_of, number, pack
+from dlspawner.spawner.packed import CompactObject, Object, key_of, number, pack
 
 LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
 
@@ -26,7 +26,7 @@ class ListAgain(Exception):
     """Only a list can tell what there is now."""
 
 
-class Change(NamedTuple):
+class WatchLine(NamedTuple):
     """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK; a watch resumes after its version."""
 
     kind: str
@@ -49,7 +49,7 @@ async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             raise ListAgain("a line of the watch is too long")
 
 
-def read_change(line: bytes) -> Change:
+def read_change(line: bytes) -> WatchLine:
     try:
         event = json.loads(line)
         kind, found = event["type"], event["object"]
@@ -62,10 +62,10 @@ def read_change(line: bytes) -> Change:
         raise ListAgain("a line of the watch cannot be understood") from None
     if not isinstance(version, str) or not version:
         raise ListAgain("a line of the watch has no version")
-    return Change(kind, version, found)
+    return WatchLine(kind, version, found)
 
 
-class Page:
+class ListPage:
     """A page of a list, whose objects are parsed one after the other; then come the list's version and next token."""
 
     def __init__(self, body: bytes) -> None:
@@ -74,7 +74,7 @@ class Page:
         self._start = self._at = start.end() if start else 0
         self.version = self.following = ""
 
-    def read(self, objects: dict[str, Packed]) -> bool:
+    def read(self, objects: dict[str, CompactObject]) -> bool:
         """Add the next object; false, and the rest is known, when there is none."""
         try:
             with uncollected():
@@ -82,7 +82,7 @@ class Page:
         except _NOT_UNDERSTOOD:
             raise ListAgain("a list cannot be understood") from None
 
-    def _read(self, objects: dict[str, Packed]) -> bool:
+    def _read(self, objects: dict[str, CompactObject]) -> bool:
         self._skip(",")
         if self._start and self._text[self._at] != "]":
             found, self._at = _decoder.raw_decode(self._text, self._at)

@@ -18,7 +18,7 @@ import pytest
 
 from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.packed import pack
-from dlspawner.spawner.restart import Answered
+from dlspawner.spawner.restart import AlwaysUpServer
 from dlspawner.spawner.watch import PodWatch
 from tests.bench.figures import Figure, publish
 from tests.e2e.stack import ROOT
@@ -58,7 +58,7 @@ async def check(spawner: Any) -> bool:
     if await spawner.poll() is not None:
         return False
     await spawner.get_url()
-    return not isinstance(spawner._server, Answered)
+    return not isinstance(spawner._server, AlwaysUpServer)
 
 
 async def come_back(port: int, servers: int) -> tuple[float, float, int]:

@@ -12,7 +12,7 @@ from traitlets import TraitError
 from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.settings import Settings
-from dlspawner.spawner import Refused, account, children
+from dlspawner.spawner import StartRefused, account, children
 from tests.edges.spawner_builders import CLUSTER, SETTINGS, make_spawner
 from tests.edges.test_spawner_pod import launched
 
@@ -78,7 +78,7 @@ async def test_an_authenticator_that_is_named_as_the_source_is_the_only_one(
     """Also of somebody who has never logged in, whose server an administrator starts."""
     spawner = with_state(make_spawner(monkeypatch, config={**MANAGER, "account_keys": {"uid": "uid"}}), state)
     spawner.user.encrypted_auth_state = None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await launched(spawner, tmp_path, template="ipython")
 
     assert refused.value.sentences == (account.UNTOLD,)
@@ -122,7 +122,7 @@ async def test_a_bad_number_is_refused_and_never_another(
     state: dict[str, object] | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
 ) -> None:
     spawner = with_state(make_spawner(monkeypatch, config=MANAGER), state)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await launched(spawner, tmp_path, template="ipython")
 
     assert refused.value.sentences == (account.UNUSABLE,)

@@ -17,8 +17,8 @@ from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import children, exposure, pages
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.pods import PodRequests
+from dlspawner.spawner.refusal import StartRefused
 from tests.edges.spawner_builders import Answered, make_spawner
 
 JOB = PodIdentity(
@@ -37,7 +37,7 @@ KEY = children.make_host_key()
 
 
 def the_secret(key: children.HostKey = KEY, pod: Mapping[str, Any] = POD) -> dict[str, Any]:
-    return children.secret(pod, JOB, children.Files(key, "ssh-ed25519 CA", "<p>hello</p>"), 2299)
+    return children.secret(pod, JOB, children.SecretFiles(key, "ssh-ed25519 CA", "<p>hello</p>"), 2299)
 
 
 def text(manifest: Mapping[str, Any], key: str) -> str:
@@ -79,13 +79,13 @@ def test_private_keys_are_not_printed() -> None:
 def test_the_pod_owns_its_children() -> None:
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "jupyter-alice--train", "uid": "pod-1"}
 
-    for child in (the_secret(), children.service(POD, JOB, children.USUAL_SSH)):
+    for child in (the_secret(), children.ssh_service(POD, JOB, children.USUAL_SSH)):
         assert child["metadata"]["ownerReferences"] == [owner]
         assert child["metadata"]["labels"][naming.JOB_LABEL] == JOB.id
 
 
 def test_the_service_leads_to_this_job_only() -> None:
-    spec = children.service(POD, JOB, children.USUAL_SSH)["spec"]
+    spec = children.ssh_service(POD, JOB, children.USUAL_SSH)["spec"]
 
     assert spec["type"] == "NodePort"
     assert spec["selector"] == {naming.JOB_LABEL: JOB.id}
@@ -121,9 +121,9 @@ class Api:
         return Answered(self.objects.pop(name))
 
 
-def pods(api: Any) -> Pods:
+def pods(api: Any) -> PodRequests:
     watch: Any = None
-    return Pods(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
+    return PodRequests(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
 
 
 async def test_made_once() -> None:
@@ -212,7 +212,7 @@ async def make(spawner: Any, api: Api, pod: dict[str, Any], monkeypatch: pytest.
 
 async def test_after_a_restart_of_the_hub_a_running_pod_is_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Counting()
-    await children.ensure_service(pods(api), children.service(POD, JOB, children.USUAL_SSH))
+    await children.ensure_service(pods(api), children.ssh_service(POD, JOB, children.USUAL_SSH))
     api.asked.clear()
     await make(make_spawner(monkeypatch, server="train"), api, RUNNING, monkeypatch)
 
@@ -231,7 +231,7 @@ async def test_after_a_restart_of_the_hub_the_key_is_announced_before_the_pod_ca
 
 async def test_a_new_pod_is_asked_nothing() -> None:
     api = Counting()
-    await children.ensure(pods(api), POD, JOB, children.Files(KEY, "", ""), children.USUAL_SSH)
+    await children.ensure_owned_objects(pods(api), POD, JOB, children.SecretFiles(KEY, "", ""), children.USUAL_SSH)
 
     assert [one for one in api.asked if one.startswith("read")] == []
 
@@ -266,7 +266,7 @@ async def test_what_the_api_server_refuses_is_a_sentence() -> None:
             said = "exceeded quota: q, requested: secrets=1, used: secrets=5, limited: secrets=5"
             return Answered({"message": said}, 403)
 
-    with pytest.raises(Refused, match="quota has no room for Secrets"):
+    with pytest.raises(StartRefused, match="quota has no room for Secrets"):
         await children.ensure_secret(pods(Full()), the_secret())
 
 
@@ -291,12 +291,12 @@ class Theirs(Api):
 @pytest.mark.parametrize("what", ["secret", "service for http"])
 async def test_who_makes_it_again_all_the_time_is_not_raced(what: str) -> None:
     api = Theirs()
-    files = children.Files(KEY, "ssh-ed25519 CA", "<p>hello</p>")
+    files = children.SecretFiles(KEY, "ssh-ed25519 CA", "<p>hello</p>")
     making = {
-        "secret": lambda: children.ensure(pods(api), POD, JOB, files, children.USUAL_SSH),
-        "service for http": lambda: exposure.ensure(pods(api), POD, JOB, 8888),
+        "secret": lambda: children.ensure_owned_objects(pods(api), POD, JOB, files, children.USUAL_SSH),
+        "service for http": lambda: exposure.ensure_http_service(pods(api), POD, JOB, 8888),
     }
-    with pytest.raises(Refused, match="try again soon"):
+    with pytest.raises(StartRefused, match="try again soon"):
         await making[what]()
 
     assert api.asked == 5
@@ -315,8 +315,8 @@ async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> No
 
     services = Services()
 
-    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000
-    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000, "found again"
+    assert await exposure.ensure_http_service(pods(services), POD, JOB, 8888) == 31000
+    assert await exposure.ensure_http_service(pods(services), POD, JOB, 8888) == 31000, "found again"
     made = services.objects["jupyter-alice--train-http"]
     assert made["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
     assert made["spec"]["selector"] == {naming.JOB_LABEL: JOB.id}
@@ -327,4 +327,4 @@ async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> No
     ("host", "url"), [("192.0.2.7", "http://192.0.2.7:31000"), ("2001:db8::7", "http://[2001:db8::7]:31000")]
 )
 def test_where_a_web_server_is_reached_from_outside(host: str, url: str) -> None:
-    assert exposure.url({"status": {"hostIP": host}}, 31000) == url
+    assert exposure.http_url({"status": {"hostIP": host}}, 31000) == url

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.spawner import current
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from tests.edges.spawner_builders import make_spawner
 from tests.edges.test_manager import quota
 from tests.edges.test_spawner_asking import answering
@@ -93,7 +93,7 @@ async def test_what_people_may_choose_is_what_the_files_say_now(
     assert spawner.settings.template("other")
     assert len(caplog.records) == said, "a mistake is told once"
     other.unlink()
-    with pytest.raises(Refused, match="other"):
+    with pytest.raises(StartRefused, match="other"):
         spawner.check_options({**wish, "template": "other"})
 
 

@@ -12,7 +12,7 @@ import pytest
 from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.spawner import admission, requests, trouble, verdict
-from dlspawner.spawner.verdict import ALIVE, Ended
+from dlspawner.spawner.verdict import ALIVE, Terminated
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
 PAGE = Path(__file__).resolve().parents[2] / "hub_config" / "FAILURES.md"
@@ -45,7 +45,7 @@ REFUSED, STARTING, ENDED = map(
 )
 
 
-def found_trouble(found: dict[str, Any]) -> trouble.Trouble | None:
+def found_trouble(found: dict[str, Any]) -> trouble.StartProblem | None:
     """As `waiting` finds it: a closer look wins, because it knows more."""
     pod = trouble.of_pod(found["pod"], GPUS)
     if "claim" in found:
@@ -70,31 +70,31 @@ def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
     found = recorded(name)
     seen = found_trouble(found)
 
-    assert verdict.judge(found["pod"]) == ALIVE
+    assert verdict.evaluate(found["pod"]) == ALIVE
     assert seen is not None
     assert seen.sentence == sentence
-    assert seen.patience == PATIENCE[given_up]
+    assert seen.tolerance == PATIENCE[given_up]
 
 
 @pytest.mark.parametrize(("name", "sentence", "code"), ENDED, ids=[row[0] for row in ENDED])
 def test_has_ended(name: str, sentence: str, code: str) -> None:
-    assert verdict.judge(recorded(name)["pod"]) == Ended(int(code), sentence)
+    assert verdict.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
 
 
 @pytest.mark.parametrize("name", sorted(ALIVE_ONES))
 def test_goes_on(name: str) -> None:
-    assert verdict.judge(recorded(name)["pod"]) == ALIVE
+    assert verdict.evaluate(recorded(name)["pod"]) == ALIVE
 
 
 def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
     """Such a pod is Succeeded: the kubelet reports the end of its program before its own reason."""
     found = recorded("evicted-storage-container")
-    finished = Ended(0, "The job has finished.")
+    finished = Terminated(0, "The job has finished.")
 
     assert verdict.may_be_eviction(finished)
     assert "temporary disk" in (verdict.evicted(found["events"]) or "")
     assert verdict.evicted(recorded("crash-notebook")["events"]) is None
-    assert not verdict.may_be_eviction(Ended(3, "Its server failed."))
+    assert not verdict.may_be_eviction(Terminated(3, "Its server failed."))
 
 
 def test_every_recorded_object_is_on_the_page() -> None:
@@ -114,13 +114,13 @@ def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() 
     found = recorded("node-silent-deleted")["pod"]
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     found["spec"]["volumes"] = [home]
-    one_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
-    any_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
+    one_node = verdict.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = verdict.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
 
-    assert isinstance(one_node, Ended)
+    assert isinstance(one_node, Terminated)
     assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")
     assert "another name" not in one_node.reason
-    assert isinstance(any_node, Ended)
+    assert isinstance(any_node, Terminated)
     assert "start it under another name" in any_node.reason
 
 
@@ -155,7 +155,7 @@ def test_what_looks_like_a_token_is_not_repeated() -> None:
 )
 def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> None:
     manifest = f"that is not allowed: {'x ' * 100}password: correct-horse"
-    line = str(requests.Problem(403, says + manifest))
+    line = str(requests.ApiError(403, says + manifest))
 
     assert "w.example" in line or "'p'" in line
     assert "that is not allowed" in line
@@ -164,7 +164,7 @@ def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> 
 
 def test_the_log_has_what_kubernetes_itself_says() -> None:
     said = recorded("refused-pod-security")["message"]
-    assert str(requests.Problem(403, said)) == f"status=403 {' '.join(said.split())}"
+    assert str(requests.ApiError(403, said)) == f"status=403 {' '.join(said.split())}"
 
 
 def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
@@ -176,7 +176,7 @@ def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> N
 
     assert alone is not None
     assert alone.sentence.startswith("The job's container proxy ends again and again")
-    assert alone.patience is None
+    assert alone.tolerance is None
     assert beside is not None
     assert "not the name of an image" in beside.sentence
 

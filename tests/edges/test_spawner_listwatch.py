@@ -15,7 +15,7 @@ from kubernetes_asyncio import client
 
 from dlspawner.spawner import listwatch, wire
 from dlspawner.spawner.packed import pack
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.watch import PodDict, PodWatch
 from tests.edges.others import others
 from tests.edges.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
@@ -228,7 +228,7 @@ async def test_a_list_that_cannot_be_understood_is_asked_for_again(api: Scripted
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
-    page = wire.Page(json.dumps({**listed(9), "items": None}, indent=indent).encode())
+    page = wire.ListPage(json.dumps({**listed(9), "items": None}, indent=indent).encode())
 
     assert not page.read({})
     assert page.version == "9"
@@ -237,7 +237,7 @@ def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_page_is_read_object_by_object_however_it_is_written(indent: int | None) -> None:
     tricky = pod("a", 1, spec={"text": '"items":[ü],{}]'})
-    page = wire.Page(
+    page = wire.ListPage(
         json.dumps({"kind": "PodList", **listed(9, tricky, pod("b", 2), more="next")}, indent=indent).encode()
     )
     objects: dict[str, Any] = {}
@@ -380,7 +380,7 @@ async def test_who_may_not_list_is_told_at_once_and_only_at_first(
     api: ScriptedApi, watch: PodWatch, status: int
 ) -> None:
     api.lists = deque([status, listed(10, pod("a", 1))])
-    with pytest.raises(Refused, match="may not see its pods"):
+    with pytest.raises(StartRefused, match="may not see its pods"):
         await watch.start()
     await seen(watch, "a", 1)  # an administrator has mended it
 

@@ -16,7 +16,7 @@ from dlspawner.core import naming
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import DLSpawner, children, restart
 from dlspawner.spawner.listwatch import SLICE_SECONDS
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.watch import PodWatch
 from tests.edges.others import others
 from tests.edges.spawner_builders import Answered, Client, make_spawner
@@ -81,7 +81,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
-    await restart.mend_stock(spawner, POD)
+    await restart.repair_stock_objects(spawner, POD)
 
     owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
     assert owners == ["pod-1", "pod-1"]
@@ -90,10 +90,10 @@ async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_
 
 
 async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
-    await restart.mend_stock(spawner, POD)
+    await restart.repair_stock_objects(spawner, POD)
     before = json.dumps(spawner.api.kept)
     spawner.api.asked.clear()
-    await restart.mend_stock(spawner, POD)
+    await restart.repair_stock_objects(spawner, POD)
 
     assert spawner.made_certs == 1
     assert spawner.api.asked == ["read secret", "read service"]
@@ -167,7 +167,7 @@ class Resumed:
         async def ensure(_spawner: Any, found: Any) -> None:
             self.tries += 1
             if self.tries < self.waited:
-                raise Refused("not now", reason="cluster-error")
+                raise StartRefused("not now", reason="cluster-error")
             self.may.set()
 
         async def until_running(*_: Any) -> None:
@@ -237,7 +237,7 @@ async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
     saved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Resumed(monkeypatch, with_token("e" * 32))
-    with pytest.raises(Refused, match="found an earlier one"):
+    with pytest.raises(StartRefused, match="found an earlier one"):
         await asyncio.wait_for(saved.start_again(), 30)
 
 
@@ -246,7 +246,7 @@ async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(restart, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
-        with pytest.raises(Refused, match="no way to it"):
+        with pytest.raises(StartRefused, match="no way to it"):
             await made.start_again()
 
 

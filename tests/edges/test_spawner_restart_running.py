@@ -54,7 +54,7 @@ class Check:
         assert await self.spawner.poll() is None
         url: str = await self.spawner.get_url()
         if url != self.spawner.server.url:
-            self.spawner.server.ip, self.spawner.server.port = "127.0.0.1", reach.port(url)
+            self.spawner.server.ip, self.spawner.server.port = "127.0.0.1", reach.port_of(url)
         await self.spawner.user._wait_up(self.spawner)
         self.spawner._check_pending = False
         if self.spawner._spawn_future is not None:
@@ -98,7 +98,7 @@ async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     orm.Base.metadata.create_all(session.get_bind())
     async with client.ApiClient(client.Configuration(host=api.url)) as made:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
-        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        monkeypatch.setattr(base.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
         spawner.api = client.CoreV1Api(made)
         server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")

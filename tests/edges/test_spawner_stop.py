@@ -27,7 +27,7 @@ async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 @pytest.fixture
 async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """Its watch has listed the pods, of which there are none, and hears nothing since."""
-    monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+    monkeypatch.setattr(base.LifecycleSpawner, "reflectors", {})
     made = make_spawner(monkeypatch)
     made.api = core
     await made._start_watching_pods()

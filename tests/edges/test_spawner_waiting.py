@@ -14,10 +14,10 @@ import pytest
 from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.spawner import waiting
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.progress import Pull
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.waiting import Waiting
+from dlspawner.spawner.pods import PodRequests
+from dlspawner.spawner.progress import ImagePull
+from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.waiting import StartMonitor
 from dlspawner.spawner.watch import PodWatch
 from tests.edges.spawner_builders import Answered, make_spawner
 
@@ -60,9 +60,11 @@ class Start:
 
     def __init__(self, watch: PodWatch, seconds: float = 30, request_seconds: float = 1) -> None:
         self.api, self.watch, self.version = Api(), watch, 0
-        self.pods = Pods(self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5)
+        self.pods = PodRequests(
+            self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5
+        )
         now = asyncio.get_running_loop().time()
-        self.waiting = Waiting(self.pods, self.runs, now, seconds)
+        self.waiting = StartMonitor(self.pods, self.runs, now, seconds)
         self.created = {"metadata": {"name": "jupyter-alice", "uid": "1"}}
 
     @staticmethod
@@ -84,7 +86,7 @@ class Start:
         return self.api.pod
 
     async def ended(self) -> str:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StartRefused) as refused:
             async with asyncio.timeout(10):
                 await self.waiting.until_running(self.created)
         return str(refused.value.message)
@@ -105,7 +107,7 @@ class Start:
         await self.until(lambda: wanted(self.waiting.note or ""))
         return self.waiting.note or ""
 
-    async def pull(self) -> Pull:
+    async def pull(self) -> ImagePull:
         await self.until(lambda: self.waiting.pull is not None)
         assert self.waiting.pull is not None
         return self.waiting.pull

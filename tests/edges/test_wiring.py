@@ -96,7 +96,7 @@ def test_files_that_change_later_have_to_fit_the_hub_as_well(
     monkeypatch.setenv("DLSPAWNER_TEMPLATES", str(tmp_path / "templates"))
     (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
     c = load().DLSpawner
-    files = current.files(c.templates_dir, c.cluster_file, c.teams_file)
+    files = current.current_config(c.templates_dir, c.cluster_file, c.teams_file)
     cluster, template = config_dir / "cluster.yaml", tmp_path / "templates" / "jobs" / "ssh.yaml"
     (config_dir / "teams.yaml").write_text("teams: [")
     before = files.now()

@@ -166,7 +166,7 @@ class World:
         job = read_job(pod["metadata"])
         assert job is not None
         ca = (self.directory / "ca.pub").read_text()
-        secret = children.secret(pod, job, children.Files(host_key, ca, "<p>how to get in</p>"), 2222)
+        secret = children.secret(pod, job, children.SecretFiles(host_key, ca, "<p>how to get in</p>"), 2222)
         self.client.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
         return Running(self, image, name, job, "")
 

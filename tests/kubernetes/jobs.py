@@ -61,7 +61,9 @@ class Job:
         kube, namespace = self.world.kubernetes, self.world.namespace
         if self.job.ssh_host_key:
             template = self.world.template(self.job.template)
-            kube.create(f"/api/v1/namespaces/{namespace}/services", children.service(self.pod, self.job, template.ssh))
+            kube.create(
+                f"/api/v1/namespaces/{namespace}/services", children.ssh_service(self.pod, self.job, template.ssh)
+            )
         self.world.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=110s")
         if self.job.ssh_host_key:
             wait_for(self._ssh_answers, "the job's sshd", 60)
@@ -82,7 +84,9 @@ class Job:
     def create(self) -> Job:
         self.pod = self.world.kubernetes.create(self.path.rpartition("/")[0], self.pod)
         if children.wants_secret(self.pod):
-            files = children.Files(self.world.host_key, (self.world.folder / "user_ca.pub").read_text(), "<p>page</p>")
+            files = children.SecretFiles(
+                self.world.host_key, (self.world.folder / "user_ca.pub").read_text(), "<p>page</p>"
+            )
             secret = children.secret(self.pod, self.job, files, 2222)
             self.world.kubernetes.create(f"/api/v1/namespaces/{self.world.namespace}/secrets", secret)
         return self

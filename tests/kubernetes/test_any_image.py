@@ -141,9 +141,9 @@ def test_the_login_proxy_ends_when_mains_first_process_is_killed(own_job: Runnin
 
 def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: World) -> None:
     job = world.create("test-debian", template="ipython", gpus=0)
-    wait_for(lambda: isinstance(verdict.judge(job.pod()), verdict.Ended), "the job has ended", 120)
-    judged = verdict.judge(job.pod())
-    assert isinstance(judged, verdict.Ended)
+    wait_for(lambda: isinstance(verdict.evaluate(job.pod()), verdict.Terminated), "the job has ended", 120)
+    judged = verdict.evaluate(job.pod())
+    assert isinstance(judged, verdict.Terminated)
     assert "this image has no jupyterhub-singleuser" in judged.reason
     assert "pip install jupyterlab jupyterhub" in judged.reason
 

@@ -15,8 +15,8 @@ from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
 from dlspawner.core.launch.pod import merge_pod
-from dlspawner.spawner import Refused, trouble, verdict
-from dlspawner.spawner.verdict import Ended
+from dlspawner.spawner import StartRefused, trouble, verdict
+from dlspawner.spawner.verdict import Terminated
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl
 from tests.kubernetes.jobs import SHARED, World, shipped
@@ -109,7 +109,7 @@ async def test_what_a_hook_breaks_is_refused_and_the_operator_reads_the_field(
     await config.load_kube_config(os.environ["KUBECONFIG"])
     async with client.ApiClient() as api:
         pods = replace(spawner.pods, api=client.CoreV1Api(api), name=job.name)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StartRefused) as refused:
             await pods.create(merge_pod(job.pod, {"spec": spec}), job.job)
 
     assert rule in refused.value.message
@@ -185,7 +185,7 @@ async def test_groups_that_only_an_image_knows(
     if strict and not nodes_know_strict_groups:
         job.create()
         failed = world.kubernetes.until(job.path, lambda pod: pod["status"].get("phase") == "Failed", "a refusal")
-        assert verdict.judge(failed) == Ended(
+        assert verdict.evaluate(failed) == Terminated(
             1, "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
         )
         return

@@ -11,7 +11,7 @@ import pytest
 from kubernetes_asyncio import client, config
 
 from dlspawner.spawner import listwatch
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.watch import EventWatch, PodDict, PodWatch
 
 pytestmark = pytest.mark.kubernetes
@@ -137,6 +137,6 @@ async def test_who_may_not_see_pods_is_refused(core: client.CoreV1Api, jobs_name
     core.api_client.configuration.api_key.clear()
     core.api_client.default_headers["Impersonate-User"] = "nobody"
     watch = PodWatch(namespace=jobs_namespace)
-    with pytest.raises(Refused, match="may not see its pods"):
+    with pytest.raises(StartRefused, match="may not see its pods"):
         await watch.start()
     await watch.stop()

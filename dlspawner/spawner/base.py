@@ -12,7 +12,6 @@ pod as the watch shows it), ``starting``, ``restart`` (of the Hub), and here whe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -22,8 +21,7 @@ from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.requests import NO_END
 from dlspawner.spawner.restart import RecoveringSpawner
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -34,8 +34,7 @@ from dlspawner.core.launch import security
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
 from dlspawner.spawner.pods import PodRequests
 from dlspawner.spawner.requests import ApiError
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 HOST_KEY = "ssh_host_ed25519_key"
 PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
@@ -113,7 +112,7 @@ def owner_reference(pod: PodDict) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
 
 
-def metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
+def owned_metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
     """Of an object that the pod owns; the Secret's and Service's for SSH unless another name is given."""
     found = pod["metadata"]
     keep = (naming.JOB_LABEL, naming.USER_LABEL, naming.SERVER_LABEL, naming.TEAM_LABEL, naming.TEMPLATE_LABEL)
@@ -140,7 +139,7 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
     }
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata(pod), "data": data}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": owned_metadata(pod), "data": data}
 
 
 def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> di
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
     spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(pod), "spec": spec}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": owned_metadata(pod), "spec": spec}
 
 
 def packaged(name: str) -> str:

@@ -24,7 +24,7 @@ _CLOSING: set[asyncio.Task[None]] = set()
 
 
 @contextlib.asynccontextmanager
-async def session(*, kept: bool) -> AsyncIterator[aiohttp.ClientSession]:
+async def manager_session(*, kept: bool) -> AsyncIterator[aiohttp.ClientSession]:
     """To ask with, once: by a connection that is ``kept``, or by a new one that is closed afterwards."""
     if kept:
         yield _pool()

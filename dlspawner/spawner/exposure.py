@@ -12,7 +12,6 @@ proxy would be asked to trust another hop.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from typing import Any
 
 from traitlets import Enum
@@ -21,8 +20,7 @@ from traitlets.config import Configurable
 from dlspawner.core import naming
 from dlspawner.spawner import children
 from dlspawner.spawner.pods import PodRequests
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 
 class ExposureTraits(Configurable):
@@ -46,7 +44,7 @@ def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, 
     """The Service that leads to the job's web server."""
     ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
     spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
-    metadata = children.metadata(pod, naming.http_object(pod["metadata"]["name"]))
+    metadata = children.owned_metadata(pod, naming.http_object(pod["metadata"]["name"]))
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dlspawner import settings
     from dlspawner.spawner.launch import LaunchPlan
 
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 

@@ -264,7 +264,7 @@ class ManagerClient:
             sent, trouble = clock(), ""
             try:
                 async with (
-                    connections.session(kept=kept) as session,
+                    connections.manager_session(kept=kept) as session,
                     session.request(method, url, json=body, headers=headers, allow_redirects=False) as answer,
                 ):
                     if answer.status not in RETRIED:

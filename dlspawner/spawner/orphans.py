@@ -41,8 +41,8 @@ from dlspawner.spawner import verdict
 from dlspawner.spawner.listwatch import SLICE_SECONDS
 from dlspawner.spawner.pods import PodRequests, variable
 from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.verdict import PodDict
 
-PodDict = Mapping[str, Any]
 Thing = TypeVar("Thing")
 
 PERSON = "hub.jupyter.org/username"

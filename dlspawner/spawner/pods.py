@@ -29,9 +29,8 @@ from dlspawner.core.launch import pod as launch_pod
 from dlspawner.spawner import verdict
 from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.requests import ApiError, GaveUp, Requests
+from dlspawner.spawner.verdict import PodDict
 from dlspawner.spawner.watch import PodWatch
-
-PodDict = Mapping[str, Any]
 
 STILL_THERE = (
     "An earlier job of this server is on a node that does not answer: start the job under another name, or ask an "

@@ -7,15 +7,14 @@ answers. Whoever shows steps lets the percentage never fall: a container that st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from dlspawner.core import text
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 _WORTH_SAYING = 5.0  # what takes less needs no number
 _MINUTES_ALONE = 10  # from so many on, nobody counts the seconds

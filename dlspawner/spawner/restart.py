@@ -42,8 +42,7 @@ from dlspawner.spawner import children, reach, verdict
 from dlspawner.spawner.pods import token, uid
 from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.starting import StartingSpawner
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 
 class RecoveringSpawner(StartingSpawner):

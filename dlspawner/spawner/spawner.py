@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,8 +39,7 @@ from dlspawner.spawner.refusal import StartQueued, StartRefused
 from dlspawner.spawner.requests import GaveUp
 from dlspawner.spawner.special import SpecialSpawner
 from dlspawner.spawner.traits import JobTraits
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -26,9 +26,8 @@ from dlspawner.spawner import reach, trouble, verdict, waiting
 from dlspawner.spawner.pods import uid
 from dlspawner.spawner.refusal import QuietRefusals, StartRefused, limit_problem
 from dlspawner.spawner.requests import without_secrets
+from dlspawner.spawner.verdict import PodDict
 from dlspawner.spawner.watched import STARTING, WatchedSpawner
-
-PodDict = Mapping[str, Any]
 
 STATE_ENDED = "dlspawner_ended"
 STATE_BEGUN = "dlspawner_begun"

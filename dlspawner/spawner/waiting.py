@@ -21,11 +21,12 @@ from typing import Any
 from dlspawner.core import naming, text
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.spawner import trouble, verdict
-from dlspawner.spawner.pods import PodDict, PodRequests, uid
+from dlspawner.spawner.pods import PodRequests, uid
 from dlspawner.spawner.progress import ImagePull
 from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.requests import ApiError
 from dlspawner.spawner.trouble import StartProblem
+from dlspawner.spawner.verdict import PodDict
 
 # JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
 _EARLIER_SECONDS = 5.0

@@ -19,8 +19,7 @@ from kubespawner.spawner import EventReflector, PodReflector
 
 from dlspawner.spawner.listwatch import SLICE_SECONDS, ObjectReflector
 from dlspawner.spawner.packed import CompactObject, CompactTable, LatestObjects, Object, key_of, pack
-
-PodDict = Mapping[str, Any]
+from dlspawner.spawner.verdict import PodDict
 
 REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
 EVENTS_OF_A_POD = 20

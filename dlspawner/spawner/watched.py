@@ -6,7 +6,6 @@ Who asks sees what the watch saw last, and is woken when that changes; a request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -16,9 +15,8 @@ from dlspawner.spawner.pods import PodRequests, token
 from dlspawner.spawner.refusal import StartRefused
 from dlspawner.spawner.requests import ApiError, Requests
 from dlspawner.spawner.stock import StockRequests
+from dlspawner.spawner.verdict import PodDict
 from dlspawner.spawner.watch import EventWatch, PodWatch
-
-PodDict = Mapping[str, Any]
 
 STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
 

@@ -37,11 +37,11 @@ from traitlets.config import Configurable
 from traitlets.config.loader import DeferredConfig
 
 from dlspawner.core import text
-from dlspawner.spawner import verdict
-from dlspawner.spawner.listwatch import SLICE_SECONDS
-from dlspawner.spawner.pods import PodRequests, variable
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.verdict import PodDict
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pods import PodRequests, variable
+from dlspawner.spawner.kube.reflector import SLICE_SECONDS
 
 Thing = TypeVar("Thing")
 
@@ -123,7 +123,7 @@ def without_server(
     for key in pods:
         if key not in known:
             pod = pods[key]
-            ended = isinstance(verdict.evaluate(pod), verdict.Terminated)
+            ended = isinstance(pod_status.evaluate(pod), pod_status.Terminated)
             if (
                 PERSON in (pod["metadata"].get("annotations") or {})
                 and variable(pod, ADDRESS) == address

@@ -20,7 +20,7 @@ from kubespawner import KubeSpawner
 from kubespawner.utils import recursive_format
 from traitlets import default
 
-from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.kube.errors import StartRefused
 
 Profile = Mapping[str, Any]
 

@@ -8,6 +8,8 @@ Rules:
 
 * Without ``templates_dir`` every override leaves the work to its parent.
 * A refusal creates nothing; it is decided before the namespace, the claim or the pod are touched.
+
+Where DLSpawner finds its files, the gateway and the Manager: its configuration that belongs to no single module.
 """
 
 from __future__ import annotations
@@ -22,24 +24,94 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from traitlets import default
+from traitlets import Unicode, default
+from traitlets.config import Configurable
 
-from dlspawner.core import naming
+from dlspawner.core import endpoints, naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
-from dlspawner.spawner.interrupted import STOPPED
-from dlspawner.spawner.launch import LaunchRequest, Owner
-from dlspawner.spawner.managed import ManagedSpawner
-from dlspawner.spawner.manager import AWAY
-from dlspawner.spawner.pods import uid
-from dlspawner.spawner.progress import StartStep
-from dlspawner.spawner.refusal import StartQueued, StartRefused
-from dlspawner.spawner.requests import GaveUp
-from dlspawner.spawner.special import SpecialSpawner
-from dlspawner.spawner.traits import JobTraits
-from dlspawner.spawner.verdict import PodDict
+from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartQueued, StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict, StartStep
+from dlspawner.spawner.kube.pods import uid
+from dlspawner.spawner.kube.requests import GaveUp
+from dlspawner.spawner.lifecycle import STOPPED
+from dlspawner.spawner.manager_client import AWAY
+from dlspawner.spawner.manager_link import ManagedSpawner
+from dlspawner.spawner.pod_builder import LaunchRequest, Owner, SpecialSpawner
+
+
+class JobTraits(Configurable):
+    """The part of DLSpawner's configuration that says what there is."""
+
+    templates_dir = Unicode(
+        "",
+        config=True,
+        help="""
+        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
+
+        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
+        """,
+    )
+    cluster_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
+        is no default because no cluster is like another. It is read again whenever it changes, all
+        but storage; with mistakes in it the last good version of all these files stays, and the log says what is wrong.
+        """,
+    )
+    teams_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
+        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
+        """,
+    )
+    ssh_ca_public_key_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
+        are launched without SSH, because nobody could log in.
+        """,
+    )
+    ssh_address = Unicode(
+        "",
+        config=True,
+        help="""
+        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
+        is 22. Empty, the default: the pages show no SSH commands.
+        """,
+    )
+    ssh_image = Unicode(
+        "",
+        config=True,
+        help="""
+        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
+        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
+        """,
+    )
+    manager_url = Unicode(
+        "",
+        config=True,
+        help="""
+        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
+        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
+        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
+        nothing is told or asked, and the pages have no link to it.
+        """,
+    )
+
+    @property
+    def ssh_target(self) -> tuple[str, int] | None:
+        """The gateway's host and port as people type them."""
+        return endpoints.read_target(self.ssh_address)
+
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 
@@ -58,7 +130,7 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, ManagedSpawner, SpecialSpawner):
+class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTraits, ManagedSpawner, SpecialSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _drawn_id: str | None = None  # for the next one
@@ -175,7 +247,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     def check_options(self, given: object) -> LaunchRequest:
         """The user options, checked; Refused says what is wrong with them."""
         now = self.settings
-        return launch.check_options(now, self._person(now), given, self.port)
+        return pod_builder.check_options(now, self._person(now), given, self.port)
 
     @contextmanager
     def taking_options(self) -> Iterator[None]:
@@ -204,11 +276,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return
         now = self.settings  # the files may change while it starts
         person = self._person(now)
-        wish = launch.check_options(now, person, self.user_options, self.port)
+        wish = pod_builder.check_options(now, person, self.user_options, self.port)
         self._check_place(wish.template, has_manager=self._has_manager)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
-        self._launch = launch.make_plan(
+        self._launch = pod_builder.make_plan(
             wish,
             person,
             self.name or "",
@@ -226,7 +298,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
-        launch.pod_fragment(self._launch)
+        pod_builder.pod_fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner starts to watch it before anybody asks for what is there.
@@ -239,7 +311,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(launch.build_pod(plain, self._launch))
+        return self.pods.model(pod_builder.build_pod(plain, self._launch))
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()
@@ -266,12 +338,12 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None or not (self._has_quota or self._special):
             return await super()._create(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
-        question = quota.admission_request(manifest, job, self.namespace, seconds, template)
+        question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
-                manifest = quota.with_preferred_node(manifest, admitted.node)
+                manifest = manager_link.with_preferred_node(manifest, admitted.node)
                 return await super()._create(manifest, min(until, admitted.until - _TO_SAY_WHY))
         except StartRefused as refused:
             if not refused.unsure:
@@ -287,11 +359,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
-            return None, await account.unix_ids(self, uids)
+            return None, await pod_builder.unix_ids(self, uids)
         stopped = self._unreported_stop is not None
         if stopped:
             await self._report_stop()
-        numbers = await account.from_authenticator(self, uids)
+        numbers = await pod_builder.from_authenticator(self, uids)
         if numbers is not None:
             known: tuple[str | None, UnixIds | None] = await self._manager.pending_job(*where), numbers
         else:
@@ -309,18 +381,20 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
         template = mine.wish.template if mine else self.settings.template(job.template)
         new, files = mine is not None, None
-        if children.needs_secret(pod, new=new):
-            files = children.SecretFiles(
+        if owned_objects.needs_secret(pod, new=new):
+            files = owned_objects.SecretFiles(
                 # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
-                host_key=(mine.host_key if mine else None) or children.make_host_key(),
+                host_key=(mine.host_key if mine else None) or owned_objects.make_host_key(),
                 user_ca=self._user_ca(),
                 page=pages.job_page(self, job),
             )
         # A template that is gone since the job's start leaves the usual endpoint.
-        endpoint = (template.ssh if template else None) or children.USUAL_SSH
-        await children.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
+        endpoint = (template.ssh if template else None) or owned_objects.USUAL_SSH
+        await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
         if self._by_node_port:
-            self._node_port = await exposure.ensure_http_service(self.pods, pod, job, self._get_pod_port(pod), new=new)
+            self._node_port = await owned_objects.ensure_http_service(
+                self.pods, pod, job, self._get_pod_port(pod), new=new
+            )
 
     @property
     def _by_node_port(self) -> bool:
@@ -333,7 +407,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     def _get_pod_url(self, pod: PodDict) -> str:
         if self._by_node_port and self._node_port and uid(pod) == self._complete_pod:
-            return exposure.http_url(pod, self._node_port)
+            return owned_objects.http_url(pod, self._node_port)
         return str(super()._get_pod_url(pod))
 
     def _user_ca(self) -> str:
@@ -351,8 +425,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """The Hub would wait as long again, and tell the person an address."""
         if self.offers_jobs:
             sentence = (
-                f"The job runs, but nothing answers on its port {reach.port_of(url)}: start it again with a program that "
-                "listens there, or ask an administrator."
+                f"The job runs, but nothing answers on its port {reach.port_of(url)}: "
+                "start it again with a program that listens there, or ask an administrator."
             )
             self._fails(sentence, "no-answer")
             raise StartRefused(sentence, reason="no-answer")
@@ -378,7 +452,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     def step(self) -> StartStep:
         """What the start is doing, for whoever asks and whenever; the percentage never falls."""
         pull = self._waiting.pull if self._waiting is not None else None
-        found = progress.start_step(self.pod(), datetime.now(UTC), self._note(), pull)
+        found = pod_status.start_step(self.pod(), datetime.now(UTC), self._note(), pull)
         self._percent = max(self._percent, found.percent)
         return replace(found, percent=self._percent)
 
@@ -386,7 +460,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """What holds the start up; after a restart of the Hub only what the pod itself says."""
         if self._waiting is not None and self._waiting.note:
             return self._waiting.note
-        found = trouble.of_pod(self.pod(), self.pods.gpus)
+        found = start_problems.of_pod(self.pod(), self.pods.gpus)
         return found.sentence if found else None
 
     async def _changed_or_started(self) -> None:

@@ -29,8 +29,8 @@ import sqlalchemy
 from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core import naming
 from dlspawner.manager.db.engine import open_engine
-from dlspawner.spawner.manager import ManagerClient
-from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import ManagerClient
 from tests.bench import added
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server

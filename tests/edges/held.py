@@ -17,9 +17,9 @@ from typing import Any
 
 from jupyterhub.proxy import Proxy
 
-from dlspawner.spawner import DLSpawner, children
-from dlspawner.spawner.base import LifecycleSpawner
-from dlspawner.spawner.pods import PodRequests
+from dlspawner.spawner import DLSpawner, owned_objects
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.lifecycle import LifecycleSpawner
 
 FREE = "free"
 # Points at which a start, or a stop, is held; in their order.
@@ -86,7 +86,7 @@ def install(folder: Path) -> None:
         holder.around(PodRequests, "create", _of_pods, before=point, note=lambda _, manifest, __: json.dumps(manifest))
     holder.around(PodRequests, "create", _of_pods, after=ANSWERED)
     holder.around(DLSpawner, "_ensure_children", _of, before=BEFORE_SECRET)
-    holder.around(children, "ensure_service", _of_service, before=BEFORE_SERVICE)
+    holder.around(owned_objects, "ensure_service", _of_service, before=BEFORE_SERVICE)
     holder.around(LifecycleSpawner, "_make_create_resource_request", _of, before=BEFORE_SERVICE)
     holder.around(LifecycleSpawner, "_until_running", _of, after=RUNNING)
     holder.around(LifecycleSpawner, "_start", _of, after=STARTED)

@@ -14,8 +14,9 @@ import pytest
 from aiohttp import web
 
 from dlspawner.core.unix_account import UidRange, UnixIds
-from dlspawner.spawner import connections, manager
-from dlspawner.spawner.manager import ManagerClient
+from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner.kube import errors
+from dlspawner.spawner.manager_client import ManagerClient
 
 UIDS = UidRange(20_000, 29_999)
 log = logging.getLogger("test")
@@ -106,7 +107,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
 
 async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one to a machine that was switched off since; POST too, which HTTP clients do not send twice."""
-    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("dlspawner.spawner.manager_client.SILENT_SECONDS", 0.2)
     used: list[asyncio.Transport] = []
     over = asyncio.Event()
 
@@ -161,14 +162,14 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as one to a machine that is off."""
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(manager, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
         address = deaf.getsockname()
         with contextlib.suppress(TimeoutError):
             while True:  # until the system takes no more
                 stack.enter_context(socket.create_connection(address, timeout=0.2))
         found = ManagerClient(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
-        with pytest.raises(manager.StartRefused):
+        with pytest.raises(errors.StartRefused):
             await found.account("alice", UIDS)
     assert "asking again" in caplog.text
 
@@ -233,7 +234,7 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
         found = ManagerClient(url, "token", log)
         await found.start_interrupted("alice", "one", None)
         assert await found.prepare_start("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
-        with pytest.raises(manager.StartRefused):
+        with pytest.raises(errors.StartRefused):
             await replace(found, until=asyncio.get_running_loop().time() + 0.1).prepare_start("alice", "one", UIDS)
 
 
@@ -256,7 +257,7 @@ async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | 
     now = asyncio.get_running_loop().time()
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         found = await ManagerClient(url, "token", log).admission(
-            "j-1", {}, lambda said, reason: manager.StartRefused(*said, reason=reason)
+            "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
         )
     assert found.node == node
     assert now + 60 <= found.until <= now + 90
@@ -272,11 +273,11 @@ async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_s
         return web.json_response({}, status=501)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        with pytest.raises(manager.StartRefused, match="was not told how"):
+        with pytest.raises(errors.StartRefused, match="was not told how"):
             await ManagerClient(url, "token", log).pending_job("alice", "")
-        with pytest.raises(manager.StartRefused, match="was not told how"):
+        with pytest.raises(errors.StartRefused, match="was not told how"):
             await ManagerClient(url, "token", log).admission(
-                "j-1", {}, lambda said, reason: manager.StartRefused(*said, reason=reason)
+                "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
             )
     assert asked == ["GET", "PUT"]
     assert "it has no cluster_file, teams_file and templates_dir" in caplog.text

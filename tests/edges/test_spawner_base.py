@@ -42,7 +42,7 @@ c.KubeSpawner.profile_list = [
 ]
 
 import asyncio
-from dlspawner.spawner.waiting import Waiting
+from dlspawner.spawner.start_problems import Waiting
 until_running = Waiting.until_running
 async def until_ended(waiting, created):
     # Between our wait for a pod that runs and KubeSpawner's, the one of this profile ends.

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
-from dlspawner.spawner import listwatch
-from dlspawner.spawner import watch as module
-from dlspawner.spawner.watch import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
+from dlspawner.spawner.kube import pod_store, reflector
+from dlspawner.spawner.kube.pod_store import EVENTS_OF_A_POD, PODS_WITH_EVENTS, EventWatch
 from tests.edges.others import others
 from tests.edges.scripted_api import pod
 from tests.edges.spawner_builders import make_spawner
@@ -76,7 +75,9 @@ async def test_an_event_that_kubernetes_forgets_is_forgotten(watch: EventWatch) 
 async def test_a_list_replaces_what_was_known(watch: EventWatch) -> None:
     watch.seen("ADDED", told("old", 3))
     await watch.listed(
-        {f"jobs/{name}": module.pack(told(name, version)) for name, version in (("b", 9), ("a", 8))}, 9, restored=False
+        {f"jobs/{name}": reflector.pack(told(name, version)) for name, version in (("b", 9), ("a", 8))},
+        9,
+        restored=False,
     )
 
     assert names(watch.events) == ["a", "b"]
@@ -101,8 +102,8 @@ async def test_of_many_pods_those_told_of_last_keep_theirs(watch: EventWatch) ->
 
 async def test_events_of_long_ago_are_forgotten(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     watch.seen("ADDED", told("old", 1, of="old"))
-    later = time.monotonic() + module.EVENTS_SECONDS + 1
-    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    later = time.monotonic() + pod_store.EVENTS_SECONDS + 1
+    monkeypatch.setattr(pod_store.time, "monotonic", lambda: later)
     watch.seen("ADDED", told("new", 2))
 
     assert names(watch.events) == ["new"]
@@ -110,19 +111,21 @@ async def test_events_of_long_ago_are_forgotten(watch: EventWatch, monkeypatch: 
 
 async def test_a_list_makes_nothing_younger(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     watch.seen("ADDED", told("old", 1, of="old"))
-    later = time.monotonic() + module.EVENTS_SECONDS - 60
-    monkeypatch.setattr(module.time, "monotonic", lambda: later)
-    await watch.listed({"jobs/old": module.pack(told("old", 1, of="old"))}, 5, restored=False)
+    later = time.monotonic() + pod_store.EVENTS_SECONDS - 60
+    monkeypatch.setattr(pod_store.time, "monotonic", lambda: later)
+    await watch.listed({"jobs/old": reflector.pack(told("old", 1, of="old"))}, 5, restored=False)
     assert names(watch.events) == ["old"]
-    monkeypatch.setattr(module.time, "monotonic", lambda: later + 120)
+    monkeypatch.setattr(pod_store.time, "monotonic", lambda: later + 120)
     watch.seen("ADDED", told("new", 6))
 
     assert names(watch.events) == ["new"]
 
 
 async def test_a_long_list_holds_nobody_up(watch: EventWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
-    events = {f"jobs/e{number}": module.pack(told(f"e{number}", number + 1, of=f"p{number}")) for number in range(100)}
+    monkeypatch.setattr(reflector, "SLICE_SECONDS", 0.0)
+    events = {
+        f"jobs/e{number}": reflector.pack(told(f"e{number}", number + 1, of=f"p{number}")) for number in range(100)
+    }
     async with others() as turns:
         await watch.listed(events, 100, restored=False)
 
@@ -132,7 +135,7 @@ async def test_a_long_list_holds_nobody_up(watch: EventWatch, monkeypatch: pytes
 async def test_a_list_wakes_who_waits_for_a_pods_events(watch: EventWatch) -> None:
     waiting = asyncio.ensure_future(watch.changed("jobs/a"))
     await asyncio.sleep(0)
-    await watch.listed({"jobs/new": module.pack(told("new", 3))}, 5, restored=False)
+    await watch.listed({"jobs/new": reflector.pack(told("new", 3))}, 5, restored=False)
 
     await asyncio.wait_for(waiting, 60)
 

@@ -16,9 +16,9 @@ from traitlets.config import Config
 from traitlets.config.loader import DeferredConfigString
 
 from dlspawner.spawner import orphans as module
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.orphans import Orphans, owned_pods, without_server
-from dlspawner.spawner.pods import PodRequests
-from dlspawner.spawner.refusal import StartRefused
 from tests.edges.others import others
 from tests.edges.spawner_builders import make_spawner
 

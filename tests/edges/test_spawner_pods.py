@@ -16,10 +16,11 @@ from kubernetes_asyncio.client import ApiClient
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
-from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, PodRequests
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.requests import ApiError, GaveUp
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodRequests
+from dlspawner.spawner.kube.requests import ApiError, GaveUp
 from tests.edges.spawner_builders import Answered
 
 KEY = "jobs/jupyter-alice"
@@ -211,7 +212,7 @@ async def test_every_request_of_a_start_has_what_is_left_of_it(
     watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter((85.0, 97.0, 101.0))
-    monkeypatch.setattr("dlspawner.spawner.pods._now", lambda: next(moments))
+    monkeypatch.setattr("dlspawner.spawner.kube.pods._now", lambda: next(moments))
     asked = replace(pods(Api(watch), 10), until=100.0)
     left = [asked.requests.all_seconds for _ in range(3)]
 

@@ -14,10 +14,10 @@ import pytest
 from dlspawner.core import naming
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
-from dlspawner.spawner.manager import ManagerClient
-from dlspawner.spawner.pods import PodRequests
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.manager_client import ManagerClient
 from tests.edges.spawner_builders import SETTINGS, make_spawner
 
 GOING: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.spawner import trouble
-from dlspawner.spawner.progress import ImagePull, StartStage, start_step
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.pod_status import ImagePull, StartStage, start_step
 from tests.edges.spawner_builders import make_spawner
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -125,8 +125,8 @@ def test_an_image_that_has_been_pulled_is_not_being_pulled() -> None:
         {"message": 'Successfully pulled image "i:1" in 3s', "lastTimestamp": "2026-01-01T00:00:04Z"},
     ]
 
-    assert trouble.pulled_image(events) is None
-    assert trouble.pulled_image(events[:1]) == ImagePull("i:1", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+    assert start_problems.pulled_image(events) is None
+    assert start_problems.pulled_image(events[:1]) == ImagePull("i:1", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("last", [-1, 0], ids=["listed in order", "listed by name"])
@@ -135,9 +135,9 @@ def test_of_two_events_of_one_second_the_later_step_counts(last: int) -> None:
     said = {"reason": "Pulling", "message": 'Pulling image "i:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}
     events.insert(len(events) if last else 0, said)
 
-    assert trouble.pulled_image(events) is not None
+    assert start_problems.pulled_image(events) is not None
     pulled = {"reason": "Pulled", "message": "Successfully pulled", "lastTimestamp": "2026-01-01T00:00:01Z"}
-    assert trouble.pulled_image([pulled, *events]) is None
+    assert start_problems.pulled_image([pulled, *events]) is None
 
 
 def test_whoever_opens_the_page_late_finds_the_percentage_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from certipy import Certipy
 from jupyterhub.utils import make_ssl_context
 
 from dlspawner.spawner import reach
-from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.edges.spawner_builders import make_spawner
 from tests.ports import free_port
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 from tornado import web
 
-from dlspawner.spawner import refusal
-from dlspawner.spawner.refusal import QuietRefusals, StartRefused
+from dlspawner.spawner.kube import errors
+from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused
 from tests.edges.spawner_builders import make_spawner
 
 
@@ -97,7 +97,7 @@ def test_real_faults_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", True)
+    monkeypatch.setattr(errors, "COUNTS_REFUSALS", True)
     spawner = make_spawner(monkeypatch, config={"consecutive_failure_limit": 5})
     with pytest.raises(StartRefused, match="consecutive_failure_limit is 5 and must be 0 with JupyterHub 5") as refused:
         await spawner.start()
@@ -107,5 +107,5 @@ async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that
 
 
 def test_a_hub_that_does_not_count_them_keeps_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", False)
+    monkeypatch.setattr(errors, "COUNTS_REFUSALS", False)
     assert make_spawner(monkeypatch, config={"consecutive_failure_limit": 5}).consecutive_failure_limit == 5

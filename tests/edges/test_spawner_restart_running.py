@@ -12,7 +12,7 @@ from jupyterhub import orm
 from jupyterhub.user import User
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import base, reach
+from dlspawner.spawner import lifecycle, reach
 from tests.edges.scripted_api import ScriptedApi, listed, pod
 from tests.edges.spawner_builders import make_spawner
 from tests.ports import free_port
@@ -98,7 +98,7 @@ async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     orm.Base.metadata.create_all(session.get_bind())
     async with client.ApiClient(client.Configuration(host=api.url)) as made:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
-        monkeypatch.setattr(base.LifecycleSpawner, "reflectors", {})
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
         spawner.api = client.CoreV1Api(made)
         server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")

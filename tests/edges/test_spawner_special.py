@@ -17,7 +17,7 @@ from dlspawner import settings
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.template import Mounts, TeamDataAccess
 from dlspawner.settings import Settings
-from dlspawner.spawner import StartRefused, forms, quota
+from dlspawner.spawner import StartRefused, forms, manager_link
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
 from tests.edges.test_spawner_asking import answering
 
@@ -117,10 +117,12 @@ async def test_what_the_template_asks_for_is_in_the_manifest(make: Make) -> None
 async def test_the_manager_is_told_what_is_to_be_approved(make: Make) -> None:
     spawner = make()
     pod = await final(spawner, "admin")
-    asked = quota.admission_request(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
+    asked = manager_link.admission_request(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
     assert (asked["special"], asked["image"]) == (["host_paths", "root"], "example.org/jobs:1")
     ordinary = await final(spawner, "ipython")
-    assert "special" not in quota.admission_request(ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK)
+    assert "special" not in manager_link.admission_request(
+        ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK
+    )
 
 
 def _privileged(pod: dict[str, Any]) -> None:

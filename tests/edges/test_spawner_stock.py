@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.starting import STATE_ENDED
-from dlspawner.spawner.watched import STARTING
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.start import STARTING, STATE_ENDED
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 CLAIM = SimpleNamespace(metadata=SimpleNamespace(name="claim-alice"))

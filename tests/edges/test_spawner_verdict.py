@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.spawner import trouble
-from dlspawner.spawner.verdict import ALIVE, Terminated, evaluate, evaluate_gone, is_over, stays_ended
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.pod_status import ALIVE, Terminated, evaluate, evaluate_gone, is_over, stays_ended
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def test_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:
     ],
 )
 def test_what_will_not_start_by_itself_says_so(container: dict[str, Any], words: str | None) -> None:
-    found = trouble.of_pod(pod("Pending", container))
+    found = start_problems.of_pod(pod("Pending", container))
 
     assert found is None if words is None else words in (found.sentence if found else "")
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.spawner import waiting
-from dlspawner.spawner.pods import PodRequests
-from dlspawner.spawner.progress import ImagePull
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.waiting import StartMonitor
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import ImagePull
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.start_problems import StartMonitor
 from tests.edges.spawner_builders import Answered, make_spawner
 
 KEY = "jobs/jupyter-alice"
@@ -126,8 +126,8 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closer looks after a moment, and missing objects after another one."""
-    monkeypatch.setattr(waiting, "pauses", lambda: iter([0.05] * 1000))
-    monkeypatch.setattr("dlspawner.spawner.trouble.MISSING_SECONDS", 0.3)
+    monkeypatch.setattr(start_problems, "pauses", lambda: iter([0.05] * 1000))
+    monkeypatch.setattr("dlspawner.spawner.start_problems.MISSING_SECONDS", 0.3)
 
 
 PENDING: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {"phase": "Pending"}}
@@ -301,7 +301,7 @@ async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch
 
 
 async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "pauses", lambda: iter([1000.0] * 10))
+    monkeypatch.setattr(start_problems, "pauses", lambda: iter([1000.0] * 10))
     start = Start(watch, seconds=4)
     start.show(CREATING)
     start.version_of(RUNNING)
@@ -337,5 +337,5 @@ async def test_a_pod_that_the_watch_has_not_seen_yet_is_waited_for(watch: PodWat
 
 
 def test_the_reason_comes_before_the_hubs_own_deadline() -> None:
-    assert waiting.deadline_of(600) == 595
-    assert waiting.deadline_of(10) == 9
+    assert start_problems.deadline_of(600) == 595
+    assert start_problems.deadline_of(10) == 9

@@ -15,8 +15,8 @@ from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
-from dlspawner.spawner.manager import BROKEN, FULL, SILENT, ManagerClient
-from dlspawner.spawner.refusal import StartRefused
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import BROKEN, FULL, SILENT, ManagerClient
 from tests.edges.test_manager.world import World
 from tests.ports import free_port
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 SLOW = """
 import asyncio
 from pathlib import Path
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.kube.pods import Pods
 
 made = Pods.create
 async def create(self, *args, **more):

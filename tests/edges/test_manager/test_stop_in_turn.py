@@ -45,7 +45,7 @@ async def before_ready(self, *more):
     return await until_accepting(self, *more)
 DLSpawner._until_accepting = before_ready
 
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.kube.pods import Pods
 create = Pods.create
 async def after_admission(self, manifest, *more):
     await wait_at("after-admission", manifest["metadata"]["name"].removeprefix("jupyter-"))

@@ -3,6 +3,17 @@
 A stop of which the Manager has not heard is kept in the Hub's database with the server's state, from the moment at
 which it is asked for: this Hub may be killed before the Manager is back. The next start of the server tells it first,
 whoever asks for it. If it was no person, it was for what was stopped, and is refused.
+
+The question to the Manager, may the job of this final manifest start, and what its answer adds to that. Pure.
+
+What is told of the pod is what it costs, never its environment. Who, for which team, how urgent, and whether on idle
+GPUs, is what the pod's own labels say, because that is what will be counted when it is seen; a hook that changes them
+is refused. The start's nonce goes with it, bound to the pod's name: the Manager believes no pod to be this job's that
+does not have both.
+
+The node that the job was admitted for becomes a preference of its pod: the scheduler knows only that one pod, would
+spread what the Manager has packed, and has the last word. Refused: `nodeName` and a required node, which would keep a
+pod from running where there is room as well.
 """
 
 from __future__ import annotations
@@ -17,15 +28,20 @@ from jupyterhub import orm
 from sqlalchemy.orm import object_session
 
 from dlspawner.core import naming
-from dlspawner.spawner import current, pages, verdict
-from dlspawner.spawner.interrupted import CancellableSpawner
-from dlspawner.spawner.manager import ManagerClient, PendingJobStatus
+from dlspawner.core.resources import strip_manifest
+from dlspawner.core.template import Template
+from dlspawner.settings import reload
+from dlspawner.spawner import pages
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.lifecycle import CancellableSpawner
+from dlspawner.spawner.manager_client import ManagerClient, PendingJobStatus
+from dlspawner.spawner.pod_builder import asked_for
 
 if TYPE_CHECKING:
     from dlspawner import settings
-    from dlspawner.spawner.launch import LaunchPlan
-
-from dlspawner.spawner.verdict import PodDict
+    from dlspawner.spawner.pod_builder import LaunchPlan
 
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
@@ -50,8 +66,8 @@ class ManagedSpawner(CancellableSpawner):
         def job(self) -> naming.PodIdentity | None: ...
 
     @property
-    def _files(self) -> current.CurrentConfig:
-        return current.current_config(self.templates_dir, self.cluster_file, self.teams_file)
+    def _files(self) -> reload.CurrentConfig:
+        return reload.current_config(self.templates_dir, self.cluster_file, self.teams_file)
 
     @property
     def settings(self) -> settings.Settings:
@@ -132,17 +148,17 @@ class ManagedSpawner(CancellableSpawner):
             await replace(self._manager, until=None).start_interrupted(self.user.name, self.name or "", None)
         await super().delete_forever()
 
-    async def _why_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> str:
+    async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
         """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
         reason = await super()._why_ended(pod, judged)
-        if reason != verdict.REMOVED or self._job_id is None or not self._has_manager:
+        if reason != pod_status.REMOVED or self._job_id is None or not self._has_manager:
             return reason
         return await self._manager.stop_reason(self._job_id) or reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
         """What a job has printed that ended by itself is gone with its pod, and may be all that tells why."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
-        if job is None or not verdict.has_printed(pod):
+        if job is None or not pod_status.has_printed(pod):
             return
         which = str(pod["metadata"]["uid"])
         if self._keeping is None or self._keeping[0] != which:  # who stops and who polls ask once together
@@ -165,3 +181,64 @@ class ManagedSpawner(CancellableSpawner):
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence
             self._show_end(sentence)
+
+
+CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MOST_WEIGHT = 100  # that there is
+
+
+def admission_request(
+    manifest: dict[str, Any],
+    job: naming.PodIdentity,
+    namespace: str,
+    request_seconds: float,
+    template: Template | None = None,
+) -> Mapping[str, object]:
+    """What the Manager is asked about the job that was launched as ``job``, whose pod would be in ``namespace``.
+
+    With a template that asks for special permissions, what somebody has to approve is told as well.
+    """
+    told = naming.read_job(manifest["metadata"])
+    if told is None or _counted(told) != _counted(job):
+        raise StartRefused(CHANGED, reason="labels", status=403)
+    return {
+        "user": told.user,
+        "server": told.server,
+        "team": told.team,
+        "template": told.template,
+        "preemptible": told.preemptible,
+        "priority": told.priority,
+        "requeue": told.requeue,
+        "nonce": naming.sign(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
+        "request_milliseconds": int(1000 * request_seconds),
+        "namespace": namespace,
+        "pods": [strip_manifest(manifest)],
+        **(_to_approve(manifest, template) if template is not None and template.special else {}),
+    }
+
+
+def with_preferred_node(manifest: dict[str, Any], node: str | None) -> dict[str, Any]:
+    """The manifest with one more preferred term, for this node, after those that it has; without a node, as it is."""
+    if node is None:
+        return manifest
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    term = {"weight": _MOST_WEIGHT, "preference": {"matchFields": [named]}}
+    spec = manifest["spec"]
+    affinity = spec.get("affinity") or {}
+    nodes = affinity.get("nodeAffinity") or {}
+    nodes = {**nodes, _PREFERRED: [*(nodes.get(_PREFERRED) or ()), term]}
+    return {**manifest, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": nodes}}}
+
+
+def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:
+    """The permissions, and the image that gets them: of the container that runs what the person came for."""
+    work = next(one for one in manifest["spec"]["containers"] if one["name"] == template.work_container)
+    return {"special": asked_for(manifest, template), "image": str(work.get("image", ""))}
+
+
+def _counted(job: naming.PodIdentity) -> tuple[object, ...]:
+    """What decides who is charged, and whether; how many GPUs is the manifest's to say."""
+    who = (job.id, job.nonce, job.user, job.server, job.team, job.template)
+    return *who, job.preemptible, job.priority, job.requeue

@@ -26,11 +26,11 @@ from typing import Any
 from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.spawner import verdict
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.requests import ApiError, GaveUp, Requests
-from dlspawner.spawner.verdict import PodDict
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.requests import ApiError, GaveUp, Requests
 
 STILL_THERE = (
     "An earlier job of this server is on a node that does not answer: start the job under another name, or ask an "
@@ -150,7 +150,7 @@ class PodRequests:
         """
         own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
         seconds = 0 if now else own if self.grace_seconds is None else self.grace_seconds
-        return seconds if verdict.is_over(pod) else max(1, seconds)
+        return seconds if pod_status.is_over(pod) else max(1, seconds)
 
     async def gone(self, pod: PodDict) -> bool:
         """Return when the watch no longer has this pod; False when it stays because its node does not answer.
@@ -189,11 +189,11 @@ class PodRequests:
         found = await self.requests.once(ask, self.namespace, field_selector=selector, limit=100)
         return list(found.get("items") or ())
 
-    async def why_ended(self, pod: PodDict, judged: verdict.Terminated) -> str:
+    async def why_ended(self, pod: PodDict, judged: pod_status.Terminated) -> str:
         """The reason of an end; where the pod may not know it, its events are asked. Never fails."""
-        if verdict.may_be_eviction(judged):
+        if pod_status.may_be_eviction(judged):
             try:
-                return verdict.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
+                return pod_status.evicted(await self.events("Pod", self.name, uid(pod))) or judged.reason
             except ApiError as problem:
                 self.log.warning("pod=%s its events cannot be read: %s", self.key, problem)
         return judged.reason
@@ -265,7 +265,7 @@ def _now() -> float:
 def _is_stuck(pod: PodDict | None) -> bool:
     """Whether a pod should have gone already and its node does not say that it has."""
     ends = pod["metadata"].get("deletionTimestamp") if pod else None
-    if pod is None or ends is None or not verdict.is_silent(pod):
+    if pod is None or ends is None or not pod_status.is_silent(pod):
         return False
     return (datetime.now(UTC) - datetime.fromisoformat(ends)).total_seconds() > 0
 

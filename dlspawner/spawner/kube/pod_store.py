@@ -17,9 +17,17 @@ from typing import Any
 
 from kubespawner.spawner import EventReflector, PodReflector
 
-from dlspawner.spawner.listwatch import SLICE_SECONDS, ObjectReflector
-from dlspawner.spawner.packed import CompactObject, CompactTable, LatestObjects, Object, key_of, pack
-from dlspawner.spawner.verdict import PodDict
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.reflector import (
+    SLICE_SECONDS,
+    CompactObject,
+    CompactTable,
+    LatestObjects,
+    Object,
+    ObjectReflector,
+    key_of,
+    pack,
+)
 
 REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
 EVENTS_OF_A_POD = 20

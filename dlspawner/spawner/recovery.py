@@ -38,11 +38,12 @@ from kubespawner.objects import make_owner_reference
 from sqlalchemy.orm import object_session
 
 from dlspawner.backoff import delays
-from dlspawner.spawner import children, reach, verdict
-from dlspawner.spawner.pods import token, uid
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.starting import StartingSpawner
-from dlspawner.spawner.verdict import PodDict
+from dlspawner.spawner import owned_objects, reach
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pods import token, uid
+from dlspawner.spawner.start import StartingSpawner
 
 
 class RecoveringSpawner(StartingSpawner):
@@ -61,7 +62,11 @@ class RecoveringSpawner(StartingSpawner):
         if self._starting:
             resume_start(self)
             return known
-        why = verdict.silence(pod) if pod is not None and verdict.is_silent(pod) else "it may be busy, or out of reach"
+        why = (
+            pod_status.silence(pod)
+            if pod is not None and pod_status.is_silent(pod)
+            else "it may be busy, or out of reach"
+        )
         self.log.warning(
             "pod=%s its server does not answer after a restart of the Hub and goes on: %s", self.pod_key, why
         )
@@ -150,7 +155,7 @@ class RecoveringSpawner(StartingSpawner):
         if uid(pod) == self._complete_pod:
             return True
         try:
-            async with children.mending(self.k8s_api_request_retry_timeout):
+            async with owned_objects.mending(self.k8s_api_request_retry_timeout):
                 await self._ensure_children(pod)
                 if self._has_stock_children:
                     await repair_stock_objects(self, pod)
@@ -233,8 +238,8 @@ async def repair_stock_objects(spawner: Any, pod: PodDict) -> None:
     """Make the Secret (``internal_ssl``) and the Service of KubeSpawner's that a killed Hub has left out."""
     pods, owner = spawner.pods, make_owner_reference(pod["metadata"]["name"], pod["metadata"]["uid"])
     # New certificates take the place of those that the person's other servers were started with.
-    if spawner.internal_ssl and await children.find(pods, "secret", spawner.secret_name, uid(pod)) is None:
+    if spawner.internal_ssl and await owned_objects.find(pods, "secret", spawner.secret_name, uid(pod)) is None:
         spawner.cert_paths = await maybe_future(spawner.move_certs(await maybe_future(spawner.create_certs())))
-        await children.ensure_object(pods, "secret", pods.plain(spawner.get_secret_manifest(owner)))
+        await owned_objects.ensure_object(pods, "secret", pods.plain(spawner.get_secret_manifest(owner)))
     service = spawner.get_service_manifest(owner, spawner._get_pod_port(pod))
-    await children.ensure_object(pods, "service", pods.plain(service), look_first=True)
+    await owned_objects.ensure_object(pods, "service", pods.plain(service), look_first=True)

@@ -14,14 +14,34 @@ Rules:
 
 Refused: KubeSpawner's loop. It lists everything every ten seconds, in one piece, and halts the Hub half a minute after
 the API server went away. Refused: ``sendInitialEvents``, which would save the pages: too new for many clusters.
+
+Kubernetes objects as a Hub keeps thousands of them: JSON in bytes, parsed when somebody looks.
+
+A pod of 7 KiB is a tree of hundreds of Python objects, 34 KiB that every full garbage collection walks through. Its
+bytes are one object that the collector does not see, and parsing them takes less than a tenth of a millisecond. Who
+looks gets a whole, ordinary dictionary of their own; only ``managedFields``, which nobody here reads, are left out.
+
+Refused: dictionaries with fewer fields (a hook may read any) and ``gc.freeze`` of the objects (it must be repeated
+after every change, and hides everybody's garbage each time).
+
+What an API server sends about many objects: pages of a list, and the lines of a watch.
+
+What cannot be understood is ``ListAgain``, which says what was wrong and never what was there: that may be a token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import gc
+import json
 import random
+import re
 import traceback
-from typing import Any
+from collections import OrderedDict
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
 
 from aiohttp import ClientError, ClientResponse, ClientTimeout
 from kubernetes_asyncio.client.rest import ApiException
@@ -29,9 +49,7 @@ from kubespawner.reflector import ResourceReflector
 from traitlets import Int
 
 from dlspawner.backoff import delays
-from dlspawner.spawner.packed import CompactObject, Object, number
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.wire import ListAgain, ListPage, keep_loaded, lines, read_change, uncollected
+from dlspawner.spawner.kube.errors import StartRefused
 
 PAGE = 50  # objects: a third of a MiB, which the API server sends and we receive in one or two milliseconds
 SLICE_SECONDS = 0.002
@@ -297,3 +315,209 @@ class ObjectReflector(ResourceReflector):
         if loop.time() - self._turn > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._turn = loop.time()
+
+
+Object = Mapping[str, Any]
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class CompactObject(NamedTuple):
+    """One object at one version; 0 where the version is not a number, and then no version is older than another."""
+
+    version: int
+    raw: bytes
+    about: str = ""  # namespace/name of what an event tells of
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.raw)
+        return found
+
+    def replaces(self, known: CompactObject | None) -> bool:
+        """Whether this is news to who knows that."""
+        return known is None or not self.version or not known.version or self.version > known.version
+
+
+def pack(found: Object) -> CompactObject:
+    metadata = found.get("metadata") or {}
+    if "managedFields" in metadata:
+        found = {**found, "metadata": {name: part for name, part in metadata.items() if name != "managedFields"}}
+    involved = found.get("involvedObject") or {}
+    about = f"{involved.get('namespace')}/{involved.get('name')}" if involved else ""
+    return CompactObject(
+        number(metadata.get("resourceVersion")), _encode(found).encode("utf-8", "surrogatepass"), about
+    )
+
+
+def number(version: object) -> int:
+    return int(version) if isinstance(version, str) and version.isdecimal() else 0
+
+
+def key_of(found: Object) -> str:
+    metadata = found["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+class CompactTable(MutableMapping[str, Object]):
+    """A dictionary of objects. What is read from it is the reader's own: changing it changes nothing here."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, CompactObject] = {}
+
+    def __getitem__(self, key: str) -> Object:
+        return self.kept[key].read()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.kept
+
+    def __setitem__(self, key: str, found: Object) -> None:
+        self.put(key, pack(found))
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self.kept:
+            raise KeyError(key)
+        self.drop(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} objects>"  # what is in them is in no log
+
+    def put(self, key: str, packed: CompactObject) -> None:
+        self.kept[key] = packed
+
+    def drop(self, key: str) -> None:
+        del self.kept[key]
+
+
+class LatestObjects(CompactTable):
+    """The objects that were put here last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.kept: OrderedDict[str, CompactObject] = OrderedDict()
+        self._most = most
+
+    def put(self, key: str, packed: CompactObject) -> None:
+        self.kept[key] = packed
+        self.kept.move_to_end(key)
+        if len(self.kept) > self._most:
+            self.kept.popitem(last=False)
+
+
+LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
+
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_ITEMS = re.compile(r'"items"\s*:\s*\[')  # nothing before it in a list can hold these letters
+_decoder = json.JSONDecoder()
+
+
+class ListAgain(Exception):
+    """Only a list can tell what there is now."""
+
+
+class WatchLine(NamedTuple):
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK; a watch resumes after its version."""
+
+    kind: str
+    version: str
+    found: Object
+
+
+async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The whole lines of a stream, without their ends. What follows the last of them was cut off: it comes again."""
+    kept = bytearray()
+    async for chunk in chunks:
+        kept += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(kept).split(b"\n")
+            kept = bytearray(rest)
+            for line in whole:
+                if line.strip():
+                    yield line
+        if len(kept) > LONGEST_LINE:
+            raise ListAgain("a line of the watch is too long")
+
+
+def read_change(line: bytes) -> WatchLine:
+    try:
+        event = json.loads(line)
+        kind, found = event["type"], event["object"]
+        if kind == "ERROR":
+            raise ListAgain(f"the watch was ended with status {number(str(found.get('code')))}")
+        version = found["metadata"]["resourceVersion"]
+        if kind != "BOOKMARK":
+            key_of(found)
+    except _NOT_UNDERSTOOD:
+        raise ListAgain("a line of the watch cannot be understood") from None
+    if not isinstance(version, str) or not version:
+        raise ListAgain("a line of the watch has no version")
+    return WatchLine(kind, version, found)
+
+
+class ListPage:
+    """A page of a list, whose objects are parsed one after the other; then come the list's version and next token."""
+
+    def __init__(self, body: bytes) -> None:
+        self._text = body.decode("utf-8", "surrogatepass")
+        start = _ITEMS.search(self._text)
+        self._start = self._at = start.end() if start else 0
+        self.version = self.following = ""
+
+    def read(self, objects: dict[str, CompactObject]) -> bool:
+        """Add the next object; false, and the rest is known, when there is none."""
+        try:
+            with uncollected():
+                return self._read(objects)
+        except _NOT_UNDERSTOOD:
+            raise ListAgain("a list cannot be understood") from None
+
+    def _read(self, objects: dict[str, CompactObject]) -> bool:
+        self._skip(",")
+        if self._start and self._text[self._at] != "]":
+            found, self._at = _decoder.raw_decode(self._text, self._at)
+            objects[key_of(found)] = pack(found)
+            del found
+            return True
+        rest = json.loads(self._text[: self._start] + self._text[self._at :])
+        if rest["items"]:
+            raise ValueError
+        metadata = rest["metadata"]
+        self.version, self.following = metadata["resourceVersion"], metadata.get("continue") or ""
+        if not isinstance(self.version, str) or not isinstance(self.following, str):
+            raise ValueError  # noqa: TRY004 - what is wrong with it is nobody's concern
+        return False
+
+    def _skip(self, what: str) -> None:
+        while self._text[self._at : self._at + 1] in (what, " ", "\n", "\r", "\t"):
+            self._at += 1
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection in here, where nothing may be awaited.
+
+    What is parsed and let go again leaves nothing behind; what lives while the collector looks counts as having come to
+    stay, and after a few pages it walks through the whole Hub: a fifth of a second.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@functools.cache
+def keep_loaded() -> None:
+    """What the Hub has loaded by now stays, and no full garbage collection walks through it: a sixth of a second each.
+
+    Once in a process, at its first list. Garbage that holds itself (a cycle) is never collected when it is in memory at
+    that moment, whether it is garbage then already or becomes it later; nor is what it holds. What is made later is.
+    """
+    gc.freeze()

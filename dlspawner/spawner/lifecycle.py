@@ -7,6 +7,16 @@ pod as the watch shows it), ``starting``, ``restart`` (of the Hub), and here whe
 * The pod is the record of its server: whatever is needed after a restart of the Hub is read from it.
 * A pod that has ended is deleted, with its grace period, before the Hub hears of it.
 * A pod that is stopped is waited for.
+
+A stop that the Hub is asked for while it starts a server: who hears of it.
+
+JupyterHub (5.5 to 6.1) cancels the start's task, waits for a second and stops the server; it tells a spawner nothing.
+A Hub that ends cancels the same tasks, and a start that fails is stopped by its own task. So what tells a person's stop
+from both is a stop outside the start's task, of a start that was neither over nor has failed. JupyterHub polls first,
+and that is where it is noticed: what is not running is never told to stop.
+
+Whoever had asked for the start may still wait for an answer. A cancelled task has none, and JupyterHub would say 500.
+So they are told here, before its handler looks: callbacks of the start's task come before all that wakes by it.
 """
 
 from __future__ import annotations
@@ -15,13 +25,16 @@ import asyncio
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from dlspawner.spawner import verdict
-from dlspawner.spawner.refusal import StartRefused
-from dlspawner.spawner.requests import NO_END
-from dlspawner.spawner.restart import RecoveringSpawner
-from dlspawner.spawner.verdict import PodDict
+from tornado import web
+
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.requests import NO_END
+from dlspawner.spawner.recovery import RecoveringSpawner
 
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30
@@ -43,7 +56,9 @@ class LifecycleSpawner(RecoveringSpawner):
         if self._unasked and not self._sees_pods():
             if self._is_cleared_up() and not await self._undone(None):
                 return None
-            return verdict.evaluate_gone(None).exit_code  # a start that could not begin: there is nothing to wait for
+            return pod_status.evaluate_gone(
+                None
+            ).exit_code  # a start that could not begin: there is nothing to wait for
         try:
             await self._start_watching_pods()
         except StartRefused:
@@ -55,8 +70,8 @@ class LifecycleSpawner(RecoveringSpawner):
             self._begun = False
             if not self._start_pending:
                 self.save_state()
-        judged = verdict.evaluate(pod) if pod else self._judge_gone()
-        if isinstance(judged, verdict.Terminated):
+        judged = pod_status.evaluate(pod) if pod else self._judge_gone()
+        if isinstance(judged, pod_status.Terminated):
             return await self._has_ended(pod, judged)
         if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
             await self._mend_children(pod)
@@ -75,7 +90,7 @@ class LifecycleSpawner(RecoveringSpawner):
         finally:
             _PARENT_LOOKS.reset(looking)
 
-    async def _has_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> int | None:
+    async def _has_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> int | None:
         """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
         undone = self._is_cleared_up()
         if undone and not await self._undone(pod):
@@ -85,7 +100,7 @@ class LifecycleSpawner(RecoveringSpawner):
         if not (undone or self._ended or self._stop_pending or self._start_pending):
             self._ended = await self._why_ended(pod, judged)
             self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
-            if not self._ended.startswith(verdict.FINISHED):
+            if not self._ended.startswith(pod_status.FINISHED):
                 self._show_end(self._ended)
         if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._is_to_go(pod):
             await self._before_deletion(pod)
@@ -96,7 +111,7 @@ class LifecycleSpawner(RecoveringSpawner):
                 return None
         return judged.exit_code
 
-    async def _why_ended(self, pod: PodDict | None, judged: verdict.Terminated) -> str:
+    async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
         """The sentence that the person reads."""
         return await self.pods.why_ended(pod, judged) if pod else judged.reason
 
@@ -105,7 +120,7 @@ class LifecycleSpawner(RecoveringSpawner):
 
     def _is_to_go(self, pod: PodDict) -> bool:
         """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""
-        return bool(self.delete_stopped_pods) or not verdict.stays_ended(pod)
+        return bool(self.delete_stopped_pods) or not pod_status.stays_ended(pod)
 
     def _show_end(self, reason: str) -> None:
         """Let JupyterHub's own pages say why the server has ended.
@@ -159,7 +174,7 @@ class LifecycleSpawner(RecoveringSpawner):
             pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
             await pods.delete(pod, seconds, NO_END)
             if not await pods.gone(pod):
-                silence = verdict.silence(pod)
+                silence = pod_status.silence(pod)
                 self.log.warning("pod=%s stays until its node answers or is removed: %s", self.pod_key, silence)
         self._unsure = False
 
@@ -169,3 +184,45 @@ class LifecycleSpawner(RecoveringSpawner):
         if found is not None and self._sees_pods():
             self.pod_reflector.learn(found)  # so that it is seen to go
         return found
+
+
+STOPPED = "The server was stopped before it had started."
+
+
+class CancellableSpawner(LifecycleSpawner):
+    """A spawner that knows a start that was interrupted by a stop."""
+
+    _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
+
+    def clear_state(self) -> None:
+        """What JupyterHub calls first in every start, and last in every stop."""
+        super().clear_state()
+        self._under_way = not self._stop_pending
+        if self._under_way and self._spawn_future is not None and self.handler is not None:
+            self._spawn_future.add_done_callback(partial(_tell, self.handler))
+
+    async def _start(self) -> str:
+        url = await super()._start()
+        self._under_way = False
+        return url
+
+    async def poll(self) -> int | None:
+        if self._under_way and self._stop_pending and self._is_undisturbed():
+            self._under_way = False
+            await self._interrupted()
+        return await super().poll()
+
+    def _is_undisturbed(self) -> bool:
+        """Whether no start is still busy; one that has failed is, until what it left is stopped."""
+        start: Any = self._spawn_future
+        return start is None or start.done()
+
+    async def _interrupted(self) -> None:
+        """Somebody has stopped the server before its start was over; the pod, if there is any, is stopped next."""
+
+
+def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
+    """Answer whoever asked for a start that was cancelled and was not answered yet."""
+    if start.cancelled() and not handler._finished:
+        stopped = StartRefused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
+        handler.send_error(stopped.status_code, exc_info=(StartRefused, stopped, None))

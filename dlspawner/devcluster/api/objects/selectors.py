@@ -4,12 +4,14 @@ Grammar as in Kubernetes: `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, 
 commas; field selectors know only `=`, `==` and `!=`. A key that is absent satisfies `!=` and `notin`.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dlspawner.devcluster.api.errors import bad_request
-from dlspawner.devcluster.api.resources import Resource
+from dlspawner.devcluster.api.objects.resources import Resource
 
 _KEY = r"(?:[A-Za-z0-9.\-]+/)?[A-Za-z0-9](?:[A-Za-z0-9._\-]*[A-Za-z0-9])?"
 _VALUE = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._\-]*[A-Za-z0-9])?)?"

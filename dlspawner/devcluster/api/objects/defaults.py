@@ -3,12 +3,14 @@
 Only what is well-formed is touched: `validation` speaks about the rest afterwards.
 """
 
+from __future__ import annotations
+
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dlspawner.devcluster import quantity
-from dlspawner.devcluster.api.resources import (
+from dlspawner.devcluster.api.objects.resources import (
     CLAIMS,
     EVENTS,
     NAMESPACES,

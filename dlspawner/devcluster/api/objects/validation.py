@@ -4,13 +4,15 @@
 of fields are `shapes`' business and hold already. The common mistakes are covered, not every rule.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import Cause, denied, duplicate, required, unsupported, wrong
-from dlspawner.devcluster.api.resources import (
+from dlspawner.devcluster.api.objects.resources import (
     CLAIMS,
     CONFIG_MAPS,
     EVENTS,
@@ -23,8 +25,8 @@ from dlspawner.devcluster.api.resources import (
     VOLUMES,
     Resource,
 )
-from dlspawner.devcluster.api.validation_pods import check_pod, check_pod_update
-from dlspawner.devcluster.api.validation_text import (
+from dlspawner.devcluster.api.objects.validation_pods import check_pod, check_pod_update
+from dlspawner.devcluster.api.objects.validation_text import (
     MAX_ANNOTATIONS,
     dns1035_label,
     dns_label,

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.node.channels import CHUNK, Channels, Disconnected
 from dlspawner.devcluster.node.runner import NOTHING, Command, Process, StartError, start
+from dlspawner.devcluster.node.streaming.channels import CHUNK, Channels, Disconnected
 
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
 SUCCESS = {"metadata": {}, "status": "Success"}

@@ -4,6 +4,8 @@ A new kind is a row here (and, where it wants them, defaults, validation and col
 Merge keys live in `patch`, because only strategic merge patches need them.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

@@ -1,5 +1,7 @@
 """Rules for names, label keys and label values: each says what is wrong in Kubernetes' words, or None. Pure."""
 
+from __future__ import annotations
+
 import re
 
 MAX_ANNOTATIONS = 256 * 1024

@@ -5,6 +5,8 @@ Nothing here mutates its arguments. A strategic merge needs to know which lists 
 that is not in it is replaced whole. Server-side apply is not here: kubectl applies on the client by default.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,12 +3,14 @@
 Columns of priority 1 show with `-o wide`. Cells follow Kubernetes' own printers.
 """
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.api.resources import (
+from dlspawner.devcluster.api.objects.resources import (
     CLAIMS,
     CONFIG_MAPS,
     ENDPOINTS,

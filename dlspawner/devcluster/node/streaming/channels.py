@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from dlspawner.devcluster.node import spdy, websocket
+from dlspawner.devcluster.node.streaming import spdy, websocket
 
 CHUNK = 64 * 1024
 STREAMS_SECONDS = 30.0

@@ -1,5 +1,7 @@
 """What makes a pod wrong, and what of a pod may change. Pure; see `validation`."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
@@ -7,7 +9,7 @@ from typing import Any
 
 from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import Cause, denied, duplicate, missing, required, unsupported, wrong
-from dlspawner.devcluster.api.validation_text import dns_label, label_value, qualified_name
+from dlspawner.devcluster.api.objects.validation_text import dns_label, label_value, qualified_name
 
 Object = dict[str, Any]
 Causes = Iterator[Cause]

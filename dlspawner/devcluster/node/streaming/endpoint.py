@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from dlspawner.devcluster.node import channels, execution, logs, websocket
 from dlspawner.devcluster.node.container import Container
 from dlspawner.devcluster.node.pod import Pod
-from dlspawner.devcluster.node.serving import Doorkeeper
+from dlspawner.devcluster.node.streaming import channels, execution, logs, websocket
+from dlspawner.devcluster.node.streaming.serving import Doorkeeper
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,13 @@ rely on that. Here the same promise is a table: an object is a dictionary of the
 free), `[x]` a list of x, `{ANY: x}` a map of strings to x. A field that is null is not there.
 """
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dlspawner.devcluster.api.resources import (
+from dlspawner.devcluster.api.objects.resources import (
     CLAIMS,
     CONFIG_MAPS,
     ENDPOINTS,

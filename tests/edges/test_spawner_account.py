@@ -36,7 +36,7 @@ class Asked:
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
-    monkeypatch.setattr(pod_builder, "Manager", asked)
+    monkeypatch.setattr(pod_builder, "ManagerClient", asked)
     return asked
 
 

@@ -335,7 +335,7 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
     watch.learn(pod("a", 12, metadata=LABELS))
     waiting = asyncio.ensure_future(watch.until("jobs/a", lambda found: found is None, PATIENCE))
     await asyncio.sleep(0)
-    await watch.listed({}, 20, restored=False)
+    await watch.on_list({}, 20, restored=False)
 
     assert await waiting is None
     assert "jobs/a" in watch.gone
@@ -343,14 +343,14 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
 
 async def test_a_list_from_before_a_creation_does_not_hide_the_pod(watch: PodWatch) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.listed({}, 11, restored=False)
+    await watch.on_list({}, 11, restored=False)
 
     assert "jobs/a" in watch.pods
 
 
 async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.listed({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+    await watch.on_list({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
 
     assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
 
@@ -358,14 +358,14 @@ async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch
 async def test_a_long_list_holds_nobody_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "SLICE_SECONDS", 0.0)
     async with others() as turns:
-        await watch.listed({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+        await watch.on_list({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
 
     assert len(turns) >= 50
 
 
 async def test_the_answer_to_a_creation_does_not_bring_a_dead_pod_back(watch: PodWatch) -> None:
-    watch.seen("ADDED", pod("a", 12, metadata=LABELS))
-    watch.seen("DELETED", pod("a", 13, metadata=LABELS))
+    watch.on_event("ADDED", pod("a", 12, metadata=LABELS))
+    watch.on_event("DELETED", pod("a", 13, metadata=LABELS))
     watch.learn(pod("a", 12, metadata=LABELS))
 
     assert "jobs/a" not in watch.pods
@@ -432,7 +432,7 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
     def broken(_change: str, found: PodDict) -> None:
         raise LookupError(str(found))
 
-    monkeypatch.setattr(watch, "seen", broken)
+    monkeypatch.setattr(watch, "on_event", broken)
     await watch.start()
     await seen(watch, "b", 20)
 

@@ -365,7 +365,7 @@ async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why
     async def ending(_manager: ManagerClient, job: str) -> str | None:
         return sentence if job == "j-abcdefghijkl" else None
 
-    monkeypatch.setattr(ManagerClient, "ending", ending)
+    monkeypatch.setattr(ManagerClient, "stop_reason", ending)
     spawner.manager_url, spawner.manager_token = "http://127.0.0.1:1/services/jobs", "token"
     spawner.load_state({**spawner.get_state(), "dlspawner_job": "j-abcdefghijkl"})
     spawner.shown = GONE

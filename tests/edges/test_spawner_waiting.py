@@ -126,7 +126,7 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closer looks after a moment, and missing objects after another one."""
-    monkeypatch.setattr(start_problems, "pauses", lambda: iter([0.05] * 1000))
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([0.05] * 1000))
     monkeypatch.setattr("dlspawner.spawner.start_problems.MISSING_SECONDS", 0.3)
 
 
@@ -301,7 +301,7 @@ async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch
 
 
 async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_problems, "pauses", lambda: iter([1000.0] * 10))
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
     start = Start(watch, seconds=4)
     start.show(CREATING)
     start.version_of(RUNNING)

@@ -100,7 +100,7 @@ class PodWatch(ObjectReflector, PodReflector):
         self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
         self._waiters.wake_all()
 
-    async def listed(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
         kept = self._table.kept
         for key, packed in objects.items():
             if restored or packed.replaces(kept.get(key)):
@@ -114,7 +114,7 @@ class PodWatch(ObjectReflector, PodReflector):
             if key not in objects and not (version and packed.version > version):
                 self._table.drop(key)
 
-    def seen(self, change: str, found: Object) -> None:
+    def on_event(self, change: str, found: Object) -> None:
         key, packed = key_of(found), pack(found)
         known = self._table.kept.get(key)
         if not packed.replaces(known):
@@ -134,7 +134,7 @@ class PodWatch(ObjectReflector, PodReflector):
         labels = pod["metadata"].get("labels") or {}
         followed = all(labels.get(name) == value for name, value in self.labels.items())
         if followed and pack(pod).replaces(self.gone.kept.get(key_of(pod))):
-            self.seen("MODIFIED", pod)
+            self.on_event("MODIFIED", pod)
 
     def forget(self, pod: PodDict) -> None:
         """The API server has answered to somebody that this pod is gone."""
@@ -206,7 +206,7 @@ class EventWatch(ObjectReflector, EventReflector):
         """Return when something new is told of the pod."""
         await self._waiters.changed(pod)
 
-    async def listed(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
         now, pods = time.monotonic(), OrderedDict[str, PodEvents]()
         for key, packed in sorted(objects.items(), key=_version):
             before = self._pods.get(packed.about)
@@ -216,7 +216,7 @@ class EventWatch(ObjectReflector, EventReflector):
         self._pods = pods
         self._waiters.wake_all()
 
-    def seen(self, change: str, found: Object) -> None:
+    def on_event(self, change: str, found: Object) -> None:
         key, packed = key_of(found), pack(found)
         told = self._pods.get(packed.about)
         if not packed.replaces(told.events.get(key) if told else None):

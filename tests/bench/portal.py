@@ -22,6 +22,7 @@ import aiohttp
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
 from dlspawner.manager.state.job_store import Transaction
@@ -59,7 +60,7 @@ async def fill(portal: Portal) -> None:
 
     def write(turn: Transaction, numbers: range) -> None:
         for number in numbers:
-            turn.write(JobRecord(job(portal, number)), "queued")
+            turn.write(JobRecord(job(portal, number)), EventReason.QUEUED)
 
     for begin in range(0, JOBS, 500):
         numbers = range(begin, begin + 500)
@@ -164,7 +165,7 @@ async def fan_out(portal: Portal) -> list[Figure]:
     held, delays = resident() - before, []
     for number in range(CHANGES):
         changed = job(portal, number)
-        await portal.served.book.transact(lambda turn, one=changed: turn.write(JobRecord(one), "queued"))  # type: ignore[misc]
+        await portal.served.book.transact(lambda turn, one=changed: turn.write(JobRecord(one), EventReason.QUEUED))  # type: ignore[misc]
         written = time.time()
         await asyncio.sleep(2)
         child.stdin.write(b"\n")
@@ -184,7 +185,7 @@ def handed_on() -> list[Figure]:
     """Milliseconds of the processor for many changes at once: who is told what, without JSON and sockets."""
     now = datetime.now(UTC)
     jobs = (Job(f"j{one}", f"u{one % 2000}", f"t{one % 100}", now, state=JobState.QUEUED) for one in range(JOBS))
-    entries = [JobEvent(JobRecord(job), now, "queued") for job in jobs]
+    entries = [JobEvent(JobRecord(job), now, EventReason.QUEUED) for job in jobs]
     people = [Viewer(f"u{one}") for one in range(LISTENERS)]
     kinds = {
         "people": people,

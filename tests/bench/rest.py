@@ -36,6 +36,7 @@ from dlspawner.core.text import amount, time
 from dlspawner.manager.db import jobs
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.auth import identify
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
@@ -129,7 +130,7 @@ async def fill(served: Served) -> None:
 
     def write(turn: Transaction, numbers: range) -> None:
         for number in numbers:
-            turn.write(JobRecord(job(served, number)), "queued")
+            turn.write(JobRecord(job(served, number)), EventReason.QUEUED)
 
     for begin in range(0, JOBS, 500):
         numbers = range(begin, begin + 500)

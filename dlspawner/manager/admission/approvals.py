@@ -29,10 +29,9 @@ from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision
 from dlspawner.manager.model.notice import Notice, Recipient, clean
-from dlspawner.manager.model.records import JobRecord, as_ended, as_queued
-from dlspawner.manager.state import job_store, notify
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state import job_store, lifecycle, notify
 from dlspawner.manager.state.job_store import JobStore, Transaction
-from dlspawner.manager.state.lifecycle import reevaluate
 
 log = logging.getLogger("dlspawner.manager")
 
@@ -43,7 +42,7 @@ def reevaluate_all(turn: Transaction) -> None:
     for name in tuple(turn.store.pending.values()):
         record = turn.record(name)
         if record is not None and _may_move(record.job, capped):
-            reevaluate(turn, record)
+            lifecycle.reevaluate(turn, record)
     for notice in turn.store.notices.overdue(notice_model.NoticeKind.DENIED, turn.now):
         job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
 
@@ -66,7 +65,7 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
     if word.approved:
         _approve(turn, record, said, more=len(waits) > 1)
     else:
-        turn.write(as_ended(record), standing.value, decision_sentence(said), (said,))
+        lifecycle.deny(turn, record, said, decision_sentence(said))
         notify.post(turn, record.job, notice_model.NoticeKind.DENIED, denied_sentence(said), cause=said.id)
     log.info(
         "approval kind=%s team=%s job=%s user=%s gpus=%g decision=%s by=%s",
@@ -78,11 +77,9 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
 def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, *, more: bool) -> None:
     """``more``: the job waits for another word besides."""
     job = _granted(record.job, said.kind)
-    record = as_queued(replace(record, job=job), JobState.PENDING_APPROVAL if more else JobState.QUEUED)
-    turn.write(record, ApprovalState.APPROVED.value, decision_sentence(said), (said,))
+    record = lifecycle.approve(turn, replace(record, job=job), said, decision_sentence(said), more=more)
     if not more:
         notify.post(turn, record.job, notice_model.NoticeKind.APPROVED, approved_sentence(said), cause=said.id)
-        turn.store.capacity_changed.set()
 
 
 def forget_denial(turn: Transaction, user: str, server: str) -> None:

@@ -42,10 +42,10 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
-from dlspawner.manager.model.records import MAX_START_ATTEMPTS, WAITING, JobRecord, as_ended
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS, WAITING, JobRecord
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
-from dlspawner.manager.state.lifecycle import _REMOVED, _End, _lost, _remove, _wait_for_login
 
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
@@ -73,7 +73,14 @@ class _Later(Enum):
     NOTHING = "nothing"  # it had begun to, and does not any more
 
 
-_REFUSED = "start-refused"
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The reason why this job cannot be started."""
+
+    reason: EventReason
+    detail: str = ""
+
+
 SILENT = "The Hub refuses to start it, and does not say why."
 
 
@@ -154,12 +161,12 @@ class Dispatcher:
                 self._line.pop(job, None)
             if said is _Later.NOTHING:
                 await self._over(job, begun=True, full=False)
-            elif isinstance(said, _End):
+            elif isinstance(said, _Failure):
                 await self.book.transact(partial(self._end, job=job, end=said))
             elif said is _Later.FAILED:
                 await self._failed(job)
             elif said is JobState.LOGIN_REQUIRED:
-                await self.book.transact(partial(_wait_for_login, job=job))
+                await self.book.transact(partial(lifecycle.require_login, job=job))
             if not full or not self._full[job]:
                 await asyncio.sleep(min(next(pauses), left))
 
@@ -185,10 +192,10 @@ class Dispatcher:
         except HubError as problem:
             said = _Later.FAILED if isinstance(problem, HubFailed) else None
         if said is JobState.LOGIN_REQUIRED:
-            await self.book.transact(partial(_wait_for_login, job=job.id))
+            await self.book.transact(partial(lifecycle.require_login, job=job.id))
         elif said is _Later.FAILED:
             await self._failed(job.id)
-        elif isinstance(said, _End) and said.reason == _REFUSED:
+        elif isinstance(said, _Failure) and said.reason is EventReason.START_REFUSED:
             await self.book.transact(partial(self._end, job=job.id, end=said))
         return said is not None
 
@@ -201,23 +208,28 @@ class Dispatcher:
                 return
             failed = record.failures + 1
             if failed >= _MOST_FAILED:
-                turn.write(as_ended(record), "start-failed", f"The Hub has answered {failed} times with status 500.")
+                detail = f"The Hub has answered {failed} times with status 500."
+                lifecycle.fail_start(turn, record, EventReason.START_FAILED, detail)
                 return
             self.queue.backoff(job, turn.now + min(_LONGEST_PAUSE, _FAILED_PAUSE * 4 ** (failed - 1)))
-            lifecycle.wait_again(turn, replace(record, failures=failed), "start-failing")
+            lifecycle.requeue(turn, replace(record, failures=failed), EventReason.START_FAILING)
 
         await self.book.transact(note)
 
-    async def _tell(self, job: Job, *, taken: bool = False) -> JobState | _End | _Later:
+    async def _tell(self, job: Job, *, taken: bool = False) -> JobState | _Failure | _Later:
         """Ask the Hub for the start: as what it knows the server then, or why it has not begun to start it.
 
         *Submitted* is what it has just taken; ``taken``: it had, a moment ago.
         """
         server = await self._server(job)
         if server is None:
-            return _REMOVED
+            return _Failure(EventReason.NO_SERVER, lifecycle.SERVER_REMOVED)
         if server.ready:  # as far as the Hub knows: it looks at pods now and then only
-            return _End("runs-already", "The server runs already.") if self._replaced(job) else JobState.RUNNING
+            return (
+                _Failure(EventReason.RUNS_ALREADY, "The server runs already.")
+                if self._replaced(job)
+                else JobState.RUNNING
+            )
         if server.pending:
             return JobState.STARTING if server.pending == "spawn" else _Later.BUSY
         if taken:
@@ -233,7 +245,7 @@ class Dispatcher:
                 del self.queue.starts_in_flight[where]
         return JobState.SUBMITTED
 
-    def _end(self, turn: Transaction, *, job: str, end: _End) -> None:
+    def _end(self, turn: Transaction, *, job: str, end: _Failure) -> None:
         """What the Hub refuses keeps its place.
 
         The first time it may be by files that it has read before us, or we before it. After that the job holds up
@@ -242,8 +254,8 @@ class Dispatcher:
         record, book = turn.record(job), turn.store
         if record is None or not (record.awaiting_start or record.job.reserved):
             return
-        if end.reason != _REFUSED:
-            turn.write(as_ended(record), end.reason, end.detail)
+        if end.reason is not EventReason.START_REFUSED:
+            lifecycle.fail_start(turn, record, end.reason, end.detail)
             return
         # Others are not asked to leave for it time and again.
         again = record.job.reserved or self._refused_at.get(job, (-1, turn.now))[0] == book.files
@@ -252,9 +264,9 @@ class Dispatcher:
         self.queue.backoff(job, turn.now + _REFUSED_PAUSE)
         if again:
             record = replace(record, job=replace(record.job, inadmissible=end.detail or SILENT))
-        lifecycle.wait_again(
-            turn, replace(record, start_attempts=record.start_attempts - record.awaiting_start), _REFUSED, end.detail
-        )
+        attempts = record.start_attempts - record.awaiting_start
+        record = replace(record, start_attempts=attempts)
+        lifecycle.requeue(turn, record, EventReason.START_REFUSED, end.detail)
 
     def _let_go(self) -> None:
         """Those that were held back for a while may have their turns again."""
@@ -269,7 +281,7 @@ class Dispatcher:
         """Whether another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
-    async def _refused(self, job: Job, no: HubRejected) -> JobState | _End | _Later:
+    async def _refused(self, job: Job, no: HubRejected) -> JobState | _Failure | _Later:
         if no.wants_login:
             return JobState.LOGIN_REQUIRED
         if no.status == 429:
@@ -277,7 +289,7 @@ class Dispatcher:
         # Whose person was quicker is started or runs already, which the Hub refuses to start.
         server = await self._server(job)
         later = server is not None and (server.ready or server.pending)
-        return _Later.BUSY if later else _End(_REFUSED, str(no))
+        return _Later.BUSY if later else _Failure(EventReason.START_REFUSED, str(no))
 
     async def _server(self, job: Job) -> HubServer | None:
         user = await self.hub.user(job.user)
@@ -290,7 +302,7 @@ class Dispatcher:
             for job in self._next_waiting():
                 try:
                     if await self._server(job) is None:
-                        await self.book.transact(partial(_remove, job=job.id))
+                        await self.book.transact(partial(lifecycle.end_removed, job=job.id))
                 except (HubError, DatabaseUnavailable) as problem:
                     log.warning("job=%s whose it is cannot be told now: %s", job.id, problem)
 
@@ -310,7 +322,7 @@ class Dispatcher:
             admitted = [record for record in tuple(self.book.records.values()) if self._is_admitted(record)]
             try:
                 for record in await self._not_going(admitted) if admitted else ():
-                    await self.book.transact(partial(_lost, record=record))
+                    await self.book.transact(partial(lifecycle.abandon_start, record=record))
             except (HubError, DatabaseUnavailable) as problem:
                 log.warning("whether %d jobs are still being started cannot be told now: %s", len(admitted), problem)
 
@@ -342,14 +354,14 @@ class Dispatcher:
             if record is None or not record.awaiting_start:
                 return
             if begun and record.start_attempts >= MAX_START_ATTEMPTS:
-                turn.write(as_ended(record), "not-started", "The Hub has tried it many times.")
+                lifecycle.fail_start(turn, record, EventReason.NOT_STARTED, "The Hub has tried it many times.")
                 return
             if begun or full:  # what is wrong is wrong with this job, or would be with all of them: others first
                 most, times = (_LONGEST_PAUSE, record.start_attempts) if begun else (_FULL_PAUSE, vain)
                 self.queue.backoff(job, turn.now + min(most, timedelta(seconds=5) * 2 ** min(times, 10)))
             if not begun:  # the Hub was away or full, which is not the job's fault
                 record = replace(record, start_attempts=record.start_attempts - 1)
-            lifecycle.wait_again(turn, record, "turn-over")
+            lifecycle.requeue(turn, record, EventReason.START_TIMEOUT)
 
         await self.book.transact(note)
         self._full[job] = vain if full else 0

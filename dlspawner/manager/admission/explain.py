@@ -33,10 +33,8 @@ from dlspawner.core.text import moment
 from dlspawner.manager.db import jobs
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseUnavailable
-from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import JobStore
-from dlspawner.manager.state.lifecycle import FAULT, UNDECIDED
 from dlspawner.settings import Settings
 
 _ADVICE_FOR = timedelta(seconds=3)  # many people look at once, and trying everything out costs as much as a decision
@@ -90,7 +88,7 @@ class Explainer:
             return QueueStatus(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
         if job.state is not JobState.QUEUED:
             return QueueStatus(job, job.state.value, position, position, "", ())
-        advice = self.advice(job, now) if advises and not self._undecided(job) else ()
+        advice = self.advice(job, now) if advises else ()
         waiting, why = _waiting(job, self.book), self.why(job, now)
         return QueueStatus(
             job, "queued", position, waiting, why, advice, self.estimate(job, now), self.inadmissible(job)
@@ -123,8 +121,6 @@ class Explainer:
     def _why_queued(self, job: Job, now: datetime) -> str:
         if job.reserved:
             return self._promised(job, now)
-        if self._undecided(job):
-            return UNDECIDED
         found = admission.admit(job, self.book.cluster_state, now)
         match found:
             case MustWait(until=until) if until is not None and until > now:
@@ -144,15 +140,13 @@ class Explainer:
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             if len(self._reasons) > _MOST_REASONS:
                 self._reasons.clear()
-            ours = job.reserved or self._undecided(job)
-            found = Reason.VICTIMS_TERMINATING if ours else admission.admit(job, self.book.cluster_state, now).reason
+            found = (
+                Reason.VICTIMS_TERMINATING
+                if job.reserved
+                else admission.admit(job, self.book.cluster_state, now).reason
+            )
             kept = self._reasons[job.id] = (now, found)
         return kept[1]
-
-    def _undecided(self, job: Job) -> bool:
-        """Whether the queue fails to decide it, so that asking again here would be the same fault."""
-        told = self.book.notices.pending((job.id, NoticeKind.CANNOT_START))
-        return told is not None and told.cause == FAULT
 
     def _promised(self, job: Job, now: datetime) -> str:
         leavers = victims_of(job, self.book.cluster_state)

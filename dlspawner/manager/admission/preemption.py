@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -36,10 +36,11 @@ from dlspawner.core.scheduling.preemption import (
 )
 from dlspawner.core.text import WHEN
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
-from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
+from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.notify import post
 
 _EVERY_SECONDS = 1.0
@@ -61,12 +62,11 @@ def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> No
     for name in found.victims:
         victim = turn.store.records[name]
         until = stop_time(victim.job, turn.cluster_state, turn.now)
-        turn.write(replace(victim, job=replace(victim.job, notice=until)), "notice", f"for={record.job.id}")
+        lifecycle.give_notice(turn, victim, until, record.job.id)
         if victim.job.user:
             text = _notice_text(victim, record.job, turn.cluster_state, idle)
             post(turn, victim.job, NoticeKind.PREEMPTED, text, cause=record.job.id, until=until)
-    promised = replace(record, job=replace(record.job, nodes=tuple(found.nodes)))
-    turn.write(promised, "promised", f"victims={','.join(found.victims)}")
+    lifecycle.reserve_nodes(turn, record, tuple(found.nodes), found.victims)
 
 
 def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
@@ -78,20 +78,18 @@ def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None
     turn.cluster_state.memo[_UNCHANGED] = True
     _restore(turn)
     for job in stale_reservations(turn.cluster_state):
-        turn.write(_with(turn, job, nodes=()), "promise-broken")
+        lifecycle.release_nodes(turn, turn.store.records[job.id])
     for job in unneeded_victims(turn.cluster_state):
-        turn.write(_with(turn, job, notice=None), "spared")
-        withdraw(turn, job.id, NoticeKind.PREEMPTED)
+        lifecycle.cancel_preemption(turn, turn.store.records[job.id])
         if job.user:
             post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
     for job in [job for job in turn.cluster_state.jobs.values() if job.notice is not None and job.notice <= by]:
         later = deferred_stop_time(job, turn.cluster_state, turn.now)
         if later is None:
-            lifecycle.stop(
-                turn, job.id, lifecycle.PREEMPTED, _stop_text(turn.store.records[job.id], turn.cluster_state)
-            )
+            text = _stop_text(turn.store.records[job.id], turn.cluster_state)
+            lifecycle.stop(turn, job.id, EventReason.PREEMPTED, text)
         else:
-            turn.write(_with(turn, job, notice=later), "notice-moved")
+            lifecycle.move_notice(turn, turn.store.records[job.id], later)
             _move(turn, job, NoticeKind.PREEMPTED, later)
     _reclaim(turn)
     if _UNCHANGED not in turn.cluster_state.memo:
@@ -114,19 +112,18 @@ def _reclaim(turn: Transaction) -> None:
         job = record.job
         if job.id in beyond and record.demote_at is None:
             until = turn.now + turn.cluster_state.cluster.scheduling.notice
-            turn.write(replace(record, demote_at=until), "quota-lowered")
+            lifecycle.announce_demotion(turn, record, until)
             if job.user:
                 lost = _lost(job, turn.cluster_state)
                 text = f"Your {lost}: the job goes on as a preemptible one, which others may stop."
                 post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
         elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
-            turn.write(replace(record, job=replace(job, preemptible=True)), "turned-preemptible")
+            lifecycle.demote(turn, record)
             if job.user:
                 text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now, so that others may stop it."
                 post(turn, job, NoticeKind.QUOTA_LOWERED, text)
         elif record.demote_at is not None and not job.preemptible and job.id not in beyond and job.holds:
-            turn.write(replace(record, demote_at=None), "quota-raised")
-            withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED)
+            lifecycle.cancel_demotion(turn, record)
             if job.user and not job.terminating:
                 post(turn, job, NoticeKind.PREEMPTION_CANCELLED, KEEPS)
 
@@ -135,17 +132,9 @@ def _restore(turn: Transaction) -> None:
     """Who turned preemptible for a lowered quota is guaranteed again where the quota has room for it."""
     turned = [one.job for one in turn.store.records.values() if one.demote_at is not None and one.job.preemptible]
     for job in restorable(turned, turn.cluster_state):
-        record = turn.store.records[job.id]
-        turn.write(
-            replace(record, job=replace(job, preemptible=False, notice=None), demote_at=None), "guaranteed-again"
-        )
-        withdraw(turn, job.id, NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTED)
+        lifecycle.restore_guarantee(turn, turn.store.records[job.id])
         if job.user:
             post(turn, job, NoticeKind.PREEMPTION_CANCELLED, AGAIN)
-
-
-def _with(turn: Transaction, job: Job, **changes: object) -> JobRecord:
-    return replace(turn.store.records[job.id], job=replace(job, **changes))  # type: ignore[arg-type]
 
 
 def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str) -> str:

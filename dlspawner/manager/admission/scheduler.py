@@ -7,8 +7,7 @@ there, so that a Hub is not asked for more than it takes and no reservation ends
 node does after that, such as pulling a large image, is in nobody's way. A pass ends early, too, when it has made enough
 promises: everybody else in this process waits for it, and the next one follows at once.
 
-A job that cannot be decided, by a fault of ours, holds up nobody: it is passed over, logged once, and decided again in
-every pass. Its person is told for as long.
+A job whose decision fails by a fault of the program is logged and skipped; the next cycle decides it again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlspawner.core.decisions import Admit, Preempt
@@ -26,11 +25,9 @@ from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import queue_key
 from dlspawner.manager.admission import approvals
 from dlspawner.manager.db.store import DatabaseUnavailable
-from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
-from dlspawner.manager.state.notify import post
 
 _EVERY_SECONDS = 3.0
 _CUT_SECONDS = 1.0  # between passes that left turns to the next one, because enough starts were under way
@@ -54,7 +51,6 @@ class Scheduler:
     order: dict[str, int] = field(default_factory=dict)  # the how-manieth turn of this process each due job was given
     _turns: int = 0
     _not_before: dict[str, datetime] = field(default_factory=dict)
-    _undecided: set[str] = field(default_factory=set)  # jobs that the last whole pass failed to decide
 
     async def run(self) -> None:
         """Make passes until it is cancelled."""
@@ -81,13 +77,7 @@ class Scheduler:
             self.max_concurrent_starts - sum(one.is_dispatched for one in self.book.records.values()),
             _PROMISES,
         )
-        undecided: set[str] = set()
-
-        def failed(job: Job, error: Exception) -> None:
-            undecided.add(job.id)
-            self._fail(turn, job, error)
-
-        for job, found in admission.schedule(world, now, failed):
+        for job, found in admission.schedule(world, now, _log_failure):
             record = turn.record(job.id)
             if record is None or now < self._not_before.get(job.id, now):
                 continue
@@ -104,25 +94,9 @@ class Scheduler:
                     self.book.capacity_changed.set()  # the next pass need not wait for anything
                     break
                 self.preempt(turn, record, found)
-        self._undecided |= undecided
-        if not self.truncated:
-            self._recover(turn, self._undecided - undecided)
-
-    def _fail(self, turn: Transaction, job: Job, error: Exception) -> None:
-        if job.id not in self._undecided:
-            log.error("job=%s cannot be decided: it is passed over", job.id, exc_info=error)
-        post(turn, job, NoticeKind.CANNOT_START, lifecycle.UNDECIDED, cause=lifecycle.FAULT)
-
-    def _recover(self, turn: Transaction, jobs: set[str]) -> None:
-        """These jobs can be decided again, or are no more."""
-        self._undecided -= jobs
-        for record in filter(None, map(turn.record, jobs)):
-            lifecycle.tell_one(turn, record.job)
 
     def _start(self, turn: Transaction, record: JobRecord, found: Admit) -> None:
-        starting = admission.as_admitted(record.job, found.nodes, turn.cluster_state)
-        deadline, turns = turn.now + self.book.reservation, record.start_attempts + 1
-        turn.write(replace(record, job=starting, deadline=deadline, awaiting_start=True, start_attempts=turns), "turn")
+        lifecycle.schedule(turn, record, found.nodes)
         self._turns += 1
         records = self.book.records
         self.order = {one: n for one, n in self.order.items() if one in records and records[one].awaiting_start}
@@ -137,3 +111,7 @@ class Scheduler:
         """Give no turn to this job before then; forgotten when this process ends."""
         self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
         self._not_before[job] = until
+
+
+def _log_failure(job: Job, error: Exception) -> None:
+    log.error("job=%s user=%s server=%s reason=scheduling-failed", job.id, job.user, job.server, exc_info=error)

@@ -30,9 +30,10 @@ from dlspawner.manager.admission import approvals
 from dlspawner.manager.admission.explain import Explainer
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
-from dlspawner.manager.model.records import MAX_START_ATTEMPTS, JobRecord, as_ended, as_queued
+from dlspawner.manager.model.records import MAX_START_ATTEMPTS, JobRecord, as_queued
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
 from dlspawner.manager.state.notify import post
@@ -178,9 +179,9 @@ class AdmissionService:
             )
             if waits_again:
                 self._queue.backoff(job, turn.now + timedelta(seconds=5))
-                lifecycle.wait_again(turn, record, "not-created", why)
+                lifecycle.requeue(turn, record, EventReason.NOT_CREATED, why)
             else:
-                turn.write(as_ended(record), "not-created", why)
+                lifecycle.fail_start(turn, record, EventReason.NOT_CREATED, why)
 
         await self.store.transact(give_back)
 
@@ -206,7 +207,7 @@ class AdmissionService:
             return _answered(question, wanted)
         other = turn.store.pending_job(question.user, question.server)
         if other is not None and other is not known:
-            turn.write(as_ended(other), "replaced", f"by {question.job}")
+            lifecycle.replace_pending(turn, other, question.job)
         if known is None:
             return self._decide(turn, question, JobRecord(wanted, request_seconds=question.request_seconds))
         return self._readmit(turn, question, known, wanted)
@@ -263,7 +264,7 @@ class AdmissionService:
             withdraw(turn, record.job.id, NoticeKind.LOGIN_REQUIRED)
         withdraw(turn, record.job.id, NoticeKind.CANNOT_START)  # what cannot start is told again, here
         if record.job != known.job:
-            turn.write(record, "queued" if same else "changed")
+            lifecycle.update_request(turn, record, changed=not same)
         if known.awaiting_start and record.job.team != known.job.team:
             post(turn, record.job, NoticeKind.PREEMPTION_CANCELLED, _moved(known.job, record.job, turn.cluster_state))
         return self._decide(turn, question, record, () if keeps else (REPLACED,))
@@ -290,7 +291,7 @@ class AdmissionService:
             )
         position = scheduling_queue.position(job, world, turn.now)
         if job.state is JobState.SUBMITTED:
-            turn.write(as_queued(record), "queued", found.reason.value)
+            lifecycle.enqueue(turn, record, found.reason)
         sentence = (
             found.sentence
             if isinstance(found, MustWait)
@@ -304,14 +305,7 @@ class AdmissionService:
     def _admit(
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
     ) -> AdmissionResponse:
-        starting = admission.as_admitted(record.job, nodes, turn.cluster_state)
-        turns = record.start_attempts + (record.job.state is JobState.QUEUED)
-        deadline = turn.now + self._reservation
-        record = replace(
-            record, job=starting, deadline=deadline, awaiting_start=False, start_attempts=turns, nonce=question.nonce
-        )
-        turn.write(record, "admitted")
-        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)
+        starting = lifecycle.admit(turn, record, nodes, question.nonce)
         seconds = self._reservation.total_seconds()
         return _logged(
             question,

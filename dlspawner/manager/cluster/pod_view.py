@@ -20,6 +20,7 @@ from dlspawner.core.nodes import Node, has_type
 from dlspawner.core.resources import MOST_GPUS, PodRequest, ResourceRequest, foreign_usage, request_of, strip_manifest
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 from dlspawner.core.units import Manifest
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import JobRecord, PodRef
 
@@ -149,27 +150,28 @@ def claimed_name(text: str) -> str:
 
 def observe(
     record: JobRecord, pod: ObservedPod, cluster: ClusterConfig, node: Node | None, now: datetime
-) -> tuple[str, JobRecord]:
-    """The record after a look at one of the job's pods, and the reason of the change; no reason, no change."""
-    job, reason, count = record.job, "", len(record.job.request.pods)
+) -> tuple[EventReason | None, JobRecord]:
+    """Returns the record after a change of one of the job's pods, with the reason; no reason, no change."""
+    job, count = record.job, len(record.job.request.pods)
+    reason: EventReason | None = None
     pods = list(record.pods) or [None] * count
     known = next((index for index, one in enumerate(pods) if one is not None and one.uid == pod.uid), None)
     index = known
     if index is None:
-        reason, actual = "pod-seen", pod_request(pod, cluster, node)
+        reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, actual)
         job = _charged(job, index, actual, pod.name)
     pods[index] = pod_ref(pod)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node
-        job, reason = replace(job, nodes=tuple(nodes)), reason or "bound"
+        job, reason = replace(job, nodes=tuple(nodes)), reason or EventReason.BOUND
     if pod.terminating and job.state is not JobState.STOPPING:
-        job, reason = replace(job, state=JobState.STOPPING), "deleted"
+        job, reason = replace(job, state=JobState.STOPPING), EventReason.DELETED
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
-        job, reason = replace(job, state=JobState.RUNNING, started=now), "running"
-    elif not reason and pods[index] != record.pods[index]:
-        reason = "pod-running" if pod.running else ""
+        job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
+    elif reason is None and pod.running and pods[index] != record.pods[index]:
+        reason = EventReason.POD_RUNNING
     return reason, replace(record, job=job, pods=tuple(pods))
 
 

@@ -65,11 +65,11 @@ from dlspawner.manager.db import config_versions
 from dlspawner.manager.db.config_versions import Size
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord, as_ended
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
-from dlspawner.manager.state.lifecycle import on_pods_gone
 
 
 class ForeignPods:
@@ -381,7 +381,7 @@ class Reconciler:
         record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
             record = pod_view.restore(before)
-            turn.write(record, "found-again", f"pod={pod.name}")
+            lifecycle.recover(turn, record, pod.name)
         if record is None:
             if not pod.over:
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
@@ -391,9 +391,9 @@ class Reconciler:
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # Who is stopped waits again only when the pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            turn.write(as_ended(seen), "failed" if pod.failure else "gone" if pod.stopped else "finished", pod.failure)
-        elif reason:
-            turn.write(seen, reason)
+            lifecycle.finish(turn, seen, failure=pod.failure, stopped=pod.stopped)
+        elif reason is not None:
+            lifecycle.observe(turn, seen, reason)
 
     def _was_last(self, record: JobRecord, uid: str) -> bool:
         """Whether a job has ended with this pod."""
@@ -430,23 +430,23 @@ class Reconciler:
         record = JobRecord(job, pods=(pod_view.pod_ref(pod),))
         self._jobs[pod.uid] = job.id
         if adopting and known:
-            turn.write(record, "adopted", f"pod={pod.name}")
+            lifecycle.adopt(turn, record, pod.name)
             return
         why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
         log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
-        turn.write(record, "uncovered", f"pod={pod.name} {why}")
+        lifecycle.charge_unadmitted(turn, record, f"pod={pod.name} {why}")
 
     def _gone(self, turn: Transaction, uid: str) -> None:
         for record in tuple(turn.store.records.values()):
             if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
-                on_pods_gone(turn, record, _how(record))
+                lifecycle.on_pods_gone(turn, record)
 
     def _forget_unlisted(self, turn: Transaction) -> None:
         """After the first complete list: whatever is not in it went while nobody looked."""
         for record in tuple(turn.store.records.values()):
             held = record.job.holds and not record.reserved
             if held and not any(pod.uid in self._pods for pod in record.seen):
-                on_pods_gone(turn, record, _how(record))
+                lifecycle.on_pods_gone(turn, record)
         _let_one_wait(turn)
 
     # Reservations
@@ -474,18 +474,18 @@ class Reconciler:
             if now is None or not now.reserved or now.deadline != record.deadline:
                 return
             if now.awaiting_start:
-                lifecycle.wait_again(turn, now, "turn-over")
+                lifecycle.requeue(turn, now, EventReason.START_TIMEOUT)
                 return
             known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
             if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
                 return  # the watch is about to tell, or has told already that it is gone: this list may be older
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
-                turn.write(left, "never-seen")
+                lifecycle.expire_reservation(turn, left, ends=False)
             elif not left.seen and 0 < now.start_attempts < MAX_START_ATTEMPTS and now.job.state is JobState.STARTING:
-                lifecycle.wait_again(turn, now, "never-seen")
+                lifecycle.requeue(turn, now, EventReason.POD_NEVER_CREATED)
             else:
-                turn.write(as_ended(left), "never-seen")
+                lifecycle.expire_reservation(turn, left, ends=True)
 
         await self.book.transact(expire)
 
@@ -496,11 +496,6 @@ def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
         return 0
     team = world.team(claimed.team) or Team(claimed.team)
     return (world.cluster.priority(team, claimed.priority) or world.cluster.default_priority(team)).level
-
-
-def _how(record: JobRecord) -> str:
-    """Stopped, where that was seen; else nobody knows what became of the job."""
-    return "gone" if record.job.state is JobState.STOPPING or record.stop is not None else "disappeared"
 
 
 def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
@@ -515,7 +510,7 @@ def _let_one_wait(turn: Transaction) -> None:
     for record in tuple(turn.store.records.values()):
         other = turn.store.pending_job(record.job.user, record.job.server)
         if record.is_pending and other is not None and other.job.id != record.job.id:
-            turn.write(as_ended(record), "replaced", f"by {other.job.id}")
+            lifecycle.replace_pending(turn, record, other.job.id)
 
 
 def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:

@@ -33,11 +33,12 @@ from dlspawner.clients.kubernetes import PODS, Conflict, KubernetesClient, Kuber
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
-from dlspawner.manager.model.records import CANCELLED, JobRecord
+from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import JobStore, Transaction
-from dlspawner.manager.state.lifecycle import BEFORE, BY_OWNER, cancel_request, stop
+from dlspawner.manager.state.lifecycle import CANCELLED_BEFORE_START, cancel_request, stop
 from dlspawner.manager.state.notify import post_to_admins
 
 _AT_ONCE = 10  # stops that the Hub is asked for at the same time
@@ -75,7 +76,7 @@ class Terminator:
         asked = False  # whether the Hub has said that the server is stopped
         polite = True
         record = self._wanted(job)
-        if record is not None and record.stop is not None and record.stop.code == BY_OWNER:
+        if record is not None and record.stop is not None and record.stop.code is EventReason.STOPPED_BY_OWNER:
             await self._until_gone(job)  # the Hub has been asked already, unless whoever did so was ended then
         while (record := self._wanted(job)) is not None:
             async with self._turns:
@@ -107,7 +108,7 @@ class Terminator:
         JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later if nobody else has.
         """
         job = record.job
-        if record.stop is None or record.stop.code != CANCELLED:
+        if record.stop is None or record.stop.code is not EventReason.CANCELLED:
             return False
         try:
             user = await self.hub.user(job.user)
@@ -173,7 +174,8 @@ async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server:
         return CancelResult.REQUEST
     running = await unready_job(book, hub, user, server)
     if running is not None:
-        stopped = await book.transact(lambda turn: stop(turn, running.job.id, CANCELLED, BEFORE))
+        job = running.job.id
+        stopped = await book.transact(lambda turn: stop(turn, job, EventReason.CANCELLED, CANCELLED_BEFORE_START))
         return CancelResult.REQUEST if stopped else CancelResult.NOTHING
     return CancelResult.RUNS if _running(book, user, server) else CancelResult.NOTHING
 
@@ -193,7 +195,6 @@ def _running(book: JobStore, user: str, server: str) -> JobRecord | None:
     return next(found, None)
 
 
-STOPPED_BY_OTHER_USER = "stopped-by-another"  # who may act on the job, and is not its owner
 STOPPED_BY_OWNER_SENTENCE = "Its owner has stopped this job. The files are kept."
 _LOOKS, _ENDS_LOOK_SECONDS = 40, 0.05
 
@@ -224,8 +225,9 @@ class JobEnder:
             return await self.book.transact(lambda turn: _cancel(turn, job, who))
         if who != job.user:
             sentence = f"{who} has stopped this job. Your files are kept."
-            return await self.book.transact(lambda turn: stop(turn, job.id, STOPPED_BY_OTHER_USER, sentence))
-        if not await self.book.transact(lambda turn: stop(turn, job.id, BY_OWNER, STOPPED_BY_OWNER_SENTENCE)):
+            return await self.book.transact(lambda turn: stop(turn, job.id, EventReason.STOPPED_BY_ANOTHER, sentence))
+        why = EventReason.STOPPED_BY_OWNER
+        if not await self.book.transact(lambda turn: stop(turn, job.id, why, STOPPED_BY_OWNER_SENTENCE)):
             return False
         try:
             await self.book.ensure_leader()

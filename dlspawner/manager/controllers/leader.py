@@ -268,14 +268,14 @@ class LeaderElector:
     async def _reload(self, book: JobStore) -> None:
         # What an earlier term has said may be over.
         told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
-        await book.transact(lifecycle.tell)
+        await book.transact(lifecycle.notify_all_inadmissible)
         while True:
             found = await asyncio.to_thread(self.files.changed)
             if found is not None:
                 self.settings = found
                 await config_reload.persist(self.files, self.ledger, book.term)
                 await book.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
-                await book.transact(lifecycle.tell)
+                await book.transact(lifecycle.notify_all_inadmissible)
             if self.files.problems != told:
                 problems = told = self.files.problems
                 await book.transact(partial(_notify_config_problems, problems=problems))

@@ -28,13 +28,14 @@ from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.activity import SshSessionReport
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import job_store, lifecycle, notify
 from dlspawner.manager.state.job_store import Transaction
 
 _KINDS = {Cause.UNUSED: NoticeKind.IDLE, Cause.LIFETIME: NoticeKind.LIFETIME}
-_REASONS = {Cause.UNUSED: "idle", Cause.LIFETIME: "lifetime"}
+_REASONS = {Cause.UNUSED: EventReason.IDLE, Cause.LIFETIME: EventReason.LIFETIME}
 _DEBOUNCE = timedelta(seconds=5)  # the button within this time changes nothing
 DRY = "Nothing stops this job for being unused: here it is only written down what would be stopped."
 log = logging.getLogger("dlspawner.manager")

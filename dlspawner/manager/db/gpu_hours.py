@@ -19,9 +19,10 @@ from dlspawner.core.accounting import MISSED, NONE, GpuTime, JobTimeline, Step, 
 from dlspawner.core.job import JobState
 from dlspawner.manager.db.tables import gpu_days, gpu_free, gpu_use, job_events, jobs, metadata
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 
-IDLE = "idle"  # why a job was stopped whose GPUs are reclaimed
+IDLE = EventReason.IDLE.value  # jobs that were stopped for it: their GPUs are reclaimed
 Hours = dict[tuple[date, str], GpuTime]  # by day, and by team, person or GPU type
 _KEYS = {GroupBy.TEAM: "team", GroupBy.USER: "user_name", GroupBy.GPU_TYPE: "gpu_type"}
 _AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")

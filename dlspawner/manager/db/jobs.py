@@ -26,6 +26,7 @@ from dlspawner.manager.db import approvals as db_approvals
 from dlspawner.manager.db.tables import UtcDateTime, job_events, jobs
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory, JobTransition
 from dlspawner.manager.model.records import (
     EXTERNAL_POD_PREFIX,
@@ -43,6 +44,7 @@ from dlspawner.manager.model.records import (
 _MOST = 2**63 - 1
 MOST_EVENTS = 1000  # of one job that are told
 _STATES = {state.value: state for state in JobState}
+_REASONS = {reason.value: reason for reason in EventReason}
 
 _COLUMNS = [
     *(jobs.c.job, jobs.c.user_name, jobs.c.server_name, jobs.c.team, jobs.c.template, jobs.c.priority),
@@ -178,7 +180,7 @@ def _of_row(
     values: tuple[Any, ...] = tuple(row)
     state, reason, *amounts, nodes = values[8:15]
     *times, stop_reason, stop_sentence = values[15:21]
-    stop = StopReason(stop_reason, stop_sentence or "") if stop_reason else None
+    stop = StopReason(_REASONS[stop_reason], stop_sentence or "") if stop_reason else None
     known: list[Any] = [*values[:8], _STATES[state], reason, *amounts, _nodes(nodes), *times]
     known += stop, stopped, pods, approval
     return JobHistory(*known)
@@ -196,7 +198,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "priority": job.priority,
         "preemptible": job.preemptible,
         "state": job.state.value,
-        "reason": entry.reason,
+        "reason": entry.reason.value,
         "gpu_type": job.request.gpu_type,
         "gpus_milli": job.request.gpus,
         "cpu_milli": min(_MOST, sum(pod.cpu_milli for pod in job.request.pods)),
@@ -216,7 +218,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "exempt_from_quota": job.exempt_from_quota,
         "approved": job.approved,
         "special": write_special(job.special),
-        "stop_reason": record.stop.code if record.stop else None,
+        "stop_reason": record.stop.code.value if record.stop else None,
         "stop_sentence": record.stop.message if record.stop else None,
         "pods": write_pods(record.pods),
         "awaiting_start": record.awaiting_start,
@@ -248,7 +250,7 @@ def from_row(row: Row[Any]) -> JobRecord:
         special=read_special(row.special),
         exempt_from_quota=row.exempt_from_quota,
     )
-    stop = StopReason(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None
+    stop = StopReason(_REASONS[row.stop_reason], row.stop_sentence or "") if row.stop_reason else None
     found = JobRecord(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.demote_at)
     return replace(
         found,
@@ -311,7 +313,7 @@ def read_last_ends(connection: Connection, user: str) -> dict[str, LastEnd]:
             row.ended,
             row.reason,
             row.detail,
-            StopReason(row.stop_reason, row.stop_sentence or "") if row.stop_reason else None,
+            StopReason(_REASONS[row.stop_reason], row.stop_sentence or "") if row.stop_reason else None,
             row.pod_uid is not None,
         )
         for row in connection.execute(query)

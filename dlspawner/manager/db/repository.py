@@ -27,9 +27,10 @@ from dlspawner.manager.db.tables import job_events, jobs, leases, team_usage
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.activity import ActivityRecord
 from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory, JobTransition, has_detail
 from dlspawner.manager.model.notice import Notice, NoticeChange
-from dlspawner.manager.model.records import CANCELLED, JobEvent, JobRecord
+from dlspawner.manager.model.records import JobEvent, JobRecord
 
 T = TypeVar("T")
 
@@ -187,9 +188,9 @@ class JobRepository:
             .limit(1)
         )
         row = await self._store.read(lambda connection: connection.execute(query).first())
-        if row is None or row.stop_reason != CANCELLED:
+        if row is None or row.stop_reason != EventReason.CANCELLED:
             return None if row is None else (row.reason, row.detail)
-        return CANCELLED, ""
+        return EventReason.CANCELLED.value, ""
 
     async def write(
         self,
@@ -313,7 +314,7 @@ def _write(connection: Connection, entries: Sequence[JobEvent], claimed: Collect
             "job": entry.record.job.id,
             "at": entry.at,
             "state": entry.record.job.state.value,
-            "reason": entry.reason,
+            "reason": entry.reason.value,
             "detail": entry.detail,
         }
         for entry in entries

@@ -12,6 +12,7 @@ from datetime import datetime
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.units import counted
 from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.event_reason import find_reason
 from dlspawner.manager.model.records import StopReason
 
 
@@ -94,30 +95,8 @@ class PodEventMessage:
     count: int = 1
 
 
-# Why a job has ended, by the reason of its last event; what was decided here has a sentence of its own.
-ENDS = {
-    "denied": "It was denied",
-    "cancelled": "It was cancelled before it ran.",
-    "replaced": "Another request for the same server took its place.",
-    "start-refused": "Its turn came, and the Hub refused to start it:",
-    "start-failed": "Its turn came, and the Hub could not start it: its administrator finds why in the Hub's log.",
-    "no-server": "Its turn came, and the Hub had no such server any more.",
-    "runs-already": "Its turn came, and the server ran already.",
-    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
-    "not-created": "The cluster refused its pod:",
-    "never-seen": "It was being started, and no pod of it ever came.",
-    "finished": "Its program has ended.",
-    "failed": "Its program has failed:",
-    "gone": "It was stopped.",
-    "disappeared": "Its pod is gone: whether it had ended or was removed was not seen.",
-}
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
-
-# Of these the owner reads the details, too: they name nobody else's job.
-TOLD = frozenset({"start-refused", "start-failing", "not-created", "approved", "denied", "failed"})
-
 
 GOING = "It is being started."
 ENDING = "It is being stopped."
@@ -133,16 +112,18 @@ def progress_sentence(state: JobState, stop: StopReason | None, happened: str = 
 
 
 def has_detail(reason: str, stop: StopReason | None) -> bool:
-    """Whether what is said of an end has the details of its event."""
-    return reason in TOLD and not (stop is not None and stop.message)
+    """True if the sentence about an end includes the detail of its event."""
+    known = find_reason(reason)
+    return known is not None and known.has_public_detail and not (stop is not None and stop.message)
 
 
 def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
     """Why a job has ended."""
     if stop is not None and stop.message:
         return stop.message
-    sentence = ENDS.get(reason, "It has ended.")
-    if reason in TOLD and detail:
+    known = find_reason(reason)
+    sentence = known.end_text if known is not None and known.end_text else "It has ended."
+    if known is not None and known.has_public_detail and detail:
         return f"{sentence} {detail}"
     return f"{sentence.rstrip(':.')}."
 

@@ -17,9 +17,9 @@ from dlspawner.core.job import Job, JobState, Permissions
 from dlspawner.core.nodes import Expression, NodePlacement
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
+from dlspawner.manager.model.event_reason import EventReason
 
 MAX_START_ATTEMPTS = 10  # of a job whose starts come to nothing, and nobody says why
-CANCELLED = "cancelled"  # why a job has ended, or is stopped: by its person or an administrator, before it ran
 WAITING = frozenset(
     {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
 )  # it holds nothing, and may start yet
@@ -28,9 +28,9 @@ EXTERNAL_POD_PREFIX = "pod-"  # how the id of a record begins that is of a pod a
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """That a job is stopped, decided once: a word for events and logs, and the sentence that the person reads."""
+    """The decision to stop a job: the reason of its event, and the sentence that the owner reads."""
 
-    code: str
+    code: EventReason
     message: str
 
 
@@ -126,7 +126,7 @@ class JobEvent:
 
     record: JobRecord
     at: datetime
-    reason: str
+    reason: EventReason
     detail: str = ""
     new: bool = False
     requests: tuple[ApprovalRequest, ...] = ()

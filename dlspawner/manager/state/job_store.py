@@ -33,8 +33,9 @@ from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage, 
 from dlspawner.manager.db.repository import DuplicateJob, JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.approval_request import ApprovalRequest, withdraw_requests
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKey, NoticeKind, Recipient
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobEvent, JobRecord, as_ended, as_queued
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobEvent, JobRecord
 from dlspawner.settings import Settings
 
 T = TypeVar("T")
@@ -79,10 +80,13 @@ class Transaction:
         """
         self.new_ids.append(job)
 
-    def write(self, record: JobRecord, reason: str, detail: str = "", requests: Sequence[ApprovalRequest] = ()) -> None:
-        """The job is like this from now on, because of that; ``requests`` are those of its own that are new or decided.
+    def write(
+        self, record: JobRecord, reason: EventReason, detail: str = "", requests: Sequence[ApprovalRequest] = ()
+    ) -> None:
+        """Changes a job's record, with the event that explains it; for `lifecycle` alone.
 
-        A job that does not wait for an approval any more has no request that waits.
+        ``requests``: the job's requests for approvals that are new or decided. A job that leaves *pending-approval* has
+        no pending request any more.
         """
         job = record.job
         old, where = self.store.records.get(job.id), (job.user, job.server)
@@ -95,7 +99,7 @@ class Transaction:
             self.store.pending[where] = job.id
         elif self.store.pending.get(where) == job.id:
             del self.store.pending[where]
-        changed = self.store.update_approval_requests(record.job, requests, self.now, reason)
+        changed = self.store.update_approval_requests(record.job, requests, self.now, reason.value)
         self.events.append(JobEvent(record, self.now, reason, detail, new, changed))
         self.cluster_state.put(job)
         self.store.there.put(job)
@@ -106,29 +110,17 @@ class Transaction:
         else:
             self.store.records[job.id] = record
         log.info(
-            "job=%s user=%s server=%s team=%s gpus=%g state=%s reason=%s%s",
+            "job=%s user=%s server=%s team=%s gpus=%g state=%s reason=%s%s: %s",
             job.id,
             job.user,
             job.server,
             job.team,
             job.request.gpus / 1000,
             job.state.value,
-            reason,
+            reason.value,
             f" {detail}" if detail else "",
+            reason.operator_text,
         )
-
-    def requeue(self, record: JobRecord, reason: str, detail: str = "") -> None:
-        """The job is in its place again, unless its server's person has wanted another one since: it ends then."""
-        job = record.job
-        for later in self.store.on(job.user, job.server):
-            if later.submitted > job.submitted:
-                self.write(as_ended(record), "replaced", f"by {later.id}")
-                return
-        other = self.store.pending_job(job.user, job.server)
-        if other is not None and other.job.id != job.id:
-            self.write(as_ended(other), "replaced", f"by {job.id}")
-        self.write(as_queued(record), reason, detail)
-        withdraw(self, job.id, NoticeKind.PREEMPTED, NoticeKind.QUOTA_LOWERED)
 
     def change_notice(self, change: NoticeChange) -> None:
         """Change what people are told; for `notices` alone."""

@@ -1,51 +1,82 @@
-"""Who waits for what the files do not allow any more, and is told so.
+"""Every transition of a job (DESIGN.md, section 4): one function, one row update, one event with its reason.
 
-Such a job keeps its place, because the files may be changed again. It is looked for when they were read, and when a job
-that had to leave, or was to start, is back in its place: what nodes there are does not matter here, for those come back
-by themselves. Who waits for a login reads that only as long as the files allow the job.
+Rules:
+
+* No other module calls ``Transaction.write``. A policy decides, and calls the function of the transition in the same
+  transaction.
+* A transition withdraws the notices that it makes untrue. Notices whose text depends on a policy's decision are posted
+  by that policy, in the same transaction.
+* A pending job that the configuration does not allow keeps its place, because the configuration may change again; its
+  owner is notified. Which nodes exist does not matter for that: nodes come back by themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import datetime
 
 from dlspawner.core.decisions import Reason
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.scheduling import limits
+from dlspawner.core.scheduling import admission, limits
 from dlspawner.core.scheduling.limits import RequiredApproval
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request, withdraw_requests
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
-from dlspawner.manager.model.records import CANCELLED, WAITING, JobRecord, StopReason, as_ended, as_queued
+from dlspawner.manager.model.records import WAITING, JobRecord, StopReason, as_ended, as_queued
 from dlspawner.manager.state.job_store import Transaction, withdraw
 from dlspawner.manager.state.notify import post
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
-FAULT = "fault"  # the cause of what is told with it
-UNDECIDED = (
-    "It cannot start, because the Manager fails to decide about it: its administrator finds why in the Manager's log. "
-    "It keeps its place and is tried again."
-)
+CANCELLED_BEFORE_START = "It was cancelled before it ran."
+_CANCELLED_WHILE_PREEMPTED = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
+_SERVER_STOPPED = "by a stop of its server"
+SERVER_REMOVED = "The server, or its owner, was removed from the Hub."
 
 
-def tell(turn: Transaction) -> None:
-    """Tell whoever waits in vain, and take it back from whom that is not true of any more."""
+# Submission and the queue
+
+
+def enqueue(turn: Transaction, record: JobRecord, why: Reason) -> None:
+    """A new job is pending; ``why`` it cannot start now."""
+    turn.write(as_queued(record), EventReason.QUEUED, why.value)
+
+
+def update_request(turn: Transaction, record: JobRecord, *, changed: bool) -> None:
+    """A pending job is requested again; ``changed``: with other options."""
+    turn.write(record, EventReason.CHANGED if changed else EventReason.QUEUED)
+
+
+def replace_pending(turn: Transaction, record: JobRecord, later: str) -> None:
+    """A pending job ends, because of the ``later`` job of its server."""
+    turn.write(as_ended(record), EventReason.REPLACED, f"by {later}")
+
+
+def requeue(turn: Transaction, record: JobRecord, reason: EventReason, detail: str = "") -> None:
+    """The job is pending again with its first submit time, unless a later job of its server exists: then it ends."""
+    job = record.job
+    for later in turn.store.on(job.user, job.server):
+        if later.submitted > job.submitted:
+            replace_pending(turn, record, later.id)
+            return
+    other = turn.store.pending_job(job.user, job.server)
+    if other is not None and other.job.id != job.id:
+        replace_pending(turn, other, job.id)
+    waits = as_queued(record)
+    turn.write(waits, reason, detail)
+    withdraw(turn, job.id, NoticeKind.PREEMPTED, NoticeKind.QUOTA_LOWERED)
+    notify_if_inadmissible(turn, waits.job)  # the configuration may have changed meanwhile
+
+
+def notify_all_inadmissible(turn: Transaction) -> None:
+    """Notifies the owners of pending jobs that the configuration does not allow; withdraws notices that are over."""
     for record in tuple(turn.store.records.values()):
-        tell_one(turn, record.job)
+        notify_if_inadmissible(turn, record.job)
 
 
-def wait_again(turn: Transaction, record: JobRecord, reason: str, detail: str = "") -> None:
-    """The job is in its place again (``Turn.wait_again``), which the files may not allow any more by now."""
-    turn.requeue(record, reason, detail)
-    waits = turn.record(record.job.id)
-    if waits is not None:
-        tell_one(turn, waits.job)
-
-
-def tell_one(turn: Transaction, job: Job) -> None:
-    """The same for one job."""
-    waits = job.state in {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
-    never = limits.config_violation(job, turn.cluster_state) if waits else None
+def notify_if_inadmissible(turn: Transaction, job: Job) -> None:
+    """The same for one job. A notice that a login is required stands only while the configuration allows the job."""
+    never = limits.config_violation(job, turn.cluster_state) if job.state in WAITING else None
     if never is not None:
         can = (
             "ask for less, or cancel it"
@@ -60,136 +91,181 @@ def tell_one(turn: Transaction, job: Job) -> None:
         post(turn, job, NoticeKind.LOGIN_REQUIRED, LOG_IN, cause=str(turn.store.records[job.id].start_attempts))
 
 
-ASKED, NOT_NEEDED = "approval", "approval-not-needed"  # events; the others are a standing's value
+# Approvals
 
 
 def reevaluate(turn: Transaction, record: JobRecord) -> JobRecord:
-    """One job that waits, or is new; the record as it is then."""
+    """Moves a new or pending job between *pending-approval* and *queued*; returns the record after that."""
     needs = limits.missing_approvals(record.job, turn.cluster_state)
     if not needs and record.job.state is not JobState.PENDING_APPROVAL:
         return record
     known = turn.store.requests.get(record.job.id, ())
     if not needs:
         record = as_queued(record)
-        turn.write(record, NOT_NEEDED)
+        turn.write(record, EventReason.APPROVAL_NOT_NEEDED)
     elif {need.kind for need in needs} != {one.kind for one in known if one.is_pending}:
         record = as_queued(record, JobState.PENDING_APPROVAL)
-        _ask(turn, record, needs, known)
+        _request_approvals(turn, record, needs, known)
     else:
         return record
-    tell_one(turn, record.job)
+    notify_if_inadmissible(turn, record.job)
     return record
 
 
-def _ask(
+def _request_approvals(
     turn: Transaction, record: JobRecord, needs: Sequence[RequiredApproval], known: Sequence[ApprovalRequest]
 ) -> None:
-    """The job waits for these from now on; what waits already is not asked for again."""
+    """The job is pending until these are approved; pending requests of the same kind are kept."""
     wanted, open_ = {need.kind for need in needs}, {one.kind for one in known}
     new = tuple(new_request(record.job, need, turn.now) for need in needs if need.kind not in open_)
-    old = withdraw_requests((one for one in known if one.kind not in wanted), turn.now, NOT_NEEDED)
-    turn.write(record, ASKED, ",".join(sorted(kind.value for kind in wanted)), (*new, *old))
+    old = withdraw_requests(
+        (one for one in known if one.kind not in wanted), turn.now, EventReason.APPROVAL_NOT_NEEDED.value
+    )
+    turn.write(record, EventReason.APPROVAL, ",".join(sorted(kind.value for kind in wanted)), (*new, *old))
 
 
-BEFORE = "It was cancelled before it ran."
-_NOT_AGAIN = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
-_BY_STOP = "by a stop of its server"
+def approve(turn: Transaction, record: JobRecord, decided: ApprovalRequest, detail: str, *, more: bool) -> JobRecord:
+    """A request of the job is approved; ``more``: another request of the job is still pending."""
+    record = as_queued(record, JobState.PENDING_APPROVAL if more else JobState.QUEUED)
+    turn.write(record, EventReason.APPROVED, detail, (decided,))
+    if not more:
+        turn.store.capacity_changed.set()
+    return record
 
 
-def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
-    """End the job that waits for this server, is on its way to it, or is about to wait again; False: there is none."""
-    waits = turn.store.pending_job(user, server)
-    if waits is not None:
-        turn.write(as_ended(waits), CANCELLED, f"by {who}")
-        return True
-    for job in turn.store.on(user, server):
-        record = turn.store.records[job.id]
-        if job.state is JobState.STARTING:
-            _leave(turn, record, f"by {who}")
-            return True
-        if job.state is JobState.STOPPING and record.stop is not None:
-            if record.stop.code == CANCELLED:
-                return True
-            if job.requeue and record.stop.code == PREEMPTED:
-                stopped = replace(record, job=replace(job, requeue=False), stop=StopReason(PREEMPTED, _NOT_AGAIN))
-                turn.write(stopped, CANCELLED, f"by {who}")
-                return True
-    return False
+def deny(turn: Transaction, record: JobRecord, decided: ApprovalRequest, detail: str) -> None:
+    """A request of the job is denied: the job ends."""
+    turn.write(as_ended(record), EventReason.DENIED, detail, (decided,))
 
 
-def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) -> None:
-    """Somebody has stopped this server while the Hub started it, as this job; without one, before it asked for it."""
-    record = turn.record(job) if job else turn.store.pending_job(user, server)
-    if record is None or (record.job.user, record.job.server) != (user, server):
-        return
-    if record.is_pending:
-        turn.write(as_ended(record), CANCELLED, _BY_STOP)
-        return
-    # The Hub has ended the start: no further request for its pod is sent.
-    over = replace(record, deadline=turn.now) if record.reserved else record
-    if record.job.state is JobState.STARTING:
-        _leave(turn, over, _BY_STOP)
-    elif record.job.state is JobState.STOPPING and record.reserved:
-        turn.write(over, "interrupted")
+# The start
 
 
-def _leave(turn: Transaction, record: JobRecord, detail: str) -> None:
-    """A job that may have a pod by now."""
-    stopping = replace(record.job, state=JobState.STOPPING, notice=None)
-    turn.write(replace(record, job=stopping, stop=StopReason(CANCELLED, BEFORE)), CANCELLED, detail)
+def schedule(turn: Transaction, record: JobRecord, nodes: tuple[str | None, ...]) -> None:
+    """The scheduler has chosen the nodes: they are reserved, and the Hub is to be asked for the start."""
+    starting = admission.as_admitted(record.job, nodes, turn.cluster_state)
+    turn.write(
+        replace(
+            record,
+            job=starting,
+            deadline=turn.now + turn.store.reservation,
+            awaiting_start=True,
+            start_attempts=record.start_attempts + 1,
+        ),
+        EventReason.SCHEDULED,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """Why this job can not be started."""
+def admit(turn: Transaction, record: JobRecord, nodes: tuple[str | None, ...], nonce: str) -> Job:
+    """The Hub may create the pods until the reservation's deadline; returns the job as it starts."""
+    starting = admission.as_admitted(record.job, nodes, turn.cluster_state)
+    admitted = replace(
+        record,
+        job=starting,
+        deadline=turn.now + turn.store.reservation,
+        awaiting_start=False,
+        start_attempts=record.start_attempts + (record.job.state is JobState.QUEUED),
+        nonce=nonce,
+    )
+    turn.write(admitted, EventReason.ADMITTED)
+    withdraw(turn, starting.id, NoticeKind.CANNOT_START)
+    return starting
 
-    reason: str
-    detail: str = ""
+
+def fail_start(turn: Transaction, record: JobRecord, reason: EventReason, detail: str = "") -> None:
+    """The job ends, because its start has failed for good."""
+    turn.write(as_ended(record), reason, detail)
 
 
-_REMOVED = _End("no-server", "The server, or its owner, was removed from the Hub.")
+def end_removed(turn: Transaction, job: str) -> None:
+    """A pending job ends, because the Hub has neither its server nor its owner any more."""
+    record = turn.record(job)
+    if record is not None and record.job.state in WAITING:
+        fail_start(turn, record, EventReason.NO_SERVER, SERVER_REMOVED)
 
 
-def _lost(turn: Transaction, *, record: JobRecord) -> None:
-    """From now on no request for this job's pod is sent; those on their way are waited for, as after any deadline."""
+def abandon_start(turn: Transaction, record: JobRecord) -> None:
+    """The Hub does not start this job any more, and sends no further request for its pods.
+
+    The reservation's deadline is now; requests that are on their way are waited for, as after every deadline.
+    """
     now = turn.record(record.job.id)
     if now is not None and now.reserved and now.deadline == record.deadline and not now.pods:
-        turn.write(replace(now, deadline=turn.now), "start-lost")
+        turn.write(replace(now, deadline=turn.now), EventReason.START_ABANDONED)
+
+
+def require_login(turn: Transaction, job: str) -> None:
+    """The Hub starts the server only after a fresh login: the job holds nothing, and keeps its place."""
+    record = turn.record(job)
+    if record is not None and (record.awaiting_start or record.job.reserved):
+        waits = as_queued(record, JobState.LOGIN_REQUIRED)
+        turn.write(waits, EventReason.LOGIN_REQUIRED)
+        notify_if_inadmissible(turn, waits.job)
 
 
 def log_in(turn: Transaction, user: str, server: str) -> bool:
-    """The person has logged in again: what waited for that is in its place again; False when nothing did."""
+    """The user has logged in again: the job that required it is queued; False without such a job."""
     waits = turn.store.pending_job(user, server)
     if waits is None or waits.job.state is not JobState.LOGIN_REQUIRED:
         return False
-    turn.write(as_queued(waits), "logged-in")
+    turn.write(as_queued(waits), EventReason.LOGGED_IN)
     withdraw(turn, waits.job.id, NoticeKind.LOGIN_REQUIRED)
     turn.store.capacity_changed.set()
     return True
 
 
-def _remove(turn: Transaction, *, job: str) -> None:
-    record = turn.record(job)
-    if record is not None and record.job.state in WAITING:
-        turn.write(as_ended(record), _REMOVED.reason, _REMOVED.detail)
+# Cancel and stop
 
 
-def _wait_for_login(turn: Transaction, *, job: str) -> None:
-    record = turn.record(job)
-    if record is not None and (record.awaiting_start or record.job.reserved):
-        waits = as_queued(record, JobState.LOGIN_REQUIRED)
-        turn.write(waits, "login")
-        tell_one(turn, waits.job)
+def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
+    """Cancels the job of this server that is pending, starting, or about to be requeued; False without one."""
+    waits = turn.store.pending_job(user, server)
+    if waits is not None:
+        turn.write(as_ended(waits), EventReason.CANCELLED, f"by {who}")
+        return True
+    for job in turn.store.on(user, server):
+        record = turn.store.records[job.id]
+        if job.state is JobState.STARTING:
+            _cancel_start(turn, record, f"by {who}")
+            return True
+        if job.state is JobState.STOPPING and record.stop is not None:
+            if record.stop.code is EventReason.CANCELLED:
+                return True
+            if job.requeue and record.stop.code is EventReason.PREEMPTED:
+                why = StopReason(EventReason.PREEMPTED, _CANCELLED_WHILE_PREEMPTED)
+                stopped = replace(record, job=replace(job, requeue=False), stop=why)
+                turn.write(stopped, EventReason.CANCELLED, f"by {who}")
+                return True
+    return False
 
 
-PREEMPTED = "preempted"  # the one reason after which a job may wait again
-BY_OWNER = "stopped-by-owner"  # who waits for the Hub's answer
+def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) -> None:
+    """The server was stopped while the Hub started it as this job; no ``job``: before the admission request."""
+    record = turn.record(job) if job else turn.store.pending_job(user, server)
+    if record is None or (record.job.user, record.job.server) != (user, server):
+        return
+    if record.is_pending:
+        turn.write(as_ended(record), EventReason.CANCELLED, _SERVER_STOPPED)
+        return
+    # The Hub has ended the start: no further request for its pod is sent.
+    over = replace(record, deadline=turn.now) if record.reserved else record
+    if record.job.state is JobState.STARTING:
+        _cancel_start(turn, over, _SERVER_STOPPED)
+    elif record.job.state is JobState.STOPPING and record.reserved:
+        turn.write(over, EventReason.INTERRUPTED)
 
 
-def stop(turn: Transaction, job: str, reason: str, sentence: str) -> bool:
-    """Decide that a job is stopped; False when it holds nothing that could be stopped, or is being stopped already.
+def _cancel_start(turn: Transaction, record: JobRecord, detail: str) -> None:
+    """A job that may have a pod is stopped."""
+    stopping = replace(record.job, state=JobState.STOPPING, notice=None)
+    why = StopReason(EventReason.CANCELLED, CANCELLED_BEFORE_START)
+    turn.write(replace(record, job=stopping, stop=why), EventReason.CANCELLED, detail)
 
-    ``reason`` is a word for events and logs, ``sentence`` is for the job's person: why, and what they can do.
+
+def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> bool:
+    """Stops a job; False when the job holds nothing that could be stopped, or is being stopped already.
+
+    ``sentence`` tells the owner why, and what to do.
     """
     record = turn.record(job)
     if record is None or record.reserved or record.job.state not in {JobState.STARTING, JobState.RUNNING}:
@@ -199,14 +275,101 @@ def stop(turn: Transaction, job: str, reason: str, sentence: str) -> bool:
     return True
 
 
-def on_pods_gone(turn: Transaction, record: JobRecord, reason: str) -> None:
-    """A job's pod is gone: the job has ended, or waits again with its first submit time."""
+# Preemption
+
+
+def give_notice(turn: Transaction, victim: JobRecord, until: datetime, waiting: str) -> None:
+    """The job is a victim and will be stopped, for the ``waiting`` job."""
+    turn.write(_with(victim, notice=until), EventReason.PREEMPTION_NOTICE, f"for={waiting}")
+
+
+def move_notice(turn: Transaction, victim: JobRecord, until: datetime) -> None:
+    """The stop time of a victim changes."""
+    turn.write(_with(victim, notice=until), EventReason.NOTICE_MOVED)
+
+
+def cancel_preemption(turn: Transaction, victim: JobRecord) -> None:
+    """The victim is not needed any more."""
+    turn.write(_with(victim, notice=None), EventReason.PREEMPTION_CANCELLED)
+    withdraw(turn, victim.job.id, NoticeKind.PREEMPTED)
+
+
+def reserve_nodes(turn: Transaction, record: JobRecord, nodes: tuple[str | None, ...], victims: Sequence[str]) -> None:
+    """A pending job gets these nodes when the victims have ended."""
+    turn.write(_with(record, nodes=nodes), EventReason.NODES_RESERVED, f"victims={','.join(victims)}")
+
+
+def release_nodes(turn: Transaction, record: JobRecord) -> None:
+    """A pending job cannot get the nodes that were reserved for it."""
+    turn.write(_with(record, nodes=()), EventReason.RESERVATION_LOST)
+
+
+def announce_demotion(turn: Transaction, record: JobRecord, until: datetime) -> None:
+    """The job exceeds its team's lowered quota: it turns preemptible at that time."""
+    turn.write(replace(record, demote_at=until), EventReason.QUOTA_LOWERED)
+
+
+def demote(turn: Transaction, record: JobRecord) -> None:
+    """The job turns preemptible."""
+    turn.write(_with(record, preemptible=True), EventReason.TURNED_PREEMPTIBLE)
+
+
+def cancel_demotion(turn: Transaction, record: JobRecord) -> None:
+    """The quota covers the job again, before it turned preemptible."""
+    turn.write(replace(record, demote_at=None), EventReason.QUOTA_RAISED)
+    withdraw(turn, record.job.id, NoticeKind.QUOTA_LOWERED)
+
+
+def restore_guarantee(turn: Transaction, record: JobRecord) -> None:
+    """The quota covers a job again that had turned preemptible."""
+    turn.write(replace(_with(record, preemptible=False, notice=None), demote_at=None), EventReason.GUARANTEED_AGAIN)
+    withdraw(turn, record.job.id, NoticeKind.QUOTA_LOWERED, NoticeKind.PREEMPTED)
+
+
+def _with(record: JobRecord, **changes: object) -> JobRecord:
+    return replace(record, job=replace(record.job, **changes))  # type: ignore[arg-type]
+
+
+# Pods
+
+
+def observe(turn: Transaction, record: JobRecord, reason: EventReason) -> None:
+    """A pod of the job has changed; ``record`` is the job after that."""
+    turn.write(record, reason)
+
+
+def adopt(turn: Transaction, record: JobRecord, pod: str) -> None:
+    """A pod that was created without an admission request is charged as its job."""
+    turn.write(record, EventReason.ADOPTED, f"pod={pod}")
+
+
+def charge_unadmitted(turn: Transaction, record: JobRecord, detail: str) -> None:
+    """A pod without a reservation is charged until it is gone."""
+    turn.write(record, EventReason.UNADMITTED_POD, detail)
+
+
+def recover(turn: Transaction, record: JobRecord, pod: str) -> None:
+    """A pod of an ended job is observed again: the job has not ended."""
+    turn.write(record, EventReason.POD_RECOVERED, f"pod={pod}")
+
+
+def finish(turn: Transaction, record: JobRecord, *, failure: str, stopped: bool) -> None:
+    """The last pod of the job has ended: by itself, with or without a failure, or because it was stopped."""
+    reason = EventReason.FAILED if failure else EventReason.GONE if stopped else EventReason.FINISHED
+    turn.write(as_ended(record), reason, failure)
+
+
+def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> None:
+    """Pods of the job that were not observed will not be created; ``ends``: the job has no other pod."""
+    turn.write(as_ended(record) if ends else record, EventReason.POD_NEVER_CREATED)
+
+
+def on_pods_gone(turn: Transaction, record: JobRecord) -> None:
+    """The pods of a job are gone: the job has ended, or is pending again with its first submit time."""
     job = record.job
-    if record.stop is None or record.stop.code != PREEMPTED or not job.requeue:
-        turn.write(replace(record, job=replace(job, state=JobState.ENDED)), reason)
+    if record.stop is not None and record.stop.code is EventReason.PREEMPTED and job.requeue:
+        withdraw(turn, job.id)
+        requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
         return
-    turn.requeue(replace(record, start_attempts=1, failures=0), "requeued")
-    withdraw(turn, job.id)
-    waits = turn.record(job.id)
-    if waits is not None:
-        tell_one(turn, waits.job)  # the files may have changed while it ran
+    was_stopped = job.state is JobState.STOPPING or record.stop is not None
+    turn.write(as_ended(record), EventReason.GONE if was_stopped else EventReason.DISAPPEARED)

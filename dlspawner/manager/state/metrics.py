@@ -25,12 +25,11 @@ from dlspawner.core.scheduling.usage_report import (
     usage_by_team,
 )
 from dlspawner.core.units import GPU
-from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobEvent
-from dlspawner.manager.state.lifecycle import PREEMPTED
 
 NO_GPUS = "none"  # the GPU type of jobs without any
-CULLS = ("idle", "lifetime")
+CULLS = (EventReason.IDLE, EventReason.LIFETIME)
 _WAITS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
 _LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -92,29 +91,30 @@ class ManagerMetrics:
     def _note(self, entry: JobEvent) -> None:
         job, reason = entry.record.job, entry.reason
         kind = job.request.gpu_type or NO_GPUS
-        if reason == "admitted":
+        if reason is EventReason.ADMITTED:
             since = max(job.submitted, self._requeued.pop(job.id, job.submitted))
             preemptible = "true" if job.preemptible else "false"
             self._waits.labels(kind, preemptible).observe(max(timedelta(0), entry.at - since).total_seconds())
-        elif reason == "requeued":
+        elif reason is EventReason.REQUEUED:
             self._requeued[job.id] = entry.at
         elif job.state is JobState.ENDED:
             self._requeued.pop(job.id, None)
-            self._ends.labels(reason).inc()
-        elif job.state is JobState.STOPPING and reason == PREEMPTED:
+            self._ends.labels(reason.value).inc()
+        elif job.state is JobState.STOPPING and reason is EventReason.PREEMPTED:
             self._preemptions.labels(job.team, kind).inc()
         elif job.state is JobState.STOPPING and reason in CULLS:
-            self._culls.labels(reason, kind).inc()
+            self._culls.labels(reason.value, kind).inc()
 
     def expect(self, places: Iterable[PendingGpus], types: Iterable[str]) -> None:
         """What may be counted one day is 0 until then: a rate over what is not there would be nothing at all."""
         for team, kind in places:
             self._preemptions.labels(team, kind)
-        for reason in ENDS:
-            self._ends.labels(reason)
+        for reason in EventReason:
+            if reason.end_text:
+                self._ends.labels(reason.value)
         for kind in types:
             for reason in CULLS:
-                self._culls.labels(reason, kind)
+                self._culls.labels(reason.value, kind)
             for preemptible in ("false", "true"):
                 self._waits.labels(kind, preemptible)
 

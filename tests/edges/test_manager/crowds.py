@@ -52,7 +52,7 @@ def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
 
 def turns(hub: QuotaHub) -> list[str]:
     """The jobs whose turn has come, in the order in which it first did."""
-    found = rows(hub, "SELECT job, min(id) FROM job_events WHERE reason = 'turn' GROUP BY job ORDER BY min(id)")
+    found = rows(hub, "SELECT job, min(id) FROM job_events WHERE reason = 'scheduled' GROUP BY job ORDER BY min(id)")
     return [job for job, _ in found]
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, text
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import as_ended
 from tests.edges.test_manager.office import Office, ask, wants
 
@@ -21,7 +22,7 @@ async def test_a_job_that_ended_under_an_earlier_manager_stays_ended_and_who_ask
         await ask(acting, old)
         assert acting.admission is not None
         book = acting.admission.store
-        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), "not-created"))
+        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), EventReason.NOT_CREATED))
     async with office.manager() as acting:
         answers = await asyncio.gather(*(ask(acting, one) for one in (wants("a"), old, wants("b"), old)))
         assert [(one.decision, one.reason) for one in answers] == [
@@ -41,7 +42,7 @@ async def test_the_id_of_a_job_that_ended_under_an_earlier_manager_takes_nobody_
         await ask(acting, old)
         assert acting.admission is not None
         book = acting.admission.store
-        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), "not-created"))
+        await book.transact(lambda turn: turn.write(as_ended(book.records[old.job]), EventReason.NOT_CREATED))
     async with office.manager() as acting:
         assert acting.admission is not None
         await ask(acting, wants("bob"))

@@ -11,9 +11,10 @@ from dlspawner.clients.hub import HubUnavailable
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from dlspawner.manager.state.job_store import Transaction
-from dlspawner.manager.state.lifecycle import PREEMPTED, stop
+from dlspawner.manager.state.lifecycle import stop
 from tests.edges.test_manager.asking import TEAMS, asked, decides, set_caps, standings, written
 from tests.edges.test_manager.office import Office, ask, settled, until, wants
 from tests.edges.test_manager.queued import cancelled, desk, plays, reasons, record, says, state, told
@@ -79,7 +80,7 @@ async def test_what_is_approved_starts_and_its_person_is_told(office: Office, db
         assert first is not None
         assert now is not None
         assert (now.job.submitted, now.job.approved) == (first.job.submitted, True)
-        assert await reasons(acting, question) == ["approval", "approved", "turn", "admitted"]
+        assert await reasons(acting, question) == ["approval", "approved", "scheduled", "admitted"]
         (request,) = await written(acting, question)
         assert (request.standing.value, request.by, request.reason) == ("approved", "vera", "The deadline is near.")
         assert request.at is not None
@@ -328,7 +329,9 @@ async def test_what_was_approved_and_had_to_leave_needs_no_other_word(office: Of
         plays(office, acting, question)
         await until(lambda: told(acting, question), "the Hub was told")
         await runs(office, acting, question)
-        stopped = await desk(acting).store.transact(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
+        stopped = await desk(acting).store.transact(
+            lambda turn: stop(turn, question.job, EventReason.PREEMPTED, "Others need it.")
+        )
         assert stopped
         office.hub.servers, office.hub.starts = None, None
         await office.delete((await office.pods())["jupyter-alice"], grace=0)
@@ -348,7 +351,7 @@ async def test_a_promise_is_over_when_a_lowered_cap_makes_an_approval_necessary(
         def promise(turn: Transaction) -> None:
             known = turn.record(question.job)
             assert known is not None
-            turn.write(replace(known, job=replace(known.job, nodes=("gpu-1",))), "promised")
+            turn.write(replace(known, job=replace(known.job, nodes=("gpu-1",))), EventReason.NODES_RESERVED)
 
         set_caps(office, soft=2)
         await desk(acting).store.transact(promise)

@@ -135,7 +135,7 @@ def test_who_is_denied_reads_by_whom_and_why_at_home_and_on_the_page(hub: QuotaH
         victor.get_by_label(re.compile("^Reason, for dora")).fill("Not this week.")
         victor.get_by_role("button", name="Deny 4 GPUs of type gpu to dora").click()
         expect(victor.get_by_text("You have denied 4 GPUs of type gpu to dora.")).to_be_visible()
-        expect(dora.locator("main")).to_contain_text("The request was denied by victor: Not this week.")
+        expect(dora.locator("main")).to_contain_text("It was denied by victor: Not this week.")
         dora.goto(f"{hub.url}/hub/home")
         expect(dora.locator("main, body").first).to_contain_text("Denied: 4 GPUs of type gpu. The request has ended.")
     assert states(hub) == {}
@@ -159,7 +159,7 @@ def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_adm
         )
         page.goto(f"{hub.url}/services/jobs/wait/carla/")
         page.get_by_role("button", name="Cancel the request").click()
-        expect(page.locator("main")).to_contain_text("The request was cancelled.")
+        expect(page.locator("main")).to_contain_text("It was cancelled before it ran.")
     assert to_decide(vera) == []
 
 

@@ -286,7 +286,7 @@ async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, 
     status, text, _ = await read(served, world.token("victor"), f"approvals/{request.id}/approve", reason="But yes")
     assert (status, "It was denied already, by vera: <b>Not now</b>." in text) == (409, True)
     status, text, _ = await read(served, world.token("alice"), "wait/alice/")
-    assert (status, "The request was denied by vera: <b>Not now</b>" in text) == (200, True)
+    assert (status, "It was denied by vera: <b>Not now</b>" in text) == (200, True)
 
 
 async def test_the_page_of_a_job_says_by_whom_it_was_approved_and_why(world: World, served: Served) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.controllers.leader import LeaderElector
-from dlspawner.manager.state.lifecycle import PREEMPTED, on_start_interrupted, stop
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state.lifecycle import on_start_interrupted, stop
 from tests.edges.test_manager.office import Office, ask, until, wants
 from tests.edges.test_manager.queued import desk, full, is_due, reasons, record, state
 
@@ -72,7 +73,9 @@ async def test_what_the_manager_itself_stops_still_waits_again(office: Office) -
         await ask(acting, question)
         pod = await office.make_pod(question)
         await until(lambda: len(getattr(record(acting, question), "seen", ())) == 1, "its pod is there")
-        await desk(acting).store.transact(lambda turn: stop(turn, question.job, PREEMPTED, "Others need it."))
+        await desk(acting).store.transact(
+            lambda turn: stop(turn, question.job, EventReason.PREEMPTED, "Others need it.")
+        )
         await tell(acting, job=question.job)
         await office.delete(pod, grace=0)
 

@@ -17,6 +17,7 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.db.tables import gpu_days, gpu_use, job_events, jobs
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from dlspawner.manager.model.records import JobEvent
 from tests.edges.test_manager.history import NOON, Past, day, write_past
@@ -149,7 +150,7 @@ async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from
     assert term is not None
     assert known is not None
     running = replace(known, job=replace(known.job, state=JobState.RUNNING))
-    await ledger.write(term, [JobEvent(running, NOON + timedelta(hours=3), "found-again")])
+    await ledger.write(term, [JobEvent(running, NOON + timedelta(hours=3), EventReason.POD_RECOVERED)])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
 
 

@@ -17,6 +17,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
 from dlspawner.manager.http.portal.history import moments
+from dlspawner.manager.model.event_reason import EventReason
 from tests.edges.test_manager import metrics
 from tests.edges.test_manager.metrics import NAMESPACE, Gpu
 from tests.edges.test_manager.office import until, wants
@@ -179,7 +180,7 @@ async def running(portal: Portal) -> str:
         from dataclasses import replace
 
         known = turn.record(question.job)
-        turn.write(replace(known, job=replace(known.job, started=started)), "test")
+        turn.write(replace(known, job=replace(known.job, started=started)), EventReason.QUEUED)
 
     await book.transact(since)
     return question.job

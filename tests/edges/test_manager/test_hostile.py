@@ -25,6 +25,7 @@ from dlspawner.core.job import JobState
 from dlspawner.core.text import escape_hidden
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.http.portal import approvals
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord, StopReason
 from tests.edges.test_manager.addresses import Address, addresses
 from tests.edges.test_manager.noticing import job_of
@@ -85,12 +86,12 @@ async def hostile(portal: Portal, person: str) -> str:
     name = f"{HOSTILE}/é"[:200]
     job = await portal.runs(wants(person, server="train"))
     others = [replace(job_of(f"{n}{name}", name, n), template=HOSTILE) for n in (2, 3)]
-    stopped = JobRecord(replace(others[0], state=JobState.STOPPING), stop=StopReason("idle", HOSTILE))
+    stopped = JobRecord(replace(others[0], state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, HOSTILE))
     waits = JobRecord(replace(others[1], state=JobState.QUEUED))
     mine = JobRecord(replace(job_of(person, name, 4), state=JobState.QUEUED))
     portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
     for record in (stopped, waits, mine):
-        await portal.served.book.transact(lambda turn, one=record: turn.write(one, "queued", HOSTILE))  # type: ignore[misc]
+        await portal.served.book.transact(lambda turn, one=record: turn.write(one, EventReason.QUEUED, HOSTILE))  # type: ignore[misc]
     token = await asyncio.to_thread(portal.world.token, person)
     headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
     async with aiohttp.ClientSession(headers=headers) as session:

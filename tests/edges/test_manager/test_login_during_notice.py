@@ -53,7 +53,7 @@ async def test_a_notice_is_withdrawn_when_it_turns_out_to_be_for_nobody(
         )
 
         assert (state(acting, victim), state(acting, owner)) == (JobState.RUNNING, becomes)
-        assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
+        assert (await reasons(acting, victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
         assert hub.asked == []
 
 

@@ -16,7 +16,7 @@ import requests
 from dlspawner.core.job import JobState
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import store
-from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.e2e.people import wait_for
 from tests.edges.test_manager import metrics
@@ -74,12 +74,14 @@ async def test_a_wait_counts_from_submit_until_let_in(office: Office) -> None:
 @pytest.mark.parametrize(
     ("reason", "name", "labels"),
     [
-        ("preempted", "dlspawner_preemptions_total", {"team": "default", "gpu_type": "gpu"}),
-        ("idle", "dlspawner_culls_total", {"reason": "idle", "gpu_type": "gpu"}),
-        ("lifetime", "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
+        (EventReason.PREEMPTED, "dlspawner_preemptions_total", {"team": "default", "gpu_type": "gpu"}),
+        (EventReason.IDLE, "dlspawner_culls_total", {"reason": "idle", "gpu_type": "gpu"}),
+        (EventReason.LIFETIME, "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
     ],
 )
-async def test_a_stop_is_counted_by_its_reason(office: Office, reason: str, name: str, labels: dict[str, str]) -> None:
+async def test_a_stop_is_counted_by_its_reason(
+    office: Office, reason: EventReason, name: str, labels: dict[str, str]
+) -> None:
     question = wants(gpus=1)
     async with office.manager() as acting:
         await ask(acting, question)
@@ -98,7 +100,7 @@ async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
         'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
         'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
         'dlspawner_wait_seconds_count{gpu_type="gpu",preemptible="true"}',
-        *(f'dlspawner_job_ends_total{{reason="{reason}"}}' for reason in ENDS),
+        *(f'dlspawner_job_ends_total{{reason="{reason}"}}' for reason in EventReason if reason.end_text),
     ):
         assert f"{series} 0.0" in told
 

@@ -213,7 +213,7 @@ def test_a_turn_that_runs_out_while_the_hub_is_away_comes_again_and_costs_nobody
             assert states.get(first.name) in {"queued", "starting"}
             assert states.get(second.name) == "queued", "nobody has the GPUs twice"
             events = [reason for (reason,) in crowds.rows(hub, EVENTS.format(jobs[0]))]
-            return "turn-over" in events and events[-1] == "turn"
+            return "start-timeout" in events and events[-1] == "scheduled"
 
         with Sampler(hub) as sampler:
             hub.kill("hub")

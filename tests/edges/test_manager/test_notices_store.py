@@ -12,6 +12,7 @@ import pytest
 
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKind, Recipient, version
 from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
 from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, Transaction, withdraw
@@ -38,7 +39,7 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def begin(turn: Transaction, job: Job) -> None:
-    turn.write(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), "adopted")
+    turn.write(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),)), EventReason.ADOPTED)
 
 
 def shown(book: JobStore, audience: Recipient = ALICE) -> list[tuple[NoticeKind, str]]:
@@ -49,7 +50,7 @@ async def test_what_is_posted_with_a_decision_is_there_after_a_restart(office: O
     job = replace(job_of(), state=JobState.LOGIN_REQUIRED)
 
     def decide(turn: Transaction) -> Notice:
-        turn.write(JobRecord(job), "login-required")
+        turn.write(JobRecord(job), EventReason.LOGIN_REQUIRED)
         return post(turn, job, NoticeKind.LOGIN_REQUIRED, "Log in again.", cause="refused", until=LATER, keep=True)
 
     async with office.manager() as acting:
@@ -150,7 +151,7 @@ async def test_a_job_that_ends_takes_its_notices_along(office: Office) -> None:
         await book.transact(lambda turn: begin(turn, job))
         await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
         await book.transact(
-            lambda turn: turn.write(as_ended(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), "gone")
+            lambda turn: turn.write(as_ended(JobRecord(job, pods=(PodRef(f"uid-{job.id}", "pod"),))), EventReason.GONE)
         )
         assert shown(book) == []
 

@@ -25,6 +25,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager import server
 from dlspawner.manager.db import logs
 from dlspawner.manager.http.portal import base
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.log_mark import LogMark
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.job_store import JobStore
@@ -58,8 +59,8 @@ WAITS = {
     "wait/somebody-1/much": "main[data-state=pending-approval]",
     "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as things are.')",
     "wait/root-admin/weary": "main[data-state=login-required] a:has-text('Log in again')",
-    "wait/somebody-3/no": "main[data-state=ended]:has-text('The request was denied by vera')",
-    "wait/root-admin/old": "main[data-state=ended]:has-text('The request was cancelled')",
+    "wait/somebody-3/no": "main[data-state=ended]:has-text('It was denied by vera')",
+    "wait/root-admin/old": "main[data-state=ended]:has-text('It was cancelled before it ran')",
 }
 
 # What some pages say when there is nothing, or it cannot be known.
@@ -206,7 +207,7 @@ async def began_earlier(book: JobStore, job: str) -> None:
     started = datetime.now(UTC) - timedelta(minutes=30)
     known = book.records[job]
     earlier = replace(known, job=replace(known.job, started=started))
-    await book.transact(lambda turn: turn.write(earlier, "test"))
+    await book.transact(lambda turn: turn.write(earlier, EventReason.QUEUED))
 
 
 async def wrong(page: Page) -> list[str]:

@@ -16,6 +16,7 @@ from playwright.async_api import expect
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
 from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerLimit, ListenerShare
@@ -136,7 +137,7 @@ async def test_who_may_not_see_jobs_hears_nothing(portal: Portal, user: str) -> 
 
 
 def entry(user: str = "alice", team: str = "vision", number: int = 2) -> JobEvent:
-    return JobEvent(JobRecord(job(JobState.QUEUED, id=f"j-{number}", user=user, team=team)), NOW, "queued")
+    return JobEvent(JobRecord(job(JobState.QUEUED, id=f"j-{number}", user=user, team=team)), NOW, EventReason.QUEUED)
 
 
 def joined(fan_out: EventBus, *viewers: Viewer) -> list[Listener]:
@@ -183,10 +184,10 @@ async def test_who_is_behind_learns_the_last_of_a_job_and_that_there_is_more() -
     (listener,) = joined(fan_out, Viewer("vera", frozenset({"vision"})))
     listener.news.put({f"j-{number}": entry(number=number) for number in range(50)})
     again = entry("vera")
-    fan_out.on_events([entry(), replace(again, reason="turn"), entry(number=77)])
+    fan_out.on_events([entry(), replace(again, reason="scheduled"), entry(number=77)])
     (news,) = await handed_on(fan_out, listener)
     told = {one["id"]: (one["user"], one["reason"]) for one in news["jobs"]}
-    assert (len(told), told["j-2"], "j-77" in told, news["more"]) == (50, ("vera", "turn"), False, True)
+    assert (len(told), told["j-2"], "j-77" in told, news["more"]) == (50, ("vera", "scheduled"), False, True)
 
 
 async def test_a_change_costs_a_look_at_those_whom_it_concerns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from dlspawner.core.endpoints import read_target
 from dlspawner.core.job import JobState
 from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import NAMESPACE, ask, until, wants
 from tests.edges.test_manager.portals import Portal, portals
@@ -116,7 +118,7 @@ async def test_a_job_that_starts_says_what_it_waits_for(portal: Portal) -> None:
     def waits_again(turn: Transaction) -> None:
         record = turn.record(question.job)
         assert record is not None
-        turn.requeue(record, "turn-over")
+        lifecycle.requeue(turn, record, EventReason.START_TIMEOUT)
 
     await portal.served.book.transact(waits_again)
     assert await ledger.latest_pod_events([question.job]) == {}, "of an earlier start"
@@ -414,7 +416,10 @@ async def test_a_job_that_turned_preemptible_with_its_teams_quota_starts_again_a
     def turn_it(turn: Transaction) -> None:
         record = turn.record(question.job)
         assert record is not None
-        turn.write(replace(record, job=replace(record.job, preemptible=True), demote_at=turn.now), "turned-preemptible")
+        turn.write(
+            replace(record, job=replace(record.job, preemptible=True), demote_at=turn.now),
+            EventReason.TURNED_PREEMPTIBLE,
+        )
 
     await portal.served.book.transact(turn_it)
     portal.knows("alice", "train")

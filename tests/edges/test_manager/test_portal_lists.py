@@ -20,7 +20,7 @@ from dlspawner.manager.http.portal import lists
 from dlspawner.manager.http.portal.base import NO_JOB
 from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, QueuedReason, queued_rows
 from dlspawner.manager.model.access import Viewer
-from dlspawner.manager.model.job_history import ENDS
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import as_ended
 from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import until, wants
@@ -371,10 +371,10 @@ async def test_jobs_without_gpus_can_be_chosen(portal: Portal) -> None:
 
 async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_for_each(portal: Portal) -> None:
     ends = [
-        ("failed", "exit code 3"),
-        ("failed", "exit code 137"),
-        ("finished", "of no interest"),
-        ("not-created", "no quota"),
+        (EventReason.FAILED, "exit code 3"),
+        (EventReason.FAILED, "exit code 137"),
+        (EventReason.FINISHED, "of no interest"),
+        (EventReason.NOT_CREATED, "no quota"),
     ]
     ids = [(await portal.runs(wants("alice", gpus=1, server=f"s{number}"))).job for number in range(len(ends))]
     book, statements = portal.served.book, list[str]()
@@ -384,7 +384,7 @@ async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_
         before = len(statements)
         return (await portal.read("alice", path)).body, len(statements) - before
 
-    async def end_one(id_: str, reason: str, detail: str) -> None:
+    async def end_one(id_: str, reason: EventReason, detail: str) -> None:
         def write(turn: Transaction) -> None:
             record = turn.record(id_)
             assert record is not None
@@ -413,10 +413,10 @@ async def test_lists_and_the_job_itself_say_the_same_of_its_end_and_nobody_asks_
 
 
 async def test_every_job_says_how_it_ended_in_the_words_of_its_page(portal: Portal) -> None:
-    for server, reason in (("good", "finished"), ("bad", "failed")):
+    for server, reason in (("good", EventReason.FINISHED), ("bad", EventReason.FAILED)):
         book, job = portal.served.book, (await portal.runs(wants("alice", gpus=1, server=server))).job
         await book.transact(lambda turn, job=job, reason=reason: turn.write(as_ended(turn.record(job)), reason, ""))  # type: ignore[misc]
-        sentence = ENDS[reason].replace(":", ".")
+        sentence = reason.end_text.replace(":", ".")
         assert sentence in (await portal.read("alice", f"jobs/{job}")).text
     text = (await portal.read("alice", "all")).text
     assert re.search(r"good .{,80}ended Its program has ended[.]", text)

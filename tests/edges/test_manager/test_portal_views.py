@@ -19,6 +19,7 @@ from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
 from dlspawner.manager.http.portal.my_jobs import PortLink, RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import JobRecord, PodRef, StopReason
 
@@ -141,7 +142,7 @@ def test_a_job_that_waits_says_its_place_and_why() -> None:
         ),
         (JobRecord(job(JobState.RUNNING)), READY, ServerState.RUNNING, ""),
         (
-            JobRecord(job(JobState.STOPPING), stop=StopReason("idle", "Not used.")),
+            JobRecord(job(JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Not used.")),
             READY,
             ServerState.STOPPING,
             "Not used.",
@@ -186,7 +187,9 @@ def test_the_time_beside_a_state_is_one_of_that_state() -> None:
 
 
 def test_a_stopped_server_says_how_its_last_job_ended() -> None:
-    last = LastEnd("j-1", NOW, "gone", "", StopReason("idle", "It was stopped because it was not used for 2 h."))
+    last = LastEnd(
+        "j-1", NOW, "gone", "", StopReason(EventReason.IDLE, "It was stopped because it was not used for 2 h.")
+    )
     found = row(servers={"train": STOPPED}, ended={"train": last})
     assert (found.sentence, found.since) == ("It was stopped because it was not used for 2 h.", NOW)
     assert row(servers={"train": READY}, ended={"train": last}).sentence == ""
@@ -236,14 +239,14 @@ def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
 @pytest.mark.parametrize(
     ("reason", "detail", "stop", "sentence"),
     [
-        ("gone", "", StopReason("idle", "Not used."), "Not used."),
+        ("gone", "", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("gone", "", None, "It was stopped."),
         ("disappeared", "", None, "Its pod is gone: whether it had ended or was removed was not seen."),
-        ("disappeared", "", StopReason("idle", "Not used."), "Not used."),
+        ("disappeared", "", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
         ("start-refused", "", None, "Its turn came, and the Hub refused to start it."),
         ("failed", "exit code 3.", None, "Its program has failed: exit code 3."),
-        ("failed", "exit code 3.", StopReason("idle", "Not used."), "Not used."),
+        ("failed", "exit code 3.", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),
         ("denied", "", None, "It was denied."),
         ("replaced", "by j-3", None, "Another request for the same server took its place."),

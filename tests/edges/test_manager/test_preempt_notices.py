@@ -20,6 +20,7 @@ from dlspawner.devcluster.api import start
 from dlspawner.manager.admission import preemption, scheduler
 from dlspawner.manager.cluster import termination
 from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
@@ -111,7 +112,7 @@ async def wait_for_owner(acting: LeaderElector, priority: int = 10) -> str:
             **{"state": JobState.QUEUED, "started": None, "nodes": (), "preemptible": False, "priority": priority},
             **{"requeue": False, "notice": None},
         )
-        turn.write(JobRecord(job), "queued")
+        turn.write(JobRecord(job), EventReason.QUEUED)
         one_pass(turn)
 
     await book.transact(queue)
@@ -127,7 +128,7 @@ def one_pass(turn: Transaction) -> list[str]:
             preemption.issue_preemption(turn, record, found)
         else:
             starting = replace(job, state=JobState.STARTING, nodes=tuple(found.nodes))
-            turn.write(replace(record, job=starting, deadline=turn.now + timedelta(minutes=1)), "turn")
+            turn.write(replace(record, job=starting, deadline=turn.now + timedelta(minutes=1)), EventReason.SCHEDULED)
             given.append(job.id)
     return given
 
@@ -137,7 +138,7 @@ async def cancel(acting: LeaderElector, job: str) -> None:
 
     def end(turn: Transaction) -> None:
         record = turn.store.records[job]
-        turn.write(replace(record, job=replace(record.job, state=JobState.ENDED)), "cancelled")
+        turn.write(replace(record, job=replace(record.job, state=JobState.ENDED)), EventReason.CANCELLED)
 
     await acting.admission.store.transact(end)
 
@@ -164,7 +165,7 @@ async def test_notice_and_promise_come_together_and_nobody_is_stopped_before_the
         assert notice is not None
         assert notice.text.endswith("has to leave {when}. It does not start again by itself; files stay.")
         assert told(office, acting) == [NoticeKind.PREEMPTED]
-        assert (await reasons(acting, victim))[-1] == "notice"
+        assert (await reasons(acting, victim))[-1] == "preemption-notice"
         assert hub_of(office).asked == []
 
 
@@ -178,14 +179,14 @@ async def test_a_pass_makes_only_so_many_promises_and_the_next_one_follows_at_on
             await lend(office, acting, f"b{number}", gpus=2)
         assert acting.admission is not None
         book, together = acting.admission.store, list[int]()
-        book.subscribers.append(lambda entries: together.append(sum(one.reason == "promised" for one in entries)))
+        book.subscribers.append(lambda entries: together.append(sum(one.reason == "nodes-reserved" for one in entries)))
         like = next(iter(book.records.values())).job
 
         def crowd(turn: Transaction) -> None:
             for number in range(4):
                 job = replace(like, id=f"o{number}", user=f"o{number}", team="owners", preemptible=False)
                 waits = replace(job, submitted=turn.now, state=JobState.QUEUED, started=None, nodes=())
-                turn.write(JobRecord(waits), "queued")
+                turn.write(JobRecord(waits), EventReason.QUEUED)
             book.capacity_changed.set()
 
         await book.transact(crowd)
@@ -200,7 +201,7 @@ async def test_when_the_notice_is_over_the_victim_is_stopped_and_the_owner_start
         await until(lambda: state(acting, victim) is None, "it has ended")
         assert acting.admission is not None
         await until(lambda: state(acting, owner) is JobState.STARTING, "its turn has come")
-        assert (await reasons(acting, victim))[-3:] == ["notice", "preempted", "gone"]
+        assert (await reasons(acting, victim))[-3:] == ["preemption-notice", "preempted", "gone"]
         assert hub_of(office).asked == [("bob", "")]
         ended = await acting.ledger.find(victim)
         assert ended is not None
@@ -292,7 +293,7 @@ async def test_who_is_not_needed_any_more_goes_on_and_is_told(office: Office) ->
         await until(lambda: told(office, acting) == [NoticeKind.PREEMPTION_CANCELLED], "the all-clear")
         office.clock.moved += NOTICE
         await settle(acting)
-        assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
+        assert (await reasons(acting, victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
         assert state(acting, victim) is JobState.RUNNING
     assert hub_of(office).asked == []
 
@@ -318,7 +319,7 @@ async def test_nobody_is_stopped_for_a_job_that_the_hub_would_not_start(
         office.clock.moved += NOTICE
         await until(lambda: told(office, acting) == [NoticeKind.PREEMPTION_CANCELLED], "the all-clear")
         assert (state(acting, victim), state(acting, owner)) == (JobState.RUNNING, becomes)
-        assert (await reasons(acting, victim))[-2:] == ["notice", "spared"]
+        assert (await reasons(acting, victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
         assert office.hub.started == [("alice", "")]
     assert hub_of(office).asked == []
 
@@ -336,11 +337,11 @@ async def test_who_had_notice_for_what_the_hub_refuses_gets_no_other_for_half_an
         for minutes in (2, 10, 15):
             office.clock.moved += timedelta(minutes=minutes)
             await asyncio.sleep(0.5)
-        assert (await reasons(acting, victim)).count("notice") == 1
+        assert (await reasons(acting, victim)).count("preemption-notice") == 1
         assert len(office.hub.started) == 1
 
         async def anew() -> bool:
-            return (await reasons(acting, victim)).count("notice") == 2
+            return (await reasons(acting, victim)).count("preemption-notice") == 2
 
         office.clock.moved += timedelta(minutes=5)
         await until(anew, "then it may be that the Hub starts it")
@@ -356,8 +357,8 @@ async def test_who_has_the_promise_by_then_is_asked_for_and_not_who_had_it_first
 
         def pass_on(turn: Transaction) -> None:
             record = turn.store.records[owner]
-            turn.write(replace(record, job=replace(record.job, state=JobState.ENDED)), "cancelled")
-            turn.write(replace(record, job=replace(record.job, id=later, user="carol")), "queued")
+            turn.write(replace(record, job=replace(record.job, state=JobState.ENDED)), EventReason.CANCELLED)
+            turn.write(replace(record, job=replace(record.job, id=later, user="carol")), EventReason.QUEUED)
 
         async def refuses(_user: str, _server: str) -> None:
             raise HubRejected(403, "auth has expired for carol, login again")
@@ -390,7 +391,7 @@ async def test_nobody_is_stopped_for_a_place_on_a_node_that_is_closed_by_then(of
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
 
         async def spared() -> bool:
-            return (await reasons(acting, victim))[-1] == "spared"
+            return (await reasons(acting, victim))[-1] == "preemption-cancelled"
 
         await until(spared, "it is spared")
         waits = job_of(acting, owner)
@@ -585,8 +586,8 @@ async def test_notice_stop_and_requeue_happen_once_though_every_step_has_another
     async with office.manager() as acting:
         assert acting.admission is not None
         await until(lambda: state(acting, owner) is JobState.STARTING, "its turn has come")
-        assert (await reasons(acting, victim))[3:] == ["notice", "preempted", "requeued"]
-        assert (await reasons(acting, owner)) == ["queued", "promised", "turn"]
+        assert (await reasons(acting, victim))[3:] == ["preemption-notice", "preempted", "requeued"]
+        assert (await reasons(acting, owner)) == ["queued", "nodes-reserved", "scheduled"]
 
 
 async def test_who_has_to_leave_although_others_are_idle_reads_why(office: Office) -> None:

@@ -15,8 +15,9 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.devcluster.api import start
 from dlspawner.manager.cluster import termination
 from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
-from dlspawner.manager.model.records import CANCELLED, JobRecord, as_queued
+from dlspawner.manager.model.records import JobRecord, as_queued
 from dlspawner.manager.state import lifecycle
 from tests.edges.test_manager.leaving import StoppingHub, end
 from tests.edges.test_manager.office import NAMESPACE, Office, ask, make_namespace, pod_of, prepare, until, wants
@@ -81,7 +82,7 @@ async def run(office: Office, acting: LeaderElector, user: str = "alice") -> str
     return job
 
 
-async def decide(acting: LeaderElector, job: str, reason: str = "idle") -> bool:
+async def decide(acting: LeaderElector, job: str, reason: EventReason = EventReason.IDLE) -> bool:
     assert acting.admission is not None
     return await acting.admission.store.transact(lambda turn: lifecycle.stop(turn, job, reason, SENTENCE))
 
@@ -103,8 +104,8 @@ async def test_a_second_reason_does_not_change_the_first(office: Office) -> None
     hub_of(office).deaf = True
     async with office.manager() as acting:
         job = await run(office, acting)
-        assert await decide(acting, job, "idle")
-        assert not await decide(acting, job, "lifetime")
+        assert await decide(acting, job, EventReason.IDLE)
+        assert not await decide(acting, job, EventReason.LIFETIME)
         assert (await reasons(acting, job)).count("lifetime") == 0
 
 
@@ -129,7 +130,7 @@ async def test_a_cancelled_job_that_seems_to_be_stopped_by_somebody_is_stopped_w
     async with office.manager() as acting:
         job = await run(office, acting)
         office.hub.servers = {("alice", "")}  # ready, as after a start that was ended and before its stop
-        await decide(acting, job, CANCELLED)
+        await decide(acting, job, EventReason.CANCELLED)
         await until(lambda: record(acting, job) is None, "it has ended")
     assert hub_of(office).asked == [("alice", "")]
 
@@ -192,8 +193,8 @@ async def test_one_who_was_stopped_for_others_waits_again_if_that_was_asked_for(
         assert before is not None
         wish = replace(before, job=replace(before.job, requeue=True))
         assert acting.admission is not None
-        await acting.admission.store.transact(lambda turn: turn.write(wish, "wish"))
-        await decide(acting, job, lifecycle.PREEMPTED)
+        await acting.admission.store.transact(lambda turn: turn.write(wish, EventReason.QUEUED))
+        await decide(acting, job, EventReason.PREEMPTED)
 
         async def requeued() -> bool:
             return "requeued" in await reasons(acting, job)
@@ -224,7 +225,7 @@ async def test_who_held_more_than_was_asked_for_has_its_place_again_for_what_is_
             return found.job.request.pods[0].cpu_milli if found and found.job.state is JobState.RUNNING else 0
 
         await until(lambda: held() == asked + 250, "it runs, and is charged for the overhead")
-        await decide(acting, question.job, lifecycle.PREEMPTED)
+        await decide(acting, question.job, EventReason.PREEMPTED)
 
         async def requeued() -> bool:
             return "requeued" in await reasons(acting, question.job)
@@ -243,6 +244,6 @@ async def test_an_idle_job_never_waits_again(office: Office) -> None:
         assert before is not None
         assert acting.admission is not None
         wish = replace(before, job=replace(before.job, requeue=True))
-        await acting.admission.store.transact(lambda turn: turn.write(wish, "wish"))
-        await decide(acting, job, "idle")
+        await acting.admission.store.transact(lambda turn: turn.write(wish, EventReason.QUEUED))
+        await decide(acting, job, EventReason.IDLE)
         await until(lambda: record(acting, job) is None, "it has ended")

@@ -210,7 +210,7 @@ def nobody_leaves_in_vain(hub: ToldHub) -> None:
     assert said.startswith(f"Team Owners uses {HALF} of its {GPUS} GPUs of type gpu; this job needs {GPUS}.")
     assert "in the queue" in hub.refusal("more", hub.start_server("more", gpus=1, preemptible=True))
     assert (hub.told("borrower"), hub.told("lead")) == ([], [])
-    assert {reason for user in ("borrower", "lead") for reason, _ in hub.events(user)}.isdisjoint({"notice"})
+    assert {reason for user in ("borrower", "lead") for reason, _ in hub.events(user)}.isdisjoint({"preemption-notice"})
 
 
 def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_manager_is_killed_meanwhile(
@@ -251,9 +251,9 @@ def test_who_has_to_leave_reads_it_everywhere_once_and_may_save_although_the_man
     assert sampler.most == GPUS
     stopped, gone = (dict(hub.events("borrower"))[reason] for reason in ("preempted", "gone"))
     assert gone - stopped >= SAVING
-    assert dict(hub.events("owner"))["turn"] >= gone, "while it saves, its GPUs are not free"
+    assert dict(hub.events("owner"))["scheduled"] >= gone, "while it saves, its GPUs are not free"
     reasons = [reason for reason, _ in hub.events("borrower")]
-    assert (reasons.count("notice"), reasons[-2:]) == (1, ["preempted", "gone"])
+    assert (reasons.count("preemption-notice"), reasons[-2:]) == (1, ["preempted", "gone"])
     assert announced <= dict(hub.events("borrower"))["preempted"] < announced + NOTICE
     assert set(hub.ready()) == {"lead/", "owner/"}
     assert hub.told("lead") == []

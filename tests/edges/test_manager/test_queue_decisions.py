@@ -27,7 +27,7 @@ async def test_who_waits_is_started_when_its_turn_comes(office: Office, db_url: 
         plays(office, acting, waits)
         await give_back()
         await until(lambda: told(acting, waits), "it has")
-        assert await reasons(acting, waits) == ["queued", "turn", "admitted"]
+        assert await reasons(acting, waits) == ["queued", "scheduled", "admitted"]
         assert office.hub.started == [("alice", "")]
 
 
@@ -64,7 +64,7 @@ async def test_a_turn_that_was_given_before_a_restart_goes_on_after_it(office: O
     async with office.manager() as other:
         plays(office, other, waits)
         await until(lambda: told(other, waits), "the Hub was told")
-        assert await reasons(other, waits) == ["queued", "turn", "admitted"]
+        assert await reasons(other, waits) == ["queued", "scheduled", "admitted"]
 
 
 async def test_a_hub_that_does_not_answer_costs_a_turn_and_not_the_place(office: Office) -> None:
@@ -79,7 +79,7 @@ async def test_a_hub_that_does_not_answer_costs_a_turn_and_not_the_place(office:
         office.clock.moved += timedelta(seconds=61)
 
         async def over() -> bool:
-            return "turn-over" in await reasons(acting, waits)
+            return "start-timeout" in await reasons(acting, waits)
 
         await until(over, "its turn is over")
         plays(office, acting, waits)
@@ -100,7 +100,7 @@ async def test_a_hub_that_is_away_for_long_costs_no_place(office: Office) -> Non
         for number in range(MAX_START_ATTEMPTS + 1):
 
             async def over(number: int = number) -> bool:
-                return (await reasons(acting, waits)).count("turn-over") > number
+                return (await reasons(acting, waits)).count("start-timeout") > number
 
             await until(lambda: is_due(acting, waits), "its turn has come")
             office.clock.moved += timedelta(seconds=61)
@@ -131,7 +131,7 @@ async def test_a_start_that_the_hub_fails_at_ends_after_few_tries_and_holds_noth
             other = replace(other, job=wants().job)
             office.clock.moved += timedelta(minutes=3)
         await until(lambda: state(acting, waits) is JobState.ENDED, "it has ended")
-        assert (await reasons(acting, waits))[-2:] == ["turn", "start-failed"]
+        assert (await reasons(acting, waits))[-2:] == ["scheduled", "start-failed"]
         assert len(office.hub.started) == 3
         last = (await acting.ledger.last_ends("alice"))[""]
         assert "administrator finds why in the Hub's log" in end_sentence(last.reason, last.detail, last.stop)
@@ -171,7 +171,7 @@ async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserv
             office.clock.moved += timedelta(seconds=61)
 
             async def over(number: int = number) -> bool:
-                return (await reasons(acting, waits)).count("turn-over") == number
+                return (await reasons(acting, waits)).count("start-timeout") == number
 
             await until(over, "the turn is over, a later one at once")
             assert (await ask(acting, other)).decision == "admit", "others pass"
@@ -240,7 +240,7 @@ async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
         await until(lambda: len(office.hub.started) > 1, "it was asked twice")
         plays(office, acting, waits)
         await until(lambda: told(acting, waits), "it goes on")
-        assert "turn-over" not in await reasons(acting, waits)
+        assert "start-timeout" not in await reasons(acting, waits)
 
 
 async def test_a_full_hub_takes_those_who_are_due_in_the_order_of_their_turns(office: Office) -> None:
@@ -281,7 +281,7 @@ async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_rea
         assert desk(acting).explainer.why(desk(acting).store.records[waits.job].job, office.clock()) == (
             "The image is not allowed."
         )
-        assert await reasons(acting, waits) == ["queued", "turn", "start-refused", "turn", "start-refused"]
+        assert await reasons(acting, waits) == ["queued", "scheduled", "start-refused", "scheduled", "start-refused"]
         assert (await ask(acting, other)).decision == "admit", "nobody waits for it"
 
         office.clock.moved += timedelta(minutes=5)
@@ -405,7 +405,7 @@ async def test_a_person_who_starts_it_just_then_is_not_in_the_way(office: Office
         await give_back()
         await until(lambda: office.hub.pending, "the Hub has said that it is starting")
         assert (await ask(acting, waits)).decision == "admit"
-        assert await reasons(acting, waits) == ["queued", "turn", "admitted"]
+        assert await reasons(acting, waits) == ["queued", "scheduled", "admitted"]
 
 
 async def test_a_hub_that_tells_nothing_of_the_person_is_asked_again(office: Office) -> None:
@@ -532,7 +532,7 @@ async def test_whose_turn_has_come_can_cancel_and_gives_back_what_was_reserved(o
         await give_back()
         await until(lambda: is_due(acting, waits), "its turn has come")
         assert await cancelled(acting)
-        assert await reasons(acting, waits) == ["queued", "turn", "cancelled"]
+        assert await reasons(acting, waits) == ["queued", "scheduled", "cancelled"]
         assert (await ask(acting, wants("new", gpus=8))).decision == "admit"
 
 
@@ -612,7 +612,7 @@ async def test_a_reservation_of_the_queue_that_nobody_used_becomes_a_place_again
         office.clock.moved += timedelta(seconds=70)
 
         async def back() -> bool:
-            return "never-seen" in await reasons(acting, waits)
+            return "pod-never-created" in await reasons(acting, waits)
 
         await until(back, "it has expired")
         found = record(acting, waits)

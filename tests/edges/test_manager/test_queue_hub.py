@@ -185,7 +185,7 @@ def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full
         assert "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 2." in page.text
         assert '<noscript><meta http-equiv="refresh"' in page.text
         gone = person.press(page, r"/cancel$")
-        assert "The request was cancelled." in gone.text
+        assert "It was cancelled before it ran." in gone.text
     assert set(live(hub)) == {"holder", "other"}
     stop(hub, full)
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
@@ -306,7 +306,7 @@ def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> 
         (hub.state / "stale").write_text("tired")
         stop(hub, full)
         wait_for(lambda: live(hub) == {"tired": "login-required"}, "the Hub has refused to start it", 60)
-        assert "The request was cancelled." in person.press(person.place("tired"), r"/cancel$").text
+        assert "It was cancelled before it ran." in person.press(person.place("tired"), r"/cancel$").text
     assert live(hub) == {}
     (hub.state / "stale").write_text("")
     hub.add_users(["after"])
@@ -403,6 +403,6 @@ def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, brow
     browser.screenshot(path=PICTURES / "wait-phone.png", full_page=True)
     assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     browser.get_by_role("button", name="Cancel the request").press("Enter")
-    expect(browser.get_by_text("The request was cancelled.")).to_be_visible()
+    expect(browser.get_by_text("It was cancelled before it ran.")).to_be_visible()
     browser.screenshot(path=PICTURES / "wait-cancelled.png", full_page=True)
     assert "look" not in live(hub)

@@ -33,16 +33,22 @@ async def test_who_waited_is_in_its_place_again_long_before_the_reservation_ends
         office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
 
         async def lost() -> bool:
-            return "start-lost" in await reasons(acting, waits)
+            return "start-abandoned" in await reasons(acting, waits)
 
         await until(lost, "the Hub starts no such server")
         office.clock.moved += AFTER_ALL_REQUESTS
 
         async def again() -> bool:
-            return (await reasons(acting, waits)).count("turn") == 2
+            return (await reasons(acting, waits)).count("scheduled") == 2
 
         await until(again, "it waits again, and its turn comes")
-        assert (await reasons(acting, waits))[:5] == ["queued", "turn", "admitted", "start-lost", "never-seen"]
+        assert (await reasons(acting, waits))[:5] == [
+            "queued",
+            "scheduled",
+            "admitted",
+            "start-abandoned",
+            "pod-never-created",
+        ]
         after = record(acting, waits)
         assert before is not None
         assert after is not None
@@ -57,7 +63,7 @@ async def test_who_never_waited_gives_the_gpus_back(office: Office) -> None:
         office.clock.moved += timedelta(seconds=dispatcher._ADMITTED_SECONDS)
 
         async def lost() -> bool:
-            return "start-lost" in await reasons(acting, question)
+            return "start-abandoned" in await reasons(acting, question)
 
         await until(lost, "the Hub starts no such server")
         assert state(acting, question) is JobState.STARTING, "a request for its pod may be on its way"

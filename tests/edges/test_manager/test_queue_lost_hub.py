@@ -71,16 +71,18 @@ def test_its_gpus_are_not_kept_for_nobody_and_who_had_waited_starts(hub: QuotaHu
     if waited:
         wait_for(lambda: hub.ready() == ["alice/"], "she starts by herself", 120)
         told = reasons(hub, "alice")
-        assert told[: told.index("never-seen") + 2] == [
+        assert told[: told.index("pod-never-created") + 2] == [
             "queued",
-            "turn",
+            "scheduled",
             "admitted",
-            "start-lost",
-            "never-seen",
-            "turn",
+            "start-abandoned",
+            "pod-never-created",
+            "scheduled",
         ]
         return
-    wait_for(lambda: reasons(hub, "alice") == ["admitted", "start-lost", "never-seen"], "her start is over", 120)
+    wait_for(
+        lambda: reasons(hub, "alice") == ["admitted", "start-abandoned", "pod-never-created"], "her start is over", 120
+    )
     assert "The Hub was restarted before the job was there" in hub.log
     assert hub.start_server("bob", gpus=GPUS).status_code in {201, 202}
     wait_for(lambda: hub.ready() == ["bob/"], "the GPUs are free", 60)

@@ -15,6 +15,7 @@ from dlspawner.core.resources import ResourceRequest
 from dlspawner.manager.admission import dispatcher
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import MAX_START_ATTEMPTS, StopReason
 from dlspawner.manager.state.job_store import Transaction
 from tests.edges.test_manager.office import Office, ask, until, wants
@@ -29,8 +30,10 @@ async def stop_for_others(acting: LeaderElector, question: AdmissionRequest, tur
         found = book.records[question.job]
         leaving = replace(found.job, state=JobState.STOPPING)
         turn.write(
-            replace(found, job=leaving, start_attempts=turns, stop=StopReason("preempted", "Others need it.")),
-            "preempted",
+            replace(
+                found, job=leaving, start_attempts=turns, stop=StopReason(EventReason.PREEMPTED, "Others need it.")
+            ),
+            EventReason.PREEMPTED,
         )
 
     await book.transact(stops)
@@ -102,7 +105,7 @@ async def test_of_two_jobs_that_a_database_has_waiting_for_one_server_the_newest
 
         def moves(turn: Transaction) -> None:
             found = book.records[first.job]
-            turn.write(replace(found, job=replace(found.job, user="bob")), "moved")
+            turn.write(replace(found, job=replace(found.job, user="bob")), EventReason.CHANGED)
 
         await book.transact(moves)
     async with office.manager() as other:
@@ -125,7 +128,7 @@ async def test_a_turn_ends_after_its_deadline_although_the_hub_hangs(office: Off
         office.clock.moved += timedelta(seconds=121)
 
         async def over() -> bool:
-            return "turn-over" in await reasons(acting, waits)
+            return "start-timeout" in await reasons(acting, waits)
 
         await until(over, "its turn is over")
 
@@ -201,7 +204,9 @@ async def test_what_waits_for_a_server_where_another_job_runs_ends_at_its_turn(o
 
         def moves(turn: Transaction) -> None:
             found = book.records[waits.job]
-            turn.write(replace(found, job=replace(found.job, user="alice", request=ResourceRequest())), "moved")
+            turn.write(
+                replace(found, job=replace(found.job, user="alice", request=ResourceRequest())), EventReason.CHANGED
+            )
 
         await book.transact(moves)
         await until(lambda: state(acting, waits) is JobState.ENDED, "its turn has come")

@@ -12,15 +12,8 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.limits import Blocked
-from dlspawner.manager.controllers.leader import LeaderElector
-from dlspawner.manager.model.notice import Recipient
-from dlspawner.manager.state.lifecycle import UNDECIDED
 from tests.edges.test_manager.office import Office, ask, until, wants
-from tests.edges.test_manager.queued import desk, full, plays, record, state, told
-
-
-def read(office: Office, acting: LeaderElector, user: str) -> list[str]:
-    return [one.text for one in desk(acting).store.notices.read(Recipient(user), office.clock())]
+from tests.edges.test_manager.queued import desk, full, plays, state, told
 
 
 async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
@@ -49,13 +42,8 @@ async def test_a_job_that_cannot_be_decided_is_passed_over_until_it_can(
             await until(lambda: told(acting, later), "so has who came later")
             await until(lambda: faults[0] >= 3, "it is decided again")
             assert state(acting, faulty) is JobState.QUEUED
-            assert read(office, acting, "alice") == [UNDECIDED]
-            assert not read(office, acting, "bob")
-            waits = record(acting, faulty)
-            assert waits is not None
-            assert desk(acting).explainer.explain(waits).sentence == UNDECIDED, "its page says it, too"
         errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
-        assert [faulty.job in one.getMessage() and bool(one.exc_info) for one in errors] == [True], "logged once"
+        assert all(faulty.job in one.getMessage() and one.exc_info for one in errors)
+        assert errors, "the operator reads why"
         await until(lambda: told(acting, faulty), "it starts once it can be decided")
-        assert not read(office, acting, "alice")
         assert desk(acting) is first, "in the same term"

@@ -149,7 +149,7 @@ async def test_a_reservation_without_a_pod_expires_after_its_deadline(office: Of
         assert (await ask(acting, wants("bob"))).decision == "wait", "a request may still be on its way"
         office.clock.moved += timedelta(seconds=5)
         await until(lambda: question.job not in states(acting), "it has expired")
-        await became(acting, question.job, "admitted", "never-seen")
+        await became(acting, question.job, "admitted", "pod-never-created")
         assert (await ask(acting, question)).reason == "over"
 
 

@@ -19,6 +19,7 @@ from dlspawner.manager.cluster import pod_view, reconciler
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import DatabaseRejected
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
 from dlspawner.manager.state.job_store import JobStore, Transaction
@@ -74,7 +75,7 @@ async def test_a_pod_that_one_list_did_not_have_is_its_jobs_for_as_long_as_it_is
         return [reason for _, _, reason in await acting.ledger.events(question.job)]
 
     async def found() -> bool:
-        return "found-again" in await reasons()
+        return "pod-recovered" in await reasons()
 
     monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
     monkeypatch.setattr(reconciler, "_KNOWN_SECONDS", 1)
@@ -250,7 +251,7 @@ async def test_after_a_fault_within_a_turn_nobody_sees_what_it_had_written(offic
         def half(turn: Transaction) -> None:
             record = turn.record(alice.job)
             assert record is not None
-            turn.write(as_ended(record), "gone")
+            turn.write(as_ended(record), EventReason.GONE)
             raise ZeroDivisionError
 
         book = book_of(acting)
@@ -296,7 +297,7 @@ async def test_a_stray_pod_whose_end_nobody_saw_holds_nothing_any_more(office: O
 
         def charged(turn: Transaction) -> None:
             job = Job("pod-u", "", "default", turn.now, state=JobState.RUNNING, nodes=("gpu-1",))
-            turn.write(JobRecord(job, pods=(PodRef("u", "nobody-has-this-pod"),)), "uncovered")
+            turn.write(JobRecord(job, pods=(PodRef("u", "nobody-has-this-pod"),)), EventReason.UNADMITTED_POD)
 
         await book_of(acting).transact(charged)
         await until(lambda: "pod-u" not in states(acting), "Kubernetes has no such pod")

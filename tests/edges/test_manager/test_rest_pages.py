@@ -13,6 +13,7 @@ from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory
 from dlspawner.manager.model.records import JobEvent, JobRecord, StopReason
 
@@ -70,7 +71,9 @@ async def test_what_is_kept_of_a_job_is_what_was_written(ledger: JobRepository) 
     )
     one = job(1, 7, server="train", priority=3, preemptible=True, requeue=True, started=BEGIN, notice=notice)
     one = replace(one, request=charge, nodes=("gpu-1", None), state=JobState.STOPPING)
-    await ledger.write(1, [JobEvent(JobRecord(one, stop=StopReason("idle", "Idle.")), BEGIN, "idle", new=True)])
+    await ledger.write(
+        1, [JobEvent(JobRecord(one, stop=StopReason(EventReason.IDLE, "Idle.")), BEGIN, EventReason.IDLE, new=True)]
+    )
     expected = JobHistory(
         id=one.id,
         user="alice",
@@ -91,7 +94,7 @@ async def test_what_is_kept_of_a_job_is_what_was_written(ledger: JobRepository) 
         started=BEGIN,
         ended=None,
         notice=notice,
-        stop=StopReason("idle", "Idle."),
+        stop=StopReason(EventReason.IDLE, "Idle."),
         stopped=BEGIN,
     )
     assert await ledger.job_history(one.id) == expected
@@ -140,14 +143,14 @@ async def test_a_filter_finds(ledger: JobRepository, wanted: JobFilter, numbers:
 async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: JobRepository) -> None:
     one = job(1)
     await write(ledger, one)
-    stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason("idle", "Nobody used it."))
+    stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Nobody used it."))
     at = BEGIN + timedelta(hours=1)
     ends = replace(stopping, job=replace(one, state=JobState.ENDED))
-    await ledger.write(1, [JobEvent(stopping, at, "idle", "Nobody used it.")])
-    await ledger.write(1, [JobEvent(ends, at + timedelta(minutes=1), "gone")])
+    await ledger.write(1, [JobEvent(stopping, at, EventReason.IDLE, "Nobody used it.")])
+    await ledger.write(1, [JobEvent(ends, at + timedelta(minutes=1), EventReason.GONE)])
     kept = await ledger.job_history(one.id)
     assert kept is not None
-    assert (kept.stop, kept.stopped, kept.reason) == (StopReason("idle", "Nobody used it."), at, "gone")
+    assert (kept.stop, kept.stopped, kept.reason) == (StopReason(EventReason.IDLE, "Nobody used it."), at, "gone")
     assert kept.ended == at + timedelta(minutes=1)
     told = [(event.reason, event.state, event.detail) for event in await ledger.history(one.id)]
     assert told == [

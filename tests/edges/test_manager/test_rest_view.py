@@ -13,6 +13,7 @@ from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import Endpoint, EndpointProtocol, Template
 from dlspawner.manager.http.api import base, jobs
 from dlspawner.manager.model import job_history
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobHistory, JobTransition
 from dlspawner.manager.model.records import StopReason
 
@@ -73,11 +74,15 @@ WHYS = {
         "No GPU.",
     ),
     "who is stopped hears why": (
-        replace(KEPT, state=JobState.STOPPING, stop=StopReason("idle", "Idle.")),
+        replace(KEPT, state=JobState.STOPPING, stop=StopReason(EventReason.IDLE, "Idle.")),
         None,
         "Idle.",
     ),
-    "who was stopped hears why": (replace(KEPT, state=JobState.ENDED, stop=StopReason("idle", "Idle.")), None, "Idle."),
+    "who was stopped hears why": (
+        replace(KEPT, state=JobState.ENDED, stop=StopReason(EventReason.IDLE, "Idle.")),
+        None,
+        "Idle.",
+    ),
     "an end has words": (
         replace(KEPT, state=JobState.ENDED, reason="cancelled"),
         None,
@@ -107,7 +112,7 @@ def test_an_estimate_says_what_it_comes_from() -> None:
 
 def test_events_do_not_name_other_peoples_jobs() -> None:
     found = [
-        JobTransition(AT, JobState.QUEUED, "promised", "victims=j-x"),
+        JobTransition(AT, JobState.QUEUED, "nodes-reserved", "victims=j-x"),
         JobTransition(AT, JobState.ENDED, "cancelled", "by alice"),
     ]
     assert [one["detail"] for one in jobs.event_views(found, all_details=False)] == ["", "by alice"]

@@ -18,6 +18,7 @@ from dlspawner.manager.admission.service import NO_SPECIAL_NAMESPACE, WRONG_NAME
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import Recipient
 from dlspawner.manager.model.records import JobRecord, PodRef, read_pods, write_pods
@@ -97,7 +98,7 @@ async def test_a_job_there_is_stopped_by_a_manager_that_has_not_seen_it_start(se
     async with second.manager() as acting:
         assert acting.admission is not None
         assert records(acting)[runs.job].seen[0].namespace == SECOND
-        await acting.admission.store.transact(lambda turn: stop(turn, runs.job, "test", "It is over."))
+        await acting.admission.store.transact(lambda turn: stop(turn, runs.job, EventReason.IDLE, "It is over."))
 
         async def swept() -> bool:
             return not await staying(second, SECOND)

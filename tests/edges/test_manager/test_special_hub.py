@@ -226,7 +226,7 @@ def test_one_no_of_two_ends_the_request_and_its_person_reads_why(
         if who == "admin":
             presses(vera, hub, f"Approve 3 GPUs.* for {user}")
         presses(vera if who == "vera" else admin, hub, f"Deny {denied}.* to {user}", "Not this week.")
-        expect(person.locator("main")).to_contain_text(f"The request was denied by {who}: Not this week.")
+        expect(person.locator("main")).to_contain_text(f"It was denied by {who}: Not this week.")
         person.goto(f"{hub.url}/hub/home")
         expect(person.locator("body")).to_contain_text(f"Denied: {denied}")
         expect(person.locator("body")).to_contain_text("The request has ended.")

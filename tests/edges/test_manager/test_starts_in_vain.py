@@ -49,7 +49,7 @@ async def test_a_start_that_the_hub_took_and_gave_up_is_not_repeated_at_once(off
         await give_back()
 
         async def over() -> bool:
-            return "turn-over" in await reasons(acting, waits)
+            return "start-timeout" in await reasons(acting, waits)
 
         await until(over, "its turn is over, long before the reservation")
         assert office.hub.started == [("alice", "")]

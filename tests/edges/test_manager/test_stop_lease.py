@@ -12,6 +12,7 @@ from dlspawner.manager.cluster import termination
 from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
 from tests.edges.test_manager.leaving import StoppingHub
@@ -38,7 +39,7 @@ def take_over(office: Office) -> None:
     """Another Manager acts from now on; the one of before has slept and has not noticed yet."""
     engine = create_engine(office.db_url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE leases SET holder = 'another', term = term + 1"))
+        connection.execute(text("UPDATE leases SET identity = 'another', term = term + 1"))
     engine.dispose()
 
 
@@ -48,7 +49,7 @@ async def test_who_has_lost_the_lease_asks_the_hub_for_no_stop_that_was_decided_
     office.hub = hub = StoppingHub(cluster=office.cluster, troubles=[HubUnavailable("It is away.")] * 10_000)
     async with office.manager() as acting:
         job = await run(office, acting)
-        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, "idle", "It was idle."))
+        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
         await until(lambda: hub.asked, "the Hub is asked")
         take_over(office)
         asked = len(hub.asked)
@@ -98,7 +99,7 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
         monkeypatch.setattr(termination.Terminator, "_ask_hub", asks)
         monkeypatch.setattr(acting.ledger, "write", breaks)
         stop = asyncio.create_task(
-            desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, "idle", "It was idle."))
+            desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
         )
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()

@@ -44,6 +44,7 @@ from dlspawner.manager.http.api import base
 from dlspawner.manager.http.api.base import JobApiHandler, page_path
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.approval_request import as_json
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobHistory, JobTransition, end_sentence, progress_sentence
 from dlspawner.manager.state.lifecycle import LOG_IN
 
@@ -135,7 +136,7 @@ class JobEventsHandler(JobApiHandler):
 
 
 # Details of these events are other people's jobs.
-_OF_OTHERS = frozenset({"notice", "promised"})
+_OF_OTHERS = frozenset({EventReason.PREEMPTION_NOTICE, EventReason.NODES_RESERVED})
 
 
 @dataclass(frozen=True, slots=True)

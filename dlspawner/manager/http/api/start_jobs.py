@@ -30,6 +30,7 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobFilter, JobHistory
 from dlspawner.settings import Settings
 
@@ -41,7 +42,7 @@ NO_USER = "The Hub has no user {user!r}, or no such server can be."
 _LOOKS, _LOOK_SECONDS = 100, 0.05
 _LOOKS_AT_ITS_END = 400  # its pod has ended, and the Manager hears so as soon as the machine has time
 _WAITING = {JobState.PENDING_APPROVAL, JobState.QUEUED, JobState.LOGIN_REQUIRED}
-_BY_ITSELF = {"failed", "finished"}  # as `reconcile` writes it down
+_BY_ITSELF = {EventReason.FAILED, EventReason.FINISHED}
 _EVERYBODYS = Viewer("", all=True)
 
 
@@ -176,7 +177,6 @@ def _word(value: object) -> str:
     return str(value)
 
 
-TURNED = "turned-preemptible"  # the reason of an event, as `preempting` writes it
 NOT_ENDED = "It has not ended. Only what has ended can be started again."
 LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
 NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
@@ -202,5 +202,6 @@ async def check_restart(acting: LeaderElector, kept: JobHistory) -> None:
 
 async def _as_asked(acting: LeaderElector, kept: JobHistory) -> JobHistory:
     """A job as its person had asked for it: one that turned preemptible with its team's quota was not."""
-    turned = kept.preemptible and any(one.reason == TURNED for one in await acting.ledger.history(kept.id))
+    events = await acting.ledger.history(kept.id) if kept.preemptible else []
+    turned = any(one.reason == EventReason.TURNED_PREEMPTIBLE for one in events)
     return replace(kept, preemptible=False) if turned else kept

@@ -50,9 +50,9 @@ from dlspawner.manager.http.api.jobs import JobResource
 from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerHandler, NamedLocks, for_hub
 from dlspawner.manager.model.access import actor_name
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import NO_NAME, JobCursor, JobFilter, JobHistory, is_server_name
-from dlspawner.manager.model.records import CANCELLED
-from dlspawner.manager.state.lifecycle import BEFORE, stop
+from dlspawner.manager.state.lifecycle import CANCELLED_BEFORE_START, stop
 
 FIELDS: Mapping[str, type] = {"server": str, "user": str, "options": dict}
 FOR_WHOM = "A service says for whom: the field user is missing."
@@ -187,7 +187,7 @@ class CancelHandler(EndJobHandler):
         if coming is None or coming.job.id != kept.id:
             raise HttpProblem(409, RUNS)
         try:
-            await book.transact(lambda turn: stop(turn, kept.id, CANCELLED, BEFORE))
+            await book.transact(lambda turn: stop(turn, kept.id, EventReason.CANCELLED, CANCELLED_BEFORE_START))
         except NotLeader:
             raise HttpProblem(503, NOT_YET) from None
         self.set_status(202)

@@ -21,8 +21,8 @@ from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.my_jobs import MyJobsPageBase, ServerRow, rows
 from dlspawner.manager.model.access import AccessRight, Viewer
+from dlspawner.manager.model.event_reason import find_reason
 from dlspawner.manager.model.job_history import (
-    TOLD,
     JobFilter,
     JobHistory,
     JobTransition,
@@ -104,60 +104,6 @@ class JobPage(MyJobsPageBase):
         return (row, self.links(name, row, user)) if row is not None else (None, {})
 
 
-# What a transition means to the job's person, by its reason; other reasons are shown as they are.
-STEPS = {
-    "queued": "It waits in the queue.",
-    "turn": "Its turn came.",
-    "admitted": "It may start.",
-    "changed": "Its person asked for something else.",
-    "pod-seen": "Its pod was made.",
-    "bound": "Its pod has a node.",
-    "pod-running": "Its pod runs.",
-    "running": "It runs.",
-    "deleted": "Its pod is being stopped.",
-    "gone": "Its pod is gone.",
-    "disappeared": "Its pod was found to be gone.",
-    "finished": "Its program has ended.",
-    "failed": "Its program has failed.",
-    "approval": "It waits for an approval.",
-    "approval-not-needed": "It needs no approval any more.",
-    "adopted": "Its pod was there already.",
-    "uncovered": "Nobody had let its pod in.",
-    "clock-set": "The clock was set.",
-    "interrupted": "Its start was broken off.",
-    "promise-broken": "What it was promised is not to be had any more.",
-    "turned-preemptible": "Others may stop it from now on.",
-    "guaranteed-again": "Nobody may stop it any more.",
-    "denied": "It was denied",
-    "approved": "It was approved",
-    "start-refused": "The Hub refused to start it.",
-    "start-failing": "The Hub could not start it, and is asked again later.",
-    "start-failed": "The Hub could not start it.",
-    "requeued": "It waits again, at its old place.",
-    "turn-over": "It could not be started in time, and waits again.",
-    "login": "The Hub wants a fresh login of its person.",
-    "logged-in": "Its person logged in again.",
-    "notice": "It was told that it has to leave.",
-    "notice-moved": "The time at which it has to leave was moved.",
-    "spared": "It may stay after all.",
-    "promised": "Others leave for it.",
-    "preempted": "It is stopped: others are entitled to its GPUs.",
-    "idle": "It is stopped: nobody used it.",
-    "lifetime": "It is stopped at the end of its lifetime.",
-    "cancelled": "It was cancelled.",
-    "replaced": "Another request took its place.",
-    "stopped-by-owner": "Its owner stops it.",
-    "stopped-by-another": "Somebody who may act on it stops it.",
-    "quota-lowered": "Its team has less quota now.",
-    "quota-raised": "Its team has its quota again.",
-    "start-lost": "Its start was lost.",
-    "never-seen": "No pod of it ever came.",
-    "not-created": "The cluster refused its pod.",
-    "not-started": "It could not be started.",
-    "found-again": "Its pod was found again.",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
     """One transition, or something that Kubernetes tells of a pod."""
@@ -217,17 +163,16 @@ def timeline(
 
     Details may name others' jobs: ``all_details`` is for who may see these.
     """
-    found = [
-        TimelineStep(
-            one.at,
-            one.state.value,
-            STEPS.get(one.reason, one.reason),
-            one.detail if all_details or one.reason in TOLD else "",
-        )
-        for one in events
-    ]
+    found = [_step(one, all_details=all_details) for one in events]
     found += [
         TimelineStep(one.at, "", one.sentence, f"{one.count} times" if one.count > 1 else "", pod=True)
         for one in happened
     ]
     return sorted(found, key=lambda step: step.at)[::-1]
+
+
+def _step(event: JobTransition, *, all_details: bool) -> TimelineStep:
+    reason = find_reason(event.reason)
+    text = reason.user_text if reason is not None else event.reason
+    shows_detail = all_details or (reason is not None and reason.has_public_detail)
+    return TimelineStep(event.at, event.state.value, text, event.detail if shows_detail else "")

@@ -24,26 +24,12 @@ from dlspawner.manager.http.handlers import NOT_YET, NOTHING_HERE, STALE_PAGE, H
 from dlspawner.manager.http.portal.base import notices_for
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import AccessRight
+from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.state.lifecycle import log_in
-
-# What became of a job, in the words of whoever waited for it; the reasons are those of its last event.
-_ENDS = {
-    "denied": "The request was denied",
-    "cancelled": "The request was cancelled.",
-    "replaced": "Another request for the same server has taken its place.",
-    "start-refused": "Its turn came, and the Hub refused to start it:",
-    "start-failed": "Its turn came, and the Hub could not start it: its administrator finds why in the Hub's log.",
-    "no-server": "Its turn came, and the Hub has no such server any more.",
-    "runs-already": "Its turn came, and the server ran already.",
-    "not-started": "Its turn came many times, and the Hub could not start it. Ask an administrator.",
-    "not-created": "Its turn came, and the cluster refused it:",
-    "never-seen": "It was being started, and no pod of it ever came. Start it again.",
-}
 
 _SAID_HERE = frozenset(
     {notice_model.NoticeKind.LOGIN_REQUIRED, notice_model.NoticeKind.CANNOT_START, notice_model.NoticeKind.DENIED}
 )
-_WITH_DETAIL = frozenset({"start-refused", "not-created", "denied"})
 
 
 class PendingPageBase(PageHandler):
@@ -97,10 +83,7 @@ class PendingPage(PendingPageBase):
         last = await desk.last_event(user, server)
         if last is None:
             raise HttpProblem(404, NOTHING_HERE)
-        reason, detail = last
-        sentence = _ENDS.get(reason, "It does not wait any more.")
-        told = f"{sentence} {detail}" if detail and reason in _WITH_DETAIL else f"{sentence.rstrip(':.')}."
-        self._show(user, server, ended=told)
+        self._show(user, server, ended=end_sentence(*last, None))
 
     async def _is_going(self, user: str, server: str) -> bool:
         """Whether the Hub is there and starts this server, so that its page says more than ours."""

@@ -82,7 +82,7 @@ def test_what_the_cluster_adds_to_a_pod_is_held_on_its_node(
 ) -> None:
     reserved = request_of([{"spec": asked}], CLUSTER)
     assert isinstance(reserved, ResourceRequest)
-    record = JobRecord(queues("j", "a", request=reserved))
+    record = JobRecord(queues("j", "a", charge=reserved))
     metadata = {"name": "p", "uid": "u", "namespace": "jobs"}
     found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, JobNamespaces("jobs"))
     _, after = observe(record, found, CLUSTER, node("n1"), NOW)

@@ -44,6 +44,7 @@ setup(
             "pytest>=8",
             "pytest-asyncio>=1",
             "pytest-randomly>=3",
+            "pytest-rerunfailures>=16",
             "pytest-xdist>=3",
             "hypothesis>=6",
             "schemathesis>=4.32",

@@ -127,7 +127,7 @@ class _Version(argparse.Action):
 def _validate(given: argparse.Namespace) -> int:
     from dlspawner import settings
     from dlspawner.errors import InvalidConfiguration
-    from dlspawner.spawner.refusal import limit_problem
+    from dlspawner.spawner.kube.errors import limit_problem
 
     limit = limit_problem(given.consecutive_failure_limit)
     problems: list[object] = [limit] if limit else []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.spawner import current
+from dlspawner.settings import reload
 
 env = os.environ
 config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
@@ -140,7 +140,7 @@ if overrides.is_file():
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
 # permissions want a namespace. What does not fit later, when the files have changed, is not used.
 good(
-    current.files(c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file).demand,
+    reload.current_config(c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file).demand,
     start_timeout=next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one),
     special_namespace=c.DLSpawner.special_namespace,
 )

@@ -59,7 +59,7 @@ class GatewayMetrics:
         )
         self._authentications = Counter(
             "dlspawner_gateway_authentications",
-            "Credentials that were judged, by method and result (proven, failed).",
+            "Credentials that were judged, by method and result (accepted, failed).",
             ["method", "result"],
             registry=own,
         )
@@ -89,7 +89,7 @@ class GatewayMetrics:
             registry=own,
         )
         for method in METHODS:
-            for result in ("proven", "failed"):
+            for result in ("accepted", "failed"):
                 self._authentications.labels(method, result)
         for result in STARTS:
             self._starts.labels(result)
@@ -109,7 +109,7 @@ class GatewayMetrics:
     def judged(self, method: str, *, proven: bool) -> None:
         """A credential was."""
         known = method if method in METHODS else "other"
-        self._authentications.labels(known, "proven" if proven else "failed").inc()
+        self._authentications.labels(known, "accepted" if proven else "failed").inc()
 
     def refused(self, what: str) -> None:
         """One of `REFUSALS`."""
@@ -133,7 +133,7 @@ class _Now(Collector):
         now = self._meters.inside()
         open_ = GaugeMetricFamily("dlspawner_gateway_open_connections", "Open now.", labels=["state"])
         open_.add_metric(("door",), now.unauthenticated)
-        open_.add_metric(("proven",), now.authenticated)
+        open_.add_metric(("authenticated",), now.authenticated)
         yield open_
         yield GaugeMetricFamily("dlspawner_gateway_sessions", "Connections joined with a job.", now.sessions)
         bytes_ = CounterMetricFamily(

@@ -1,6 +1,6 @@
 """DLSpawner: KubeSpawner with job templates. ``c.JupyterHub.spawner_class = "dlspawner.spawner.DLSpawner"``."""
 
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.spawner import DLSpawner
 
-__all__ = ["DLSpawner", "Refused"]
+__all__ = ["DLSpawner", "StartRefused"]

@@ -28,7 +28,7 @@ _ENDPOINT_WORDS = {EndpointProtocol.HTTP: "web", EndpointProtocol.SSH: "SSH"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One control of the form; ``control`` is an input type, ``select`` or ``textarea``."""
 
     name: str
@@ -46,14 +46,14 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class TemplatePanel:
     """One template on the form."""
 
     name: str
     title: str
     description: str
     endpoints: tuple[str, ...]
-    fields: tuple[Field, ...]
+    fields: tuple[FormField, ...]
     checked: bool
 
 
@@ -73,7 +73,7 @@ def chosen_template(form: Mapping[str, Any]) -> str | None:
     return _first(form.get(options.TEMPLATE_KEY))
 
 
-def read(form: Mapping[str, Any], template: Template) -> dict[str, object]:
+def read_form_options(form: Mapping[str, Any], template: Template) -> dict[str, object]:
     """The plain user options in a submitted form: this template's fields, whatever else was sent along."""
     mine = template.name + _SEPARATOR
     given: dict[str, object] = {options.TEMPLATE_KEY: template.name}
@@ -90,7 +90,7 @@ def read(form: Mapping[str, Any], template: Template) -> dict[str, object]:
 
 def panels(
     settings: Settings, teams: Sequence[Team], checked: str, given: Mapping[str, object], *, counted: bool = False
-) -> list[Panel]:
+) -> list[TemplatePanel]:
     """What a member of these teams is shown: the checked template with what was given, the others with their defaults.
 
     ``counted``: somebody counts what jobs hold, so the form says how much that may be.
@@ -102,7 +102,7 @@ def panels(
         told = _allowances(template, offered, settings, teams) if counted else ""
         fields = (_field(template, option, cluster, values.get(option.name), told) for option in offered)
         shown.append(
-            Panel(
+            TemplatePanel(
                 template.name,
                 template.title,
                 " ".join(part for part in (template.description, note(template)) if part),
@@ -147,7 +147,9 @@ def _allowances(template: Template, offered: Sequence[Option], settings: Setting
     return " ".join(one for one in found if one)
 
 
-def _field(template: Template, option: Option, cluster: ClusterConfig, given: object, allowances: str) -> Field | None:
+def _field(
+    template: Template, option: Option, cluster: ClusterConfig, given: object, allowances: str
+) -> FormField | None:
     """The control for an option; ``None`` where there is nothing to decide."""
     if option.name in ("team", "gpu_type", "priority") and len(option.choices) < 2:
         return None
@@ -159,7 +161,7 @@ def _field(template: Template, option: Option, cluster: ClusterConfig, given: ob
     choices = option.choices
     if control == "select" and option.default is None:
         choices = (OptionChoice("", "—"), *choices)
-    return Field(
+    return FormField(
         name=option.name,
         id=f"{template.name}{_SEPARATOR}{option.name}",
         control=control,

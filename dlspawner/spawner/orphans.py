@@ -37,12 +37,12 @@ from traitlets.config import Configurable
 from traitlets.config.loader import DeferredConfig
 
 from dlspawner.core import text
-from dlspawner.spawner import verdict
-from dlspawner.spawner.listwatch import SLICE_SECONDS
-from dlspawner.spawner.pods import Pods, variable
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pods import PodRequests, variable
+from dlspawner.spawner.kube.reflector import SLICE_SECONDS
 
-PodDict = Mapping[str, Any]
 Thing = TypeVar("Thing")
 
 PERSON = "hub.jupyter.org/username"
@@ -94,7 +94,7 @@ class Orphans:
         return new, [key for key, uid in uids.items() if now - self.since[uid] >= self.seconds]
 
 
-async def owned(users: Mapping[Any, Any]) -> set[str]:
+async def owned_pods(users: Mapping[Any, Any]) -> set[str]:
     """Namespace/name of the pods that the Hub's servers have, or may be about to have."""
     found = set[str]()
     async for spawner in _in_turns(
@@ -123,7 +123,7 @@ def without_server(
     for key in pods:
         if key not in known:
             pod = pods[key]
-            ended = isinstance(verdict.judge(pod), verdict.Ended)
+            ended = isinstance(pod_status.evaluate(pod), pod_status.Terminated)
             if (
                 PERSON in (pod["metadata"].get("annotations") or {})
                 and variable(pod, ADDRESS) == address
@@ -134,10 +134,10 @@ def without_server(
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class OrphanCheck:
     """What looking needs, of no single server; not a spawner, which would be kept for ever."""
 
-    pods: Pods
+    pods: PodRequests
     users: Mapping[Any, Any]
     address: str
     keep_ended: bool
@@ -161,7 +161,7 @@ def look_after(spawner: Any, key: Any) -> None:
     except Exception:  # an administrator's own code may be in it
         spawner.log.exception("pods without a server cannot be looked for, trying again")
         return
-    looking = Looking(
+    looking = OrphanCheck(
         # Nobody's deadline, and of each pod the grace period that it was made with.
         replace(spawner.pods, until=None, grace_seconds=None),
         users,
@@ -173,7 +173,7 @@ def look_after(spawner: Any, key: Any) -> None:
     _tasks[key] = looking.pods.watch, asyncio.create_task(_look_after(looking), name=f"orphans of {key}")
 
 
-async def _look_after(looking: Looking) -> None:
+async def _look_after(looking: OrphanCheck) -> None:
     while True:
         await asyncio.sleep(min(_LONGEST_PAUSE, looking.orphans.seconds / 4))
         try:
@@ -182,7 +182,7 @@ async def _look_after(looking: Looking) -> None:
             looking.pods.log.exception("pods without a server cannot be looked for, trying again")
 
 
-async def _look(looking: Looking) -> None:
+async def _look(looking: OrphanCheck) -> None:
     pods, orphans, log = looking.pods.watch.pods, looking.orphans, looking.pods.log
     found = await _found(looking, pods)
     new, due = orphans.due(found, asyncio.get_running_loop().time())
@@ -193,18 +193,18 @@ async def _look(looking: Looking) -> None:
     for key in () if looking.only_warns else due:
         namespace, _, name = key.partition("/")
         requests, pod = replace(looking.pods, namespace=namespace, name=name), pods.get(key)
-        with suppress(Refused):  # the log has it, and the next look tries again
+        with suppress(StartRefused):  # the log has it, and the next look tries again
             if pod is not None:
                 await requests.delete(pod, requests.grace(pod))
                 log.warning("pod=%s belonged to no server of this Hub and was asked to end", key)
 
 
-async def _found(looking: Looking, pods: Mapping[str, PodDict]) -> dict[str, PodDict]:
+async def _found(looking: OrphanCheck, pods: Mapping[str, PodDict]) -> dict[str, PodDict]:
     """The pods without a server."""
-    known, found = await owned(looking.users), dict[str, PodDict]()
+    known, found = await owned_pods(looking.users), dict[str, PodDict]()
     async for key in _in_turns(list(pods)):
         part = {key: pod} if key not in known and (pod := pods.get(key)) is not None else {}
         found |= {key: part[key] for key in without_server(part, (), looking.address, keep_ended=looking.keep_ended)}
     if found:  # a server may have begun meanwhile
-        known = await owned(looking.users)
+        known = await owned_pods(looking.users)
     return {key: pod for key, pod in found.items() if key not in known}

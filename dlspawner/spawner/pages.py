@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment
@@ -21,15 +21,13 @@ from dlspawner.core.config import Team
 from dlspawner.core.launch import options, rendering
 from dlspawner.core.launch.options import InvalidOptions
 from dlspawner.core.template import Template
-from dlspawner.spawner import forms, launch, verdict
-from dlspawner.spawner.manager import Place, Told
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.starting import STATE_ENDED
+from dlspawner.settings import Settings
+from dlspawner.spawner import forms, pod_builder
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import PendingJobStatus, UserNotice
+from dlspawner.spawner.start import STATE_ENDED
 from dlspawner.ssh_config import vscode_link
-
-if TYPE_CHECKING:
-    from dlspawner.spawner.managed import ManagedSpawner
-    from dlspawner.spawner.spawner import DLSpawner
 
 TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
@@ -41,7 +39,7 @@ _submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submi
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartForm:
     """A form that starts a server with options that are already chosen."""
 
     url: str
@@ -53,7 +51,7 @@ class TensorBoardView:
     """The TensorBoard of a job: its address when it runs, and how to start it when not."""
 
     url: str | None
-    start: Start
+    start: StartForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +71,21 @@ class JobView:
     vscode_url: str | None = None
     log_dir: str | None = None
     tensorboard: TensorBoardView | None = None
-    again: Start | None = None
+    again: StartForm | None = None
     wait_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class HomeView:
     """What the home page shows."""
 
     jobs: Sequence[JobView]
-    notices: Sequence[Told]
+    notices: Sequence[UserNotice]
     unknown: str | None = None  # the sentence on what nobody knows now
 
 
 @dataclass(frozen=True, slots=True)
-class Queued:
+class QueuedView:
     """What is known of a server that does not run: ``waits`` is ``None`` when nobody has answered."""
 
     waits: bool | None
@@ -100,16 +98,44 @@ def _environment(directory: str) -> Environment:
     return forms.pages(Path(directory))
 
 
-def _render(spawner: DLSpawner, page: str, **values: object) -> str:
+class LinkedSpawner(Protocol):
+    """What the addresses of the Manager's pages are made of; `DLSpawner` has it all."""
+
+    name: str
+    user: Any
+    hub: Any
+    orm_spawner: Any
+    manager_url: str
+
+
+class PageSpawner(LinkedSpawner, Protocol):
+    """What the Hub's pages show of a spawner."""
+
+    manager_token: str
+    templates_dir: str
+
+    @property
+    def ssh_target(self) -> tuple[str, int] | None: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def person(self) -> pod_builder.Owner: ...
+
+    def check_options(self, given: object) -> pod_builder.LaunchRequest: ...
+
+
+def _render(spawner: PageSpawner, page: str, **values: object) -> str:
     return _environment(str(Path(spawner.templates_dir) / "hub")).get_template(page).render(**values)
 
 
-def base_url(spawner: ManagedSpawner) -> str:
+def base_url(spawner: LinkedSpawner) -> str:
     """Where the proxy serves us: the Hub's own address without its last part."""
     return str(spawner.hub.base_url).removesuffix("hub/")
 
 
-def service_url(spawner: ManagedSpawner) -> str:
+def service_url(spawner: LinkedSpawner) -> str:
     """Where people find the Manager: with a domain per user (JupyterHub.subdomain_host) it has one of its own, too."""
     settings = getattr(spawner.user, "settings", {})
     host = ""
@@ -121,35 +147,35 @@ def service_url(spawner: ManagedSpawner) -> str:
     return f"{host}{base_url(spawner)}services/{SERVICE}/"
 
 
-def wait_url(spawner: ManagedSpawner, server: str) -> str:
+def wait_url(spawner: LinkedSpawner, server: str) -> str:
     """The Manager's page about a job that waits."""
     parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
     return f"{service_url(spawner)}wait/{'/'.join(parts)}"
 
 
-def notices_url(spawner: DLSpawner) -> str:
+def notices_url(spawner: PageSpawner) -> str:
     """The Manager's page of what a person is told."""
     return f"{service_url(spawner)}notices"
 
 
-def portal_url(spawner: DLSpawner) -> str | None:
+def portal_url(spawner: PageSpawner) -> str | None:
     """The Manager's page of a person's jobs and quota; it has none where there is no Manager."""
     return service_url(spawner) if spawner.manager_url else None
 
 
-def keys_url(spawner: DLSpawner) -> str | None:
+def keys_url(spawner: PageSpawner) -> str | None:
     return f"{service_url(spawner)}keys" if spawner.manager_url else None
 
 
 # The form
 
 
-def form(spawner: DLSpawner) -> str:
+def form(spawner: PageSpawner) -> str:
     """The options form; after a refusal with what had been chosen, else with what was chosen last time."""
     server, given = _submitted.get() or (spawner.name or "", _stored(spawner.orm_spawner))
     settings, person = spawner.settings, spawner.person
     if person.name in settings.teams.blocked:
-        return f"<p>{launch.BLOCKED}</p>"
+        return f"<p>{pod_builder.BLOCKED}</p>"
     templates = options.usable_templates(settings.templates, person.teams)
     if not templates:
         return "<p>There is no job template that you may use; an administrator can allow one to your team.</p>"
@@ -172,7 +198,7 @@ def form(spawner: DLSpawner) -> str:
     )
 
 
-def _payer_first(spawner: DLSpawner, teams: tuple[Team, ...]) -> tuple[Team, ...]:
+def _payer_first(spawner: PageSpawner, teams: tuple[Team, ...]) -> tuple[Team, ...]:
     """The person's teams, first the one that paid for the server they have used last; the form proposes that one."""
     orm_spawners = spawner.user.orm_user.orm_spawners.values()
     latest = sorted((one for one in orm_spawners if one.last_activity), key=lambda one: one.last_activity, reverse=True)
@@ -180,14 +206,14 @@ def _payer_first(spawner: DLSpawner, teams: tuple[Team, ...]) -> tuple[Team, ...
     return tuple(sorted(teams, key=lambda team: team.name not in chosen[:1]))
 
 
-def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, object]:
+def read_form(spawner: PageSpawner, submitted: Mapping[str, Any]) -> dict[str, object]:
     """A submitted form as checked user options."""
     settings, person = spawner.settings, spawner.person
     named = {options.TEMPLATE_KEY: forms.chosen_template(submitted)}
     template = options.find_template(settings.templates, named, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
-        raise Refused(*template.sentences, reason="template")
-    given = forms.read(submitted, template)
+        raise StartRefused(*template.sentences, reason="template")
+    given = forms.read_form_options(submitted, template)
     _submitted.set((spawner.name or "", given))
     return spawner.check_options(given).kept(given)
 
@@ -195,8 +221,8 @@ def read_form(spawner: DLSpawner, submitted: Mapping[str, Any]) -> dict[str, obj
 def _stored(orm_spawner: Any) -> Mapping[str, object]:
     """The user options that the Hub keeps of a server, whatever they are."""
     try:
-        found: Mapping[str, object] = _writable(launch.unnested(getattr(orm_spawner, "user_options", None)))
-    except Refused:
+        found: Mapping[str, object] = _writable(pod_builder.unnested(getattr(orm_spawner, "user_options", None)))
+    except StartRefused:
         return {}
     return found
 
@@ -213,13 +239,13 @@ def _writable(value: Any) -> Any:
 # The page inside a job
 
 
-def ssh_command(spawner: DLSpawner, server: str) -> str | None:
+def ssh_command(spawner: PageSpawner, server: str) -> str | None:
     """What to type to reach a server of this person through the gateway."""
     target = spawner.ssh_target
     return endpoints.ssh_command(str(spawner.user.name), server, target) if target is not None else None
 
 
-def job_page(spawner: DLSpawner, job: naming.PodIdentity) -> str:
+def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
     """The page that a job without a web application of its own shows."""
     host, port = spawner.ssh_target or ("", 22)
     command = ssh_command(spawner, job.server) if job.ssh_host_key else None
@@ -244,7 +270,7 @@ def job_page(spawner: DLSpawner, job: naming.PodIdentity) -> str:
 # The home page
 
 
-def job_views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> list[JobView]:
+def job_views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) -> list[JobView]:
     """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs.
 
     ``places``: ``None`` when nobody knows what waits.
@@ -253,7 +279,7 @@ def job_views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> list[Jo
     return sorted(views, key=lambda view: (view.state in ("stopped", NOT_RUNNING), view.server))
 
 
-def _views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> Iterator[JobView]:
+def _views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) -> Iterator[JobView]:
     for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
         live = _live(spawner, name)
         if name == "" and not (live and live.active) and not _stored(orm_spawner):
@@ -262,13 +288,13 @@ def _views(spawner: DLSpawner, places: Mapping[str, Place] | None) -> Iterator[J
         yield replace(view, state=NOT_RUNNING) if view.state == "stopped" and places is None else view
 
 
-def _live(spawner: DLSpawner, name: str) -> Any:
+def _live(spawner: PageSpawner, name: str) -> Any:
     """The Hub's spawner of a server if it has one; asking its dictionary with [] would make one."""
     spawners = spawner.user.spawners
     return spawners[name] if name in spawners else None  # noqa: SIM401 - its get() makes a spawner as well
 
 
-def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Place | None) -> JobView:
+def _view(spawner: PageSpawner, name: str, orm_spawner: Any, live: Any, place: PendingJobStatus | None) -> JobView:
     stored = _stored(orm_spawner)
     job: naming.PodIdentity | None = live.job() if live is not None and live.active else None
     template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
@@ -278,7 +304,7 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
     log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
     hub, user = str(spawner.hub.base_url), _path_name(spawner)
     command = ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None
-    again = Start(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
+    again = StartForm(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
     return JobView(
         server=name,
         title=name or "default server",
@@ -298,15 +324,15 @@ def _view(spawner: DLSpawner, name: str, orm_spawner: Any, live: Any, place: Pla
     )
 
 
-def queued(spawner: ManagedSpawner, places: Mapping[str, Place] | None) -> Queued:
+def queued(spawner: LinkedSpawner, places: Mapping[str, PendingJobStatus] | None) -> QueuedView:
     """The place of a spawner's own server."""
     server = spawner.name or ""
     place = places.get(server) if places is not None else None
     waits = None if places is None else place is not None
-    return Queued(waits, _place(place) if place else "", wait_url(spawner, server))
+    return QueuedView(waits, _place(place) if place else "", wait_url(spawner, server))
 
 
-def _place(place: Place) -> str:
+def _place(place: PendingJobStatus) -> str:
     if place.state == "login-required":
         return "Its turn came, and the Hub wants you to log in again before it starts."
     if place.state == "pending-approval":
@@ -324,21 +350,21 @@ def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
         kept = (orm_spawner.state or {}).get(STATE_ENDED)
         return kept if isinstance(kept, str) else None if _stored(orm_spawner) else "It was never started."
     pod = live.pod() if state == "running" else None
-    return verdict.silence(pod) if pod and verdict.is_silent(pod) else None
+    return pod_status.silence(pod) if pod and pod_status.is_silent(pod) else None
 
 
-def _last_log_dir(spawner: DLSpawner, stored: Mapping[str, object]) -> str | None:
+def _last_log_dir(spawner: PageSpawner, stored: Mapping[str, object]) -> str | None:
     """Where a stopped job has logged to; ``None`` if it was a directory of one launch, or there never was a launch."""
     try:
         wish = spawner.check_options(stored) if stored else None
-    except Refused:
+    except StartRefused:
         return None
-    path = launch.log_dir(wish, spawner.person) if wish else None
+    path = pod_builder.log_dir(wish, spawner.person) if wish else None
     return None if path is None or rendering.in_job_directory(path) else path
 
 
 def _tensorboard(
-    spawner: DLSpawner, server: str, log_dir: str | None, template: Template | None, team: str | None
+    spawner: PageSpawner, server: str, log_dir: str | None, template: Template | None, team: str | None
 ) -> TensorBoardView | None:
     board = _template(spawner, TENSORBOARD)
     if log_dir is None or board is None or (template is not None and template.name == TENSORBOARD):
@@ -357,10 +383,10 @@ def _tensorboard(
         and team in {one.name for one in options.usable_teams(board, spawner.person.teams)}
     ):
         fields.append(("team", team))  # logs may lie in the data of the team that pays for the job
-    return TensorBoardView(urls.get(state), Start(url_path_join(hub, "spawn", user, name), tuple(fields)))
+    return TensorBoardView(urls.get(state), StartForm(url_path_join(hub, "spawn", user, name), tuple(fields)))
 
 
-def _path_name(spawner: DLSpawner) -> str:
+def _path_name(spawner: PageSpawner) -> str:
     return quote(spawner.user.name, safe="@")
 
 
@@ -373,7 +399,7 @@ def _state(live: Any) -> str:
 
 
 def _summary(
-    spawner: DLSpawner, template: Template | None, job: naming.PodIdentity | None, stored: Mapping[str, object]
+    spawner: PageSpawner, template: Template | None, job: naming.PodIdentity | None, stored: Mapping[str, object]
 ) -> str:
     words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
     if job is not None and job.gpus:
@@ -387,7 +413,7 @@ def _summary(
     return ", ".join(word for word in words if word)
 
 
-def _template(spawner: DLSpawner, name: object) -> Template | None:
+def _template(spawner: PageSpawner, name: object) -> Template | None:
     return next((template for template in spawner.settings.templates if template.name == name), None)
 
 

@@ -20,7 +20,7 @@ from kubespawner import KubeSpawner
 from kubespawner.utils import recursive_format
 from traitlets import default
 
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
 
 Profile = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ UNLISTED = "--unlisted-choice"
 _SPECIAL = frozenset("<>&\"'`{}")
 
 
-def problem(profiles: Sequence[Profile], given: Mapping[str, object]) -> str | None:
+def profile_problem(profiles: Sequence[Profile], given: Mapping[str, object]) -> str | None:
     """What is wrong with the options that somebody gave, in a sentence for them."""
     if not profiles:
         return None
@@ -146,8 +146,8 @@ class ProfileSpawner(KubeSpawner):
             profiles = await maybe_future(profiles(self))
         profiles = self._get_initialized_profile_list(profiles)
         given = self.user_options if isinstance(self.user_options, Mapping) else {}
-        if wrong := problem(profiles, given):
-            raise Refused(wrong, reason="options")
+        if wrong := profile_problem(profiles, given):
+            raise StartRefused(wrong, reason="options")
         if not profiles:
             if given.get("profile"):
                 self.log.warning("Profile %s requested, but there are no profiles", quoted(given["profile"]))
@@ -161,7 +161,7 @@ class ProfileSpawner(KubeSpawner):
 
     def _validate_user_options(self, profile_list: list[dict[str, Any]]) -> None:
         """Asked by KubeSpawner's form, which selects what was chosen last when nothing is wrong with it."""
-        if wrong := problem(profile_list, self.user_options or {}):
+        if wrong := profile_problem(profile_list, self.user_options or {}):
             raise ValueError(wrong)
 
     def _render_options_form(self, profile_list: Any) -> str:
@@ -169,7 +169,7 @@ class ProfileSpawner(KubeSpawner):
         profiles = self._get_initialized_profile_list(profile_list)
         usual = not (self.profile_form_template or self.additional_profile_form_template_paths)
         # KubeSpawner looks whether the saved options are valid, and renders them all the same.
-        fits = isinstance(given, Mapping) and problem(profiles, given) is None
+        fits = isinstance(given, Mapping) and profile_problem(profiles, given) is None
         self.user_options = harmless(given) if fits else {}
         try:
             return str(super()._render_options_form(escaped(profiles) if usual else profile_list))

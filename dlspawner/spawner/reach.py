@@ -20,12 +20,12 @@ _ASKED_AT_ONCE = 20  # servers, each of which holds up the event loop for half a
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
-def pauses() -> Iterator[float]:
+def retry_pauses() -> Iterator[float]:
     """Seconds between two tries: short enough not to be felt, long enough for fifty jobs at once."""
     return chain((0.05, 0.05, 0.1, 0.1, 0.2), repeat(0.25))
 
 
-def port(url: str) -> int:
+def port_of(url: str) -> int:
     """The URL's port, or that of its scheme, as the Hub fills it in."""
     place = urlsplit(url)
     return place.port or (443 if place.scheme == "https" else 80)
@@ -34,7 +34,7 @@ def port(url: str) -> int:
 async def accepts(url: str) -> bool:
     """Whether somebody listens at the URL's address."""
     try:
-        _, writer = await asyncio.open_connection(urlsplit(url).hostname, port(url))
+        _, writer = await asyncio.open_connection(urlsplit(url).hostname, port_of(url))
     except OSError:
         return False
     writer.close()
@@ -56,7 +56,7 @@ async def _answers(url: str, tls: SSLContext | None, seconds: float) -> bool:
     request = f"GET {place.path or '/'} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
     try:
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(place.hostname, port(url), ssl=tls)
+            reader, writer = await asyncio.open_connection(place.hostname, port_of(url), ssl=tls)
             try:
                 writer.write(request.encode())
                 status = await reader.readline()
@@ -69,7 +69,7 @@ async def _answers(url: str, tls: SSLContext | None, seconds: float) -> bool:
 
 async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> bool:
     """Whether the server accepts a connection before it is no longer alive, or the time is over."""
-    wait = pauses()
+    wait = retry_pauses()
     try:
         async with asyncio.timeout(seconds):
             while alive():

@@ -8,6 +8,8 @@ Rules:
 
 * Without ``templates_dir`` every override leaves the work to its parent.
 * A refusal creates nothing; it is decided before the namespace, the claim or the pod are touched.
+
+Where DLSpawner finds its files, the gateway and the Manager: its configuration that belongs to no single module.
 """
 
 from __future__ import annotations
@@ -15,32 +17,101 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from traitlets import default
+from traitlets import Unicode, default
+from traitlets.config import Configurable
 
-from dlspawner.core import naming
+from dlspawner.core import endpoints, naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings
-from dlspawner.spawner import account, children, exposure, launch, pages, progress, quota, reach, trouble
-from dlspawner.spawner.interrupted import STOPPED
-from dlspawner.spawner.launch import Person, Wish
-from dlspawner.spawner.managed import ManagedSpawner
-from dlspawner.spawner.manager import AWAY
-from dlspawner.spawner.pods import uid
-from dlspawner.spawner.progress import Step
-from dlspawner.spawner.refusal import Refused, Waits
-from dlspawner.spawner.requests import NotNow
-from dlspawner.spawner.special import SpecialSpawner
-from dlspawner.spawner.traits import JobTraits
+from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartQueued, StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict, StartStep
+from dlspawner.spawner.kube.pods import uid
+from dlspawner.spawner.kube.requests import GaveUp
+from dlspawner.spawner.lifecycle import STOPPED
+from dlspawner.spawner.manager_client import AWAY
+from dlspawner.spawner.manager_link import ManagedSpawner
+from dlspawner.spawner.pod_builder import LaunchRequest, Owner, SpecialSpawner
 
-PodDict = Mapping[str, Any]
+
+class JobTraits(Configurable):
+    """The part of DLSpawner's configuration that says what there is."""
+
+    templates_dir = Unicode(
+        "",
+        config=True,
+        help="""
+        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
+
+        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
+        """,
+    )
+    cluster_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
+        is no default because no cluster is like another. It is read again whenever it changes, all
+        but storage; with mistakes in it the last good version of all these files stays, and the log says what is wrong.
+        """,
+    )
+    teams_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
+        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
+        """,
+    )
+    ssh_ca_public_key_file = Unicode(
+        "",
+        config=True,
+        help="""
+        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
+        are launched without SSH, because nobody could log in.
+        """,
+    )
+    ssh_address = Unicode(
+        "",
+        config=True,
+        help="""
+        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
+        is 22. Empty, the default: the pages show no SSH commands.
+        """,
+    )
+    ssh_image = Unicode(
+        "",
+        config=True,
+        help="""
+        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
+        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
+        """,
+    )
+    manager_url = Unicode(
+        "",
+        config=True,
+        help="""
+        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
+        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
+        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
+        nothing is told or asked, and the pages have no link to it.
+        """,
+    )
+
+    @property
+    def ssh_target(self) -> tuple[str, int] | None:
+        """The gateway's host and port as people type them."""
+        return endpoints.read_target(self.ssh_address)
+
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 
@@ -59,7 +130,7 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, ManagedSpawner, SpecialSpawner):
+class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTraits, ManagedSpawner, SpecialSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _drawn_id: str | None = None  # for the next one
@@ -72,13 +143,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         return bool(self.templates_dir)
 
     @property
-    def person(self) -> Person:
+    def person(self) -> Owner:
         """Whose server this is, with the teams that the Hub's groups make."""
         return self._person(self.settings)
 
-    def _person(self, now: Settings) -> Person:
+    def _person(self, now: Settings) -> Owner:
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
-        return Person(self.user.name, now.teams.team_of(self.user.name, groups))
+        return Owner(self.user.name, now.teams.team_of(self.user.name, groups))
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -138,13 +209,13 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
     def notices_url(self) -> str:
         return pages.notices_url(self)
 
-    async def home(self) -> pages.Home:
+    async def home(self) -> pages.HomeView:
         """All servers of this person and what they are told, for the home page."""
         if not self._has_manager:
-            return pages.Home(pages.job_views(self, {}), ())
+            return pages.HomeView(pages.job_views(self, {}), ())
         told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
-        places, notices = await asyncio.gather(self.places(), told)
-        return pages.Home(pages.job_views(self, places), notices, AWAY if places is None else None)
+        places, notices = await asyncio.gather(self.queue_status(), told)
+        return pages.HomeView(pages.job_views(self, places), notices, AWAY if places is None else None)
 
     # What people choose
 
@@ -162,7 +233,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """JupyterHub would start a job for ``GET /spawn?…``: a link on any page could run a command as its reader."""
         if not self.offers_jobs:
             return dict(super().options_from_query(query_options))
-        raise Refused(
+        raise StartRefused(
             "A link cannot start a job. Please look at the choices below and start it yourself.", reason="link"
         )
 
@@ -173,10 +244,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return super()._apply_user_options_default()
         return _check
 
-    def check_options(self, given: object) -> Wish:
+    def check_options(self, given: object) -> LaunchRequest:
         """The user options, checked; Refused says what is wrong with them."""
         now = self.settings
-        return launch.check(now, self._person(now), given, self.port)
+        return pod_builder.check_options(now, self._person(now), given, self.port)
 
     @contextmanager
     def taking_options(self) -> Iterator[None]:
@@ -186,8 +257,8 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """
         try:
             yield
-        except Refused as refused:
-            if isinstance(refused, Waits):
+        except StartRefused as refused:
+            if isinstance(refused, StartQueued):
                 self._taken = dict(self.user_options)
             elif self._taken is not None and refused.status_code in _WRONG:
                 self.orm_spawner.user_options = self._taken
@@ -205,11 +276,11 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             return
         now = self.settings  # the files may change while it starts
         person = self._person(now)
-        wish = launch.check(now, person, self.user_options, self.port)
+        wish = pod_builder.check_options(now, person, self.user_options, self.port)
         self._check_place(wish.template, has_manager=self._has_manager)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
-        self._launch = launch.plan(
+        self._launch = pod_builder.make_plan(
             wish,
             person,
             self.name or "",
@@ -227,7 +298,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         )
         self._job_id = self._launch.job.id
         # What cannot be made is refused here, before anything is created.
-        launch.fragment(self._launch)
+        pod_builder.pod_fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner starts to watch it before anybody asks for what is there.
@@ -240,7 +311,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(launch.pod(plain, self._launch))
+        return self.pods.model(pod_builder.build_pod(plain, self._launch))
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()
@@ -267,38 +338,38 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         if self._launch is None or not (self._has_quota or self._special):
             return await super()._create(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
-        question = quota.question(manifest, job, self.namespace, seconds, template)
+        question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
-                manifest = quota.preferring(manifest, admitted.node)
+                manifest = manager_link.with_preferred_node(manifest, admitted.node)
                 return await super()._create(manifest, min(until, admitted.until - _TO_SAY_WHY))
-        except Refused as refused:
+        except StartRefused as refused:
             if not refused.unsure:
-                passes = isinstance(refused, NotNow)
-                await self._manager.release(job.id, job.user, passes=passes, why=refused.message)
+                passes = isinstance(refused, GaveUp)
+                await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
             raise
 
-    def _waits(self, sentences: Sequence[str], reason: str) -> Waits:
+    def _waits(self, sentences: Sequence[str], reason: str) -> StartQueued:
         page = pages.wait_url(self, self.name or "")
-        return Waits(*sentences, reason=reason, page=page, handler=self.handler)
+        return StartQueued(*sentences, reason=reason, page=page, handler=self.handler)
 
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
         """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
-            return None, await account.numbers(self, uids)
-        stopped = self._untold is not None
+            return None, await pod_builder.unix_ids(self, uids)
+        stopped = self._unreported_stop is not None
         if stopped:
-            await self._tell_untold()
-        numbers = await account.from_authenticator(self, uids)
+            await self._report_stop()
+        numbers = await pod_builder.from_authenticator(self, uids)
         if numbers is not None:
-            known: tuple[str | None, UnixIds | None] = await self._manager.waiting(*where), numbers
+            known: tuple[str | None, UnixIds | None] = await self._manager.pending_job(*where), numbers
         else:
-            known = await self._manager.starting(*where, uids)
+            known = await self._manager.prepare_start(*where, uids)
         if stopped and self._is_asked_by_service:
-            raise Refused(STOPPED, reason="stopped", status=403)
+            raise StartRefused(STOPPED, reason="stopped", status=403)
         return known
 
     async def _ensure_children(self, pod: PodDict) -> None:
@@ -310,18 +381,20 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         mine = self._launch if self._launch is not None and self._launch.job.id == job.id else None
         template = mine.wish.template if mine else self.settings.template(job.template)
         new, files = mine is not None, None
-        if children.needs_secret(pod, new=new):
-            files = children.Files(
+        if owned_objects.needs_secret(pod, new=new):
+            files = owned_objects.SecretFiles(
                 # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
-                host_key=(mine.host_key if mine else None) or children.make_host_key(),
+                host_key=(mine.host_key if mine else None) or owned_objects.make_host_key(),
                 user_ca=self._user_ca(),
                 page=pages.job_page(self, job),
             )
         # A template that is gone since the job's start leaves the usual endpoint.
-        endpoint = (template.ssh if template else None) or children.USUAL_SSH
-        await children.ensure(self.pods, pod, job, files, endpoint, new=new)
+        endpoint = (template.ssh if template else None) or owned_objects.USUAL_SSH
+        await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
         if self._by_node_port:
-            self._node_port = await exposure.ensure(self.pods, pod, job, self._get_pod_port(pod), new=new)
+            self._node_port = await owned_objects.ensure_http_service(
+                self.pods, pod, job, self._get_pod_port(pod), new=new
+            )
 
     @property
     def _by_node_port(self) -> bool:
@@ -334,7 +407,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
 
     def _get_pod_url(self, pod: PodDict) -> str:
         if self._by_node_port and self._node_port and uid(pod) == self._complete_pod:
-            return exposure.url(pod, self._node_port)
+            return owned_objects.http_url(pod, self._node_port)
         return str(super()._get_pod_url(pod))
 
     def _user_ca(self) -> str:
@@ -344,7 +417,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
             line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
             said = "SSH is not set up on this Hub. Ask an administrator."
             self.log.warning(line)
-            raise Refused(said, reason="ssh-ca", status=403, log=line) from None
+            raise StartRefused(said, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting
 
@@ -352,19 +425,19 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """The Hub would wait as long again, and tell the person an address."""
         if self.offers_jobs:
             sentence = (
-                f"The job runs, but nothing answers on its port {reach.port(url)}: start it again with a program that "
-                "listens there, or ask an administrator."
+                f"The job runs, but nothing answers on its port {reach.port_of(url)}: "
+                "start it again with a program that listens there, or ask an administrator."
             )
             self._fails(sentence, "no-answer")
-            raise Refused(sentence, reason="no-answer")
+            raise StartRefused(sentence, reason="no-answer")
 
     async def progress(self) -> AsyncIterator[dict[str, Any]]:
         if not self.offers_jobs:
-            with suppress(Refused):  # why events cannot be seen is in the log
+            with suppress(StartRefused):  # why events cannot be seen is in the log
                 async for event in super().progress():
                     yield event
             return
-        with suppress(Refused):  # the start's own is what people read
+        with suppress(StartRefused):  # the start's own is what people read
             await self._start_watching_pods()
         last = None
         while True:
@@ -376,10 +449,10 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
                 return
             await self._changed_or_started()
 
-    def step(self) -> Step:
+    def step(self) -> StartStep:
         """What the start is doing, for whoever asks and whenever; the percentage never falls."""
         pull = self._waiting.pull if self._waiting is not None else None
-        found = progress.step(self.pod(), datetime.now(UTC), self._note(), pull)
+        found = pod_status.start_step(self.pod(), datetime.now(UTC), self._note(), pull)
         self._percent = max(self._percent, found.percent)
         return replace(found, percent=self._percent)
 
@@ -387,7 +460,7 @@ class DLSpawner(JobTraits, account.AccountTraits, exposure.ExposureTraits, Manag
         """What holds the start up; after a restart of the Hub only what the pod itself says."""
         if self._waiting is not None and self._waiting.note:
             return self._waiting.note
-        found = trouble.of_pod(self.pod(), self.pods.gpus)
+        found = start_problems.of_pod(self.pod(), self.pods.gpus)
         return found.sentence if found else None
 
     async def _changed_or_started(self) -> None:

@@ -29,8 +29,8 @@ import sqlalchemy
 from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core import naming
 from dlspawner.manager.db.engine import open_engine
-from dlspawner.spawner.manager import Manager
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import ManagerClient
 from tests.bench import added
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server
@@ -53,7 +53,7 @@ def question(number: int) -> dict[str, Any]:
     return {**{name: getattr(asked, name) for name in names}, "request_milliseconds": 3000, "pods": [*asked.pods]}
 
 
-async def ask(manager: Manager, numbers: range) -> list[float]:
+async def ask(manager: ManagerClient, numbers: range) -> list[float]:
     """Seconds of each of these admissions, asked for by a few at once."""
     waiting, seconds = iter(numbers), []
 
@@ -67,7 +67,7 @@ async def ask(manager: Manager, numbers: range) -> list[float]:
     return seconds
 
 
-def _no_wait(said: list[str], reason: str) -> Refused:
+def _no_wait(said: list[str], reason: str) -> StartRefused:
     raise AssertionError(f"{reason}: {said}")
 
 
@@ -141,7 +141,7 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     """The Manager and the peer in turn; the first round of each is to warm up."""
     rates, ratios, seconds, used = [], [], [], []
     with manager(folder, db_url) as (url, pid):
-        client = Manager(url, TOKEN, log)
+        client = ManagerClient(url, TOKEN, log)
         for round_ in range(ROUNDS + 1):
             begun, before = time.perf_counter(), cpu_seconds(pid)
             taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from dlspawner.spawner import DLSpawner
-from dlspawner.spawner.packed import pack
-from dlspawner.spawner.restart import Answered
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.reflector import pack
+from dlspawner.spawner.recovery import AlwaysUpServer
 from tests.bench.figures import Figure, publish
 from tests.e2e.stack import ROOT
 from tests.edges.spawner_builders import make_spawner
@@ -58,7 +58,7 @@ async def check(spawner: Any) -> bool:
     if await spawner.poll() is not None:
         return False
     await spawner.get_url()
-    return not isinstance(spawner._server, Answered)
+    return not isinstance(spawner._server, AlwaysUpServer)
 
 
 async def come_back(port: int, servers: int) -> tuple[float, float, int]:
@@ -81,7 +81,7 @@ async def come_back(port: int, servers: int) -> tuple[float, float, int]:
         patch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
         patch.setattr(DLSpawner, "_mend_children", _nothing_is_missing)
         patch.setattr(DLSpawner, "_get_pod_url", lambda *_: at)
-        patch.setattr("dlspawner.spawner.restart.resume", lambda spawner: setattr(spawner, "_spawn_pending", True))
+        patch.setattr("dlspawner.spawner.recovery.resume", lambda spawner: setattr(spawner, "_spawn_pending", True))
         made = [make_spawner(patch, f"user{number}", settings=None) for number in range(servers)]
         for spawner in made:
             watch.resources.kept[spawner.pod_key] = pack(running_pod(spawner.pod_name))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.spawner.pods import variable
+from dlspawner.spawner.kube.pods import variable
 from tests.e2e.people import Person, Stack, wait_for
 from tests.e2e.stack import Launched
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from jupyterhub.proxy import Proxy
 
-from dlspawner.spawner import DLSpawner, children
-from dlspawner.spawner.base import BaseSpawner
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner import DLSpawner, owned_objects
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.lifecycle import LifecycleSpawner
 
 FREE = "free"
 # Points at which a start, or a stop, is held; in their order.
@@ -70,11 +70,11 @@ def _of(spawner: Any, *_: Any) -> str:
     return str(spawner.name)
 
 
-def _of_pods(pods: Pods, *_: Any) -> str:
+def _of_pods(pods: PodRequests, *_: Any) -> str:
     return pods.name.partition("--")[2]
 
 
-def _of_service(_: Pods, manifest: Any) -> str:
+def _of_service(_: PodRequests, manifest: Any) -> str:
     return str(manifest["metadata"]["name"]).partition("--")[2].removesuffix("-ssh")
 
 
@@ -83,13 +83,13 @@ def install(folder: Path) -> None:
     holder = Holder(folder)
     holder.around(DLSpawner, "_make_create_pvc_request", _of, before=BEFORE_CLAIM)
     for point in (BEFORE_POD, ON_ITS_WAY, LATE, REPLACED):
-        holder.around(Pods, "create", _of_pods, before=point, note=lambda _, manifest, __: json.dumps(manifest))
-    holder.around(Pods, "create", _of_pods, after=ANSWERED)
+        holder.around(PodRequests, "create", _of_pods, before=point, note=lambda _, manifest, __: json.dumps(manifest))
+    holder.around(PodRequests, "create", _of_pods, after=ANSWERED)
     holder.around(DLSpawner, "_ensure_children", _of, before=BEFORE_SECRET)
-    holder.around(children, "ensure_service", _of_service, before=BEFORE_SERVICE)
-    holder.around(BaseSpawner, "_make_create_resource_request", _of, before=BEFORE_SERVICE)
-    holder.around(BaseSpawner, "_until_running", _of, after=RUNNING)
-    holder.around(BaseSpawner, "_start", _of, after=STARTED)
+    holder.around(owned_objects, "ensure_service", _of_service, before=BEFORE_SERVICE)
+    holder.around(LifecycleSpawner, "_make_create_resource_request", _of, before=BEFORE_SERVICE)
+    holder.around(LifecycleSpawner, "_until_running", _of, after=RUNNING)
+    holder.around(LifecycleSpawner, "_start", _of, after=STARTED)
     holder.around(Proxy, "add_user", lambda _, __, server="": server, before=BEFORE_ROUTE)
     holder.around(DLSpawner, "stop", _of, before=BEFORE_DELETION, after=AFTER_DELETION)
     poll = DLSpawner.start_polling

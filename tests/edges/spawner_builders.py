@@ -141,7 +141,7 @@ def make_spawner(
     if settings is not None:
         chosen["templates_dir"] = "/templates"
         files = Unchanged(settings)
-        monkeypatch.setattr("dlspawner.spawner.current.files", lambda *_: files)
+        monkeypatch.setattr("dlspawner.settings.reload.current_config", lambda *_: files)
     hub = SimpleNamespace(
         public_host="", url="http://hub/", base_url="/hub/", api_url="http://hub/hub/api", server=None
     )

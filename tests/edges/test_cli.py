@@ -11,7 +11,7 @@ import pytest
 
 from dlspawner import cli
 from dlspawner.local.state import parse
-from dlspawner.spawner import refusal
+from dlspawner.spawner.kube import errors
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +59,7 @@ def test_validate_knows_a_hub_that_counts_refusals(
     counts: bool, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(refusal, "COUNTS_REFUSALS", counts)
+    monkeypatch.setattr(errors, "COUNTS_REFUSALS", counts)
     assert cli.main(["validate", "--consecutive-failure-limit=5"]) == code
     assert ("consecutive_failure_limit is 5 and must be 0" in capsys.readouterr().out) is counts
 

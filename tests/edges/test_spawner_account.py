@@ -12,7 +12,7 @@ from traitlets import TraitError
 from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.settings import Settings
-from dlspawner.spawner import Refused, account, children
+from dlspawner.spawner import StartRefused, owned_objects, pod_builder
 from tests.edges.spawner_builders import CLUSTER, SETTINGS, make_spawner
 from tests.edges.test_spawner_pod import launched
 
@@ -36,7 +36,7 @@ class Asked:
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
-    monkeypatch.setattr(account, "Manager", asked)
+    monkeypatch.setattr(pod_builder, "ManagerClient", asked)
     return asked
 
 
@@ -78,10 +78,10 @@ async def test_an_authenticator_that_is_named_as_the_source_is_the_only_one(
     """Also of somebody who has never logged in, whose server an administrator starts."""
     spawner = with_state(make_spawner(monkeypatch, config={**MANAGER, "account_keys": {"uid": "uid"}}), state)
     spawner.user.encrypted_auth_state = None
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await launched(spawner, tmp_path, template="ipython")
 
-    assert refused.value.sentences == (account.UNTOLD,)
+    assert refused.value.sentences == (pod_builder.UNTOLD,)
     assert manager.users == []
 
 
@@ -122,10 +122,10 @@ async def test_a_bad_number_is_refused_and_never_another(
     state: dict[str, object] | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
 ) -> None:
     spawner = with_state(make_spawner(monkeypatch, config=MANAGER), state)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await launched(spawner, tmp_path, template="ipython")
 
-    assert refused.value.sentences == (account.UNUSABLE,)
+    assert refused.value.sentences == (pod_builder.UNUSABLE,)
     assert line in refused.value.log_message
     assert manager.users == []
 
@@ -135,7 +135,7 @@ async def test_groups_of_all_teams_with_their_names(monkeypatch: pytest.MonkeyPa
     settings = Settings(SETTINGS.templates, CLUSTER, teams)
     spawner = make_spawner(monkeypatch, settings=settings, config={"uid": 1000, "gid": 1000})
     pod = await launched(spawner, tmp_path, template="ipython", team="language")
-    who = children.account(pod, "alice")
+    who = owned_objects.account(pod, "alice")
 
     assert pod["spec"]["securityContext"]["supplementalGroups"] == [5001, 5002]
     assert [(group.name, group.gid) for group in who.groups] == [("vision", 5001), ("language", 5002)]

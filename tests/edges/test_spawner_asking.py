@@ -14,8 +14,9 @@ import pytest
 from aiohttp import web
 
 from dlspawner.core.unix_account import UidRange, UnixIds
-from dlspawner.spawner import connections, manager
-from dlspawner.spawner.manager import Manager
+from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner.kube import errors
+from dlspawner.spawner.manager_client import ManagerClient
 
 UIDS = UidRange(20_000, 29_999)
 log = logging.getLogger("test")
@@ -51,8 +52,8 @@ async def test_one_question_after_the_other_has_the_same_connection_also_after_a
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         for _ in range(2):
-            await Manager(url, "token", log).account("alice", UIDS)
-            assert await Manager(url, "token", log).ending("j-1") is None
+            await ManagerClient(url, "token", log).account("alice", UIDS)
+            assert await ManagerClient(url, "token", log).stop_reason("j-1") is None
     assert len(used) == 1
 
 
@@ -65,7 +66,9 @@ async def test_a_manager_of_before_is_told_that_a_pod_was_not_made_without_the_r
         return web.json_response({}, status=422) if "why" in body else web.Response(status=204)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        await Manager(url, "token", log).release("j-1", "alice", passes=False, why="A webhook says no.")
+        await ManagerClient(url, "token", log).release_reservation(
+            "j-1", "alice", passes=False, why="A webhook says no."
+        )
     told = {"user": "alice", "passes": False}
     assert heard == [{**told, "why": "A webhook says no."}, told]
 
@@ -79,7 +82,7 @@ async def test_every_further_try_has_its_own_connection_so_that_another_manager_
         return found if len(used) > 2 else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        assert await Manager(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
+        assert await ManagerClient(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
 
 
 async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
@@ -95,7 +98,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
         return found if acts or not old else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        manager = Manager(url, "token", log, seconds=30)
+        manager = ManagerClient(url, "token", log, seconds=30)
         await asyncio.gather(*(manager.account("alice", UIDS) for _ in range(10)))
         acts = False
         await manager.account("alice", UIDS)
@@ -104,7 +107,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
 
 async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one to a machine that was switched off since; POST too, which HTTP clients do not send twice."""
-    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("dlspawner.spawner.manager_client.SILENT_SECONDS", 0.2)
     used: list[asyncio.Transport] = []
     over = asyncio.Event()
 
@@ -116,10 +119,10 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
         return found
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        manager = Manager(url, "token", log, seconds=30)
+        manager = ManagerClient(url, "token", log, seconds=30)
         await manager.account("alice", UIDS)
         assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
-        await manager.interrupted("alice", "", None)
+        await manager.start_interrupted("alice", "", None)
         over.set()
     assert len(used) > 2
 
@@ -132,9 +135,9 @@ async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(cap
         return given(request, used)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        await Manager(url, "token", log).account("alice", UIDS)
+        await ManagerClient(url, "token", log).account("alice", UIDS)
         used[0].close()
-        await Manager(url, "token", log).account("alice", UIDS)
+        await ManagerClient(url, "token", log).account("alice", UIDS)
     assert len(used) == 2
     assert "asking again" not in caplog.text
 
@@ -150,8 +153,8 @@ async def test_what_is_kept_is_closed_with_the_event_loop_that_it_belongs_to() -
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(60):
-        asked = Manager(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
-        await asyncio.to_thread(lambda: asyncio.run(asked.ending("j-1")))
+        asked = ManagerClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
+        await asyncio.to_thread(lambda: asyncio.run(asked.stop_reason("j-1")))
         await ended.wait()
 
 
@@ -159,14 +162,14 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as one to a machine that is off."""
-    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(manager, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
         address = deaf.getsockname()
         with contextlib.suppress(TimeoutError):
             while True:  # until the system takes no more
                 stack.enter_context(socket.create_connection(address, timeout=0.2))
-        found = Manager(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
-        with pytest.raises(manager.Refused):
+        found = ManagerClient(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
+        with pytest.raises(errors.StartRefused):
             await found.account("alice", UIDS)
     assert "asking again" in caplog.text
 
@@ -187,10 +190,10 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
         return web.json_response({"waiting": [], "job": None, "uid": 20_000, "gid": 20_000})
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = Manager(url, "token", log)
+        found = ManagerClient(url, "token", log)
         for _ in range(3):
-            await found.interrupted("alice", "", None)
-        start = found.starting("alice", "", UIDS) if asks == "starting" else found.waiting("alice", "")
+            await found.start_interrupted("alice", "", None)
+        start = found.prepare_start("alice", "", UIDS) if asks == "starting" else found.pending_job("alice", "")
         starting = asyncio.ensure_future(start)
         await asyncio.sleep(0)  # it has begun to ask
         away = False
@@ -213,7 +216,7 @@ async def test_a_person_who_is_removed_with_many_servers_is_waited_for_once(monk
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         began = asyncio.get_running_loop().time()
         for server in sorted(servers):
-            await Manager(url, "token", log).interrupted("zoe", server, None)
+            await ManagerClient(url, "token", log).start_interrupted("zoe", server, None)
         assert 0.9 < asyncio.get_running_loop().time() - began < 10
         away = False
         await asyncio.wait_for(all_told.wait(), 60)
@@ -228,11 +231,11 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
         return web.json_response({"job": None, "uid": 20_000, "gid": 20_000})
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = Manager(url, "token", log)
-        await found.interrupted("alice", "one", None)
-        assert await found.starting("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
-        with pytest.raises(manager.Refused):
-            await replace(found, until=asyncio.get_running_loop().time() + 0.1).starting("alice", "one", UIDS)
+        found = ManagerClient(url, "token", log)
+        await found.start_interrupted("alice", "one", None)
+        assert await found.prepare_start("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
+        with pytest.raises(errors.StartRefused):
+            await replace(found, until=asyncio.get_running_loop().time() + 0.1).prepare_start("alice", "one", UIDS)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +256,8 @@ async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | 
 
     now = asyncio.get_running_loop().time()
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = await Manager(url, "token", log).admission(
-            "j-1", {}, lambda said, reason: manager.Refused(*said, reason=reason)
+        found = await ManagerClient(url, "token", log).admission(
+            "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
         )
     assert found.node == node
     assert now + 60 <= found.until <= now + 90
@@ -270,11 +273,11 @@ async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_s
         return web.json_response({}, status=501)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        with pytest.raises(manager.Refused, match="was not told how"):
-            await Manager(url, "token", log).waiting("alice", "")
-        with pytest.raises(manager.Refused, match="was not told how"):
-            await Manager(url, "token", log).admission(
-                "j-1", {}, lambda said, reason: manager.Refused(*said, reason=reason)
+        with pytest.raises(errors.StartRefused, match="was not told how"):
+            await ManagerClient(url, "token", log).pending_job("alice", "")
+        with pytest.raises(errors.StartRefused, match="was not told how"):
+            await ManagerClient(url, "token", log).admission(
+                "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
             )
     assert asked == ["GET", "PUT"]
     assert "it has no cluster_file, teams_file and templates_dir" in caplog.text

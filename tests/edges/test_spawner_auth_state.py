@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.spawner import account
+from dlspawner.spawner import pod_builder
 from tests.edges.spawner_hub import Hub, Person, running
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_who_is_told_of_without_a_uid_starts_nothing(hub: Hub) -> None:
     bob = Person(hub, "bob")
     answer = bob.start("b", template="ssh")
 
-    assert (answer.status_code, answer.json()["message"]) == (403, account.UNTOLD)
+    assert (answer.status_code, answer.json()["message"]) == (403, pod_builder.UNTOLD)
     assert "account user=bob uid=none: auth_state has no uid" in hub.log
     assert bob.pod_name("b") not in hub.kubectl("get", "pods", "-o", "name")
 
@@ -78,7 +78,7 @@ def test_an_administrator_cannot_start_a_job_for_who_has_never_logged_in(hub: Hu
     assert boss.api("POST", "/users/carol").status_code == 201
     answer = boss.api("POST", "/users/carol/servers/c", {"user_options": {"template": "ssh"}})
 
-    assert (answer.status_code, answer.json()["message"]) == (403, account.UNTOLD)
+    assert (answer.status_code, answer.json()["message"]) == (403, pod_builder.UNTOLD)
 
 
 def test_a_key_that_was_changed_hides_the_number_and_nobody_gets_another(hub: Hub) -> None:
@@ -89,5 +89,5 @@ def test_a_key_that_was_changed_hides_the_number_and_nobody_gets_another(hub: Hu
     finally:
         restart(hub, KEY)
 
-    assert (answer.status_code, answer.json()["message"]) == (403, account.UNUSABLE)
+    assert (answer.status_code, answer.json()["message"]) == (403, pod_builder.UNUSABLE)
     assert "account user=alice uid=none: auth_state cannot be decrypted" in hub.log

@@ -42,8 +42,8 @@ c.KubeSpawner.profile_list = [
 ]
 
 import asyncio
-from dlspawner.spawner.waiting import Waiting
-until_running = Waiting.until_running
+from dlspawner.spawner.start_problems import StartMonitor
+until_running = StartMonitor.until_running
 async def until_ended(waiting, created):
     # Between our wait for a pod that runs and KubeSpawner's, the one of this profile ends.
     await until_running(waiting, created)
@@ -51,7 +51,7 @@ async def until_ended(waiting, created):
         one["ready"] for one in waiting.pods.watch.pods[waiting.pods.key]["status"]["containerStatuses"]
     ):
         await asyncio.sleep(0.05)
-Waiting.until_running = until_ended
+StartMonitor.until_running = until_ended
 """
 
 

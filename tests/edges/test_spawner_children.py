@@ -16,9 +16,9 @@ from aiohttp import ClientPayloadError
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
-from dlspawner.spawner import children, exposure, pages
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner import owned_objects, pages
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pods import PodRequests
 from tests.edges.spawner_builders import Answered, make_spawner
 
 JOB = PodIdentity(
@@ -33,11 +33,11 @@ POD: dict[str, Any] = {
         "volumes": [{"name": "job-files", "secret": {"secretName": "jupyter-alice--train-ssh"}}],
     },
 }
-KEY = children.make_host_key()
+KEY = owned_objects.make_host_key()
 
 
-def the_secret(key: children.HostKey = KEY, pod: Mapping[str, Any] = POD) -> dict[str, Any]:
-    return children.secret(pod, JOB, children.Files(key, "ssh-ed25519 CA", "<p>hello</p>"), 2299)
+def the_secret(key: owned_objects.HostKey = KEY, pod: Mapping[str, Any] = POD) -> dict[str, Any]:
+    return owned_objects.secret(pod, JOB, owned_objects.SecretFiles(key, "ssh-ed25519 CA", "<p>hello</p>"), 2299)
 
 
 def text(manifest: Mapping[str, Any], key: str) -> str:
@@ -79,13 +79,13 @@ def test_private_keys_are_not_printed() -> None:
 def test_the_pod_owns_its_children() -> None:
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "jupyter-alice--train", "uid": "pod-1"}
 
-    for child in (the_secret(), children.service(POD, JOB, children.USUAL_SSH)):
+    for child in (the_secret(), owned_objects.ssh_service(POD, JOB, owned_objects.USUAL_SSH)):
         assert child["metadata"]["ownerReferences"] == [owner]
         assert child["metadata"]["labels"][naming.JOB_LABEL] == JOB.id
 
 
 def test_the_service_leads_to_this_job_only() -> None:
-    spec = children.service(POD, JOB, children.USUAL_SSH)["spec"]
+    spec = owned_objects.ssh_service(POD, JOB, owned_objects.USUAL_SSH)["spec"]
 
     assert spec["type"] == "NodePort"
     assert spec["selector"] == {naming.JOB_LABEL: JOB.id}
@@ -93,8 +93,8 @@ def test_the_service_leads_to_this_job_only() -> None:
 
 
 def test_only_a_pod_that_mounts_its_secret_wants_one() -> None:
-    assert children.wants_secret(POD)
-    assert not children.wants_secret({**POD, "spec": {"containers": []}})
+    assert owned_objects.wants_secret(POD)
+    assert not owned_objects.wants_secret({**POD, "spec": {"containers": []}})
 
 
 class Api:
@@ -121,16 +121,16 @@ class Api:
         return Answered(self.objects.pop(name))
 
 
-def pods(api: Any) -> Pods:
+def pods(api: Any) -> PodRequests:
     watch: Any = None
-    return Pods(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
+    return PodRequests(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
 
 
 async def test_made_once() -> None:
     api = Api()
 
-    first = await children.ensure_secret(pods(api), the_secret())
-    again = await children.ensure_secret(pods(api), the_secret(children.make_host_key()))
+    first = await owned_objects.ensure_secret(pods(api), the_secret())
+    again = await owned_objects.ensure_secret(pods(api), the_secret(owned_objects.make_host_key()))
 
     assert first == again == KEY.public
     assert api.created == 1
@@ -139,9 +139,9 @@ async def test_made_once() -> None:
 async def test_a_leftover_of_an_earlier_pod_is_replaced() -> None:
     api = Api()
     earlier = {**POD, "metadata": {**POD["metadata"], "uid": "pod-0"}}
-    await children.ensure_secret(pods(api), the_secret(children.make_host_key(), earlier))
+    await owned_objects.ensure_secret(pods(api), the_secret(owned_objects.make_host_key(), earlier))
 
-    assert await children.ensure_secret(pods(api), the_secret()) == KEY.public
+    assert await owned_objects.ensure_secret(pods(api), the_secret()) == KEY.public
     assert api.objects["jupyter-alice--train-ssh"]["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
 
 
@@ -155,7 +155,7 @@ async def test_one_whose_answer_was_lost_is_the_pod_s_own() -> None:
 
     api = Lost()
 
-    assert await children.ensure_secret(pods(api), the_secret()) == KEY.public
+    assert await owned_objects.ensure_secret(pods(api), the_secret()) == KEY.public
     assert api.created == 1
 
 
@@ -212,7 +212,7 @@ async def make(spawner: Any, api: Api, pod: dict[str, Any], monkeypatch: pytest.
 
 async def test_after_a_restart_of_the_hub_a_running_pod_is_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Counting()
-    await children.ensure_service(pods(api), children.service(POD, JOB, children.USUAL_SSH))
+    await owned_objects.ensure_service(pods(api), owned_objects.ssh_service(POD, JOB, owned_objects.USUAL_SSH))
     api.asked.clear()
     await make(make_spawner(monkeypatch, server="train"), api, RUNNING, monkeypatch)
 
@@ -226,23 +226,25 @@ async def test_after_a_restart_of_the_hub_the_key_is_announced_before_the_pod_ca
     await make(make_spawner(monkeypatch, server="train"), api, WAITING, monkeypatch)
 
     assert api.asked == ["read secret", "annotate", "create secret", "read service", "create service"]
-    assert text(api.objects["secret/jupyter-alice--train-ssh"], children.PUBLIC_HOST_KEY).strip() == api.announced
+    assert text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip() == api.announced
 
 
 async def test_a_new_pod_is_asked_nothing() -> None:
     api = Counting()
-    await children.ensure(pods(api), POD, JOB, children.Files(KEY, "", ""), children.USUAL_SSH)
+    await owned_objects.ensure_owned_objects(
+        pods(api), POD, JOB, owned_objects.SecretFiles(KEY, "", ""), owned_objects.USUAL_SSH
+    )
 
     assert [one for one in api.asked if one.startswith("read")] == []
 
 
 async def test_few_pods_are_mended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 2)
+    monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 2)
     inside, most = 0, 0
 
     async def mend() -> None:
         nonlocal inside, most
-        async with children.mending(60):
+        async with owned_objects.mending(60):
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0)
@@ -253,10 +255,10 @@ async def test_few_pods_are_mended_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_who_gets_no_turn_tries_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 1)
-    async with children.mending(60):
+    monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
+    async with owned_objects.mending(60):
         with pytest.raises(TimeoutError, match="others are looked at first"):
-            async with children.mending(0.01):
+            async with owned_objects.mending(0.01):
                 pass
 
 
@@ -266,8 +268,8 @@ async def test_what_the_api_server_refuses_is_a_sentence() -> None:
             said = "exceeded quota: q, requested: secrets=1, used: secrets=5, limited: secrets=5"
             return Answered({"message": said}, 403)
 
-    with pytest.raises(Refused, match="quota has no room for Secrets"):
-        await children.ensure_secret(pods(Full()), the_secret())
+    with pytest.raises(StartRefused, match="quota has no room for Secrets"):
+        await owned_objects.ensure_secret(pods(Full()), the_secret())
 
 
 class Theirs(Api):
@@ -291,12 +293,12 @@ class Theirs(Api):
 @pytest.mark.parametrize("what", ["secret", "service for http"])
 async def test_who_makes_it_again_all_the_time_is_not_raced(what: str) -> None:
     api = Theirs()
-    files = children.Files(KEY, "ssh-ed25519 CA", "<p>hello</p>")
+    files = owned_objects.SecretFiles(KEY, "ssh-ed25519 CA", "<p>hello</p>")
     making = {
-        "secret": lambda: children.ensure(pods(api), POD, JOB, files, children.USUAL_SSH),
-        "service for http": lambda: exposure.ensure(pods(api), POD, JOB, 8888),
+        "secret": lambda: owned_objects.ensure_owned_objects(pods(api), POD, JOB, files, owned_objects.USUAL_SSH),
+        "service for http": lambda: owned_objects.ensure_http_service(pods(api), POD, JOB, 8888),
     }
-    with pytest.raises(Refused, match="try again soon"):
+    with pytest.raises(StartRefused, match="try again soon"):
         await making[what]()
 
     assert api.asked == 5
@@ -315,8 +317,8 @@ async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> No
 
     services = Services()
 
-    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000
-    assert await exposure.ensure(pods(services), POD, JOB, 8888) == 31000, "found again"
+    assert await owned_objects.ensure_http_service(pods(services), POD, JOB, 8888) == 31000
+    assert await owned_objects.ensure_http_service(pods(services), POD, JOB, 8888) == 31000, "found again"
     made = services.objects["jupyter-alice--train-http"]
     assert made["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
     assert made["spec"]["selector"] == {naming.JOB_LABEL: JOB.id}
@@ -327,4 +329,4 @@ async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> No
     ("host", "url"), [("192.0.2.7", "http://192.0.2.7:31000"), ("2001:db8::7", "http://[2001:db8::7]:31000")]
 )
 def test_where_a_web_server_is_reached_from_outside(host: str, url: str) -> None:
-    assert exposure.url({"status": {"hostIP": host}}, 31000) == url
+    assert owned_objects.http_url({"status": {"hostIP": host}}, 31000) == url

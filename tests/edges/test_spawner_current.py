@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.spawner import current
-from dlspawner.spawner.refusal import Refused
+from dlspawner.settings import reload
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.edges.spawner_builders import make_spawner
 from tests.edges.test_manager import quota
 from tests.edges.test_spawner_asking import answering
@@ -22,7 +22,7 @@ FREE = "teams: {default: {title: Everybody}}\n"
 
 @pytest.fixture
 def teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(current, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "tiny.yaml").write_text(json.dumps(quota.TEMPLATE))
     (tmp_path / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
@@ -93,7 +93,7 @@ async def test_what_people_may_choose_is_what_the_files_say_now(
     assert spawner.settings.template("other")
     assert len(caplog.records) == said, "a mistake is told once"
     other.unlink()
-    with pytest.raises(Refused, match="other"):
+    with pytest.raises(StartRefused, match="other"):
         spawner.check_options({**wish, "template": "other"})
 
 
@@ -111,12 +111,12 @@ async def test_files_with_mistakes_from_the_beginning_are_an_error_each_time(
 
 async def test_a_page_with_many_jobs_looks_at_the_files_once(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
     spawner = spawner_of(monkeypatch, teams, "")
-    monkeypatch.setattr(current, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 3600.0)
     before = spawner.settings
-    spawner._files._looked = current.time.monotonic()
+    spawner._files._looked = reload.time.monotonic()
     teams.write_text(quota.TEAMS % 8)
     assert spawner.settings is before
-    monkeypatch.setattr(current, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
     assert spawner.settings.teams.has_quota
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.spawner.pods import STILL_ENDING
-from dlspawner.spawner.refusal import COUNTS_REFUSALS
+from dlspawner.spawner.kube.errors import COUNTS_REFUSALS
+from dlspawner.spawner.kube.pods import STILL_ENDING
 from tests.e2e.people import wait_for
 from tests.edges.spawner_hub import Hub, Person, new_name, running
 from tests.edges.test_spawner_base import RESPONDER

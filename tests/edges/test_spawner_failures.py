@@ -11,8 +11,10 @@ import pytest
 
 from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.spawner import admission, requests, trouble, verdict
-from dlspawner.spawner.verdict import ALIVE, Ended
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube import requests as kube_requests
+from dlspawner.spawner.kube.pod_status import ALIVE, Terminated
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
 PAGE = Path(__file__).resolve().parents[2] / "hub_config" / "FAILURES.md"
@@ -45,21 +47,21 @@ REFUSED, STARTING, ENDED = map(
 )
 
 
-def found_trouble(found: dict[str, Any]) -> trouble.Trouble | None:
+def found_trouble(found: dict[str, Any]) -> start_problems.StartProblem | None:
     """As `waiting` finds it: a closer look wins, because it knows more."""
-    pod = trouble.of_pod(found["pod"], GPUS)
+    pod = start_problems.of_pod(found["pod"], GPUS)
     if "claim" in found:
-        assert trouble.waits_for_claims(pod)
+        assert start_problems.waits_for_claims(pod)
         claim = found["claim"]
-        return trouble.of_claim(claim["metadata"]["name"], claim, found["claim_events"])
+        return start_problems.of_claim(claim["metadata"]["name"], claim, found["claim_events"])
     scheduled = found["pod"]["spec"].get("nodeName")
-    return (trouble.of_events(found.get("events", ())) if scheduled else None) or pod
+    return (start_problems.of_events(found.get("events", ())) if scheduled else None) or pod
 
 
 @pytest.mark.parametrize(("name", "sentence"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_refused(name: str, sentence: str) -> None:
     status = recorded(f"refused-{name}")
-    rejection = admission.explain(status["code"], status["message"], GPUS)
+    rejection = kube_requests.explain(status["code"], status["message"], GPUS)
 
     assert rejection.sentence == sentence
     assert rejection.status < 500  # the Hub does not count it as a failure of its own
@@ -70,31 +72,31 @@ def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
     found = recorded(name)
     seen = found_trouble(found)
 
-    assert verdict.judge(found["pod"]) == ALIVE
+    assert pod_status.evaluate(found["pod"]) == ALIVE
     assert seen is not None
     assert seen.sentence == sentence
-    assert seen.patience == PATIENCE[given_up]
+    assert seen.tolerance == PATIENCE[given_up]
 
 
 @pytest.mark.parametrize(("name", "sentence", "code"), ENDED, ids=[row[0] for row in ENDED])
 def test_has_ended(name: str, sentence: str, code: str) -> None:
-    assert verdict.judge(recorded(name)["pod"]) == Ended(int(code), sentence)
+    assert pod_status.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
 
 
 @pytest.mark.parametrize("name", sorted(ALIVE_ONES))
 def test_goes_on(name: str) -> None:
-    assert verdict.judge(recorded(name)["pod"]) == ALIVE
+    assert pod_status.evaluate(recorded(name)["pod"]) == ALIVE
 
 
 def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
     """Such a pod is Succeeded: the kubelet reports the end of its program before its own reason."""
     found = recorded("evicted-storage-container")
-    finished = Ended(0, "The job has finished.")
+    finished = Terminated(0, "The job has finished.")
 
-    assert verdict.may_be_eviction(finished)
-    assert "temporary disk" in (verdict.evicted(found["events"]) or "")
-    assert verdict.evicted(recorded("crash-notebook")["events"]) is None
-    assert not verdict.may_be_eviction(Ended(3, "Its server failed."))
+    assert pod_status.may_be_eviction(finished)
+    assert "temporary disk" in (pod_status.evicted(found["events"]) or "")
+    assert pod_status.evicted(recorded("crash-notebook")["events"]) is None
+    assert not pod_status.may_be_eviction(Terminated(3, "Its server failed."))
 
 
 def test_every_recorded_object_is_on_the_page() -> None:
@@ -114,35 +116,35 @@ def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() 
     found = recorded("node-silent-deleted")["pod"]
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     found["spec"]["volumes"] = [home]
-    one_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
-    any_node = verdict.judge(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
+    one_node = pod_status.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = pod_status.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
 
-    assert isinstance(one_node, Ended)
+    assert isinstance(one_node, Terminated)
     assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")
     assert "another name" not in one_node.reason
-    assert isinstance(any_node, Ended)
+    assert isinstance(any_node, Terminated)
     assert "start it under another name" in any_node.reason
 
 
 def test_a_silent_node_is_told_from_a_job_that_is_not_ready() -> None:
-    assert verdict.is_silent(recorded("node-silent")["pod"])
-    assert verdict.is_silent(recorded("node-silent-deleted")["pod"])
+    assert pod_status.is_silent(recorded("node-silent")["pod"])
+    assert pod_status.is_silent(recorded("node-silent-deleted")["pod"])
     for name in ("node-fine", "crash-notebook", "deleted", "claim-missing", "evicted-api"):
-        assert not verdict.is_silent(recorded(name)["pod"]), name
+        assert not pod_status.is_silent(recorded(name)["pod"]), name
 
 
 def test_the_own_secret_that_is_about_to_be_made_is_no_trouble() -> None:
     events = recorded("mount-no-secret")["events"]
 
-    assert trouble.of_events(events) is not None
-    assert trouble.of_events(events, own={"no-such-secret"}) is None
+    assert start_problems.of_events(events) is not None
+    assert start_problems.of_events(events, own={"no-such-secret"}) is None
 
 
 def test_what_looks_like_a_token_is_not_repeated() -> None:
     token = "0123456789abcdef" * 2
     said = f'admission webhook "w" denied the request: env JUPYTERHUB_API_TOKEN={token} is not allowed'
 
-    assert token not in admission.explain(403, said).sentence
+    assert token not in kube_requests.explain(403, said).sentence
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_what_looks_like_a_token_is_not_repeated() -> None:
 )
 def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> None:
     manifest = f"that is not allowed: {'x ' * 100}password: correct-horse"
-    line = str(requests.Problem(403, says + manifest))
+    line = str(kube_requests.ApiError(403, says + manifest))
 
     assert "w.example" in line or "'p'" in line
     assert "that is not allowed" in line
@@ -164,25 +166,25 @@ def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> 
 
 def test_the_log_has_what_kubernetes_itself_says() -> None:
     said = recorded("refused-pod-security")["message"]
-    assert str(requests.Problem(403, said)) == f"status=403 {' '.join(said.split())}"
+    assert str(kube_requests.ApiError(403, said)) == f"status=403 {' '.join(said.split())}"
 
 
 def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
     sidecar = {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = {"name": "notebook", "image": "Not:A:Name", "state": {"waiting": {"reason": "InvalidImageName"}}}
     metadata = {"labels": {naming.JOB_LABEL: "j-abcdefghij23"}}
-    alone = trouble.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar]}})
-    beside = trouble.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar, server]}})
+    alone = start_problems.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar]}})
+    beside = start_problems.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar, server]}})
 
     assert alone is not None
     assert alone.sentence.startswith("The job's container proxy ends again and again")
-    assert alone.patience is None
+    assert alone.tolerance is None
     assert beside is not None
     assert "not the name of an image" in beside.sentence
 
 
 def test_a_start_that_is_given_up_keeps_its_cause() -> None:
-    found = trouble.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
+    found = start_problems.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
 
     assert found is not None
     assert found.given_up(595) == (

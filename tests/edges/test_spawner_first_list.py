@@ -11,8 +11,9 @@ import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.settings import Settings
-from dlspawner.spawner import base, listwatch, orphans, watched
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner import lifecycle, orphans, start
+from dlspawner.spawner.kube import reflector as kube_reflector
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.edges.scripted_api import ScriptedApi, listed, pod
 from tests.edges.spawner_builders import SETTINGS, make_spawner
 
@@ -33,9 +34,9 @@ async def spawner(
     """Of a Hub that has come back; its back-off is short, so that tests are."""
     async with client.ApiClient(client.Configuration(host=api.url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(watched, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        monkeypatch.setattr(kube_reflector, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
         made = make_spawner(monkeypatch, config=where)
         yield made
@@ -50,12 +51,12 @@ async def test_no_poll_takes_a_server_for_ended(spawner: Any) -> None:
 
 async def test_a_start_is_refused_however_often_it_is_tried(spawner: Any) -> None:
     for _ in range(2):
-        with pytest.raises(Refused, match="may not see its pods"):
+        with pytest.raises(StartRefused, match="may not see its pods"):
             await spawner._start_watching_pods()
 
 
 async def test_a_start_that_goes_on_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StartRefused):
         await spawner._start_watching_pods()
     waits = asyncio.ensure_future(spawner._see_pods())
     seen = api.listings
@@ -104,10 +105,10 @@ async def test_a_start_waits_for_the_first_list_as_long_as_it_can_still_say_so(
     host, port = server.sockets[0].getsockname()
     async with server, client.ApiClient(client.Configuration(host=f"http://{host}:{port}")) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(
             monkeypatch, settings=None, config={"start_timeout": 2, "k8s_api_request_retry_timeout": 600}
         )
-        with pytest.raises(Refused, match="cannot start jobs at the moment"):
+        with pytest.raises(StartRefused, match="cannot start jobs at the moment"):
             await asyncio.wait_for(spawner.start(), PATIENCE)
         await spawner.pod_reflector.stop()

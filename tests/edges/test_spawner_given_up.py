@@ -12,9 +12,9 @@ from aiohttp import ClientConnectionError
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.spawner import base
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.starting import StartingSpawner
+from dlspawner.spawner import lifecycle
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.start import StartingSpawner
 from tests.edges.live_cluster import running
 from tests.edges.spawner_builders import make_spawner
 
@@ -39,7 +39,7 @@ Make = Callable[..., Any]
 @pytest.fixture
 async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Spawners as KubeSpawner's, of which the Hub's database is none."""
-    monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
     made = []
 
@@ -54,8 +54,8 @@ async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> Async
         await spawner.pod_reflector.stop()
 
 
-async def refusal(spawner: Any) -> Refused:
-    with pytest.raises(Refused) as refused:
+async def refusal(spawner: Any) -> StartRefused:
+    with pytest.raises(StartRefused) as refused:
         await asyncio.wait_for(spawner.start(), PATIENCE)
     return refused.value
 

@@ -23,12 +23,12 @@ from tests.edges.spawner_hub import Hub, Person, alert, form_back, new_name, run
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:{os.environ.get('DEVCLUSTER_PATH', '')}")
 EXTRA = """
 import asyncio
-from dlspawner.spawner import Refused
+from dlspawner.spawner import StartRefused
 
 async def hook(spawner):
     if spawner.name.startswith("late"):
         await asyncio.sleep(1.5)
-        raise Refused("No GPU is free <now>.", reason="test", status=409)
+        raise StartRefused("No GPU is free <now>.", reason="test", status=409)
 
 c.Spawner.pre_spawn_hook = hook
 c.Spawner.poll_interval = 1

@@ -14,8 +14,9 @@ from aiohttp import web
 from kubernetes_asyncio import client
 
 from dlspawner.core.config import TeamQuota, TeamsConfig
-from dlspawner.spawner import base, manager
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner import lifecycle
+from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.edges.scripted_api import ScriptedApi, listed
 from tests.edges.spawner_builders import SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_asking import answering
@@ -24,8 +25,8 @@ PATIENCE = 60.0
 SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
 
 
-async def refusal(spawner: Any) -> Refused:
-    with pytest.raises(Refused) as refused:
+async def refusal(spawner: Any) -> StartRefused:
+    with pytest.raises(StartRefused) as refused:
         await asyncio.wait_for(spawner.start(), PATIENCE)
     return refused.value
 
@@ -74,7 +75,7 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
         client.ApiClient(client.Configuration(host=api.url)) as session,
     ):
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         made = make_spawner(monkeypatch, settings=None, config={"start_timeout": 2})
         yield made
         await made.pod_reflector.stop()

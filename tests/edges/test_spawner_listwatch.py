@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import listwatch, wire
-from dlspawner.spawner.packed import pack
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.watch import PodDict, PodWatch
+from dlspawner import backoff
+from dlspawner.spawner.kube import reflector
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.reflector import pack
 from tests.edges.others import others
 from tests.edges.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
@@ -36,7 +38,7 @@ async def watch(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     configuration = client.Configuration(host=api.url)
     async with client.ApiClient(configuration) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(listwatch, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(reflector, "delays", lambda **_: iter([0.01] * 10_000))
         made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
         yield made
         await made.stop()
@@ -66,7 +68,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def test_nothing_in_the_product_knows_shorter_back_off() -> None:
     """The fixture's is the tests' alone."""
-    assert next(listwatch.delays()) >= 0.1
+    assert next(backoff.delays()) >= 0.1
 
 
 async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:
@@ -75,21 +77,21 @@ async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:
 
     assert list(watch.pods) == ["jobs/a", "jobs/b", "jobs/c"]
     assert [query.get("continue") for query in api.asked[:2]] == [None, "next"]
-    assert {query["limit"] for query in api.asked[:2]} == {str(listwatch.PAGE)}
+    assert {query["limit"] for query in api.asked[:2]} == {str(reflector.PAGE)}
     assert {query["labelSelector"] for query in api.asked[:2]} == {"component=singleuser-server"}
 
 
 async def test_a_watch_that_never_begins_is_asked_for_again(
     api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listwatch, "BEGIN_SECONDS", 0.1)
+    monkeypatch.setattr(reflector, "BEGIN_SECONDS", 0.1)
     begins = Watched([event("ADDED", pod("a", 11))], ends=SILENT)
     api.watches = deque([Watched(ends=NEVER), *[begins] * 100])  # none that this process hears too late is the last
     await watch.start()
     await seen(watch, "a", 11)
 
     assert api.resumed[:2] == ["10", "10"]
-    assert watch.request_timeout > listwatch.BEGIN_SECONDS
+    assert watch.request_timeout > reflector.BEGIN_SECONDS
 
 
 async def test_a_full_garbage_collection_leaves_out_what_the_hub_had_loaded(watch: PodWatch) -> None:
@@ -195,7 +197,7 @@ async def test_when_the_watch_cannot_be_resumed_everything_is_listed_again(
         event("MODIFIED", {"metadata": {"resourceVersion": "12"}, "spec": {"env": TOKEN}}),
         event("MODIFIED", {"metadata": {"name": "a", "namespace": "jobs"}, "spec": {"env": TOKEN}}),
         event("MODIFIED", pod("a", 12, spec={"env": TOKEN})).replace(b"MOD", b"\xff\xfe"),
-        b"x" * (wire.LONGEST_LINE + 1),
+        b"x" * (reflector.LONGEST_LINE + 1),
         b"[" * 200_000 + b"\n",
     ],
     ids=["text", "no event", "no object", "text for an object", "no name", "no version", "bytes", "endless", "deep"],
@@ -228,7 +230,7 @@ async def test_a_list_that_cannot_be_understood_is_asked_for_again(api: Scripted
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
-    page = wire.Page(json.dumps({**listed(9), "items": None}, indent=indent).encode())
+    page = reflector.ListPage(json.dumps({**listed(9), "items": None}, indent=indent).encode())
 
     assert not page.read({})
     assert page.version == "9"
@@ -237,7 +239,7 @@ def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_page_is_read_object_by_object_however_it_is_written(indent: int | None) -> None:
     tricky = pod("a", 1, spec={"text": '"items":[ü],{}]'})
-    page = wire.Page(
+    page = reflector.ListPage(
         json.dumps({"kind": "PodList", **listed(9, tricky, pod("b", 2), more="next")}, indent=indent).encode()
     )
     objects: dict[str, Any] = {}
@@ -268,7 +270,7 @@ async def test_a_watch_that_fails_again_and_again_is_given_up_for_a_list(api: Sc
 async def test_a_connection_that_is_silent_for_long_is_given_up(
     api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listwatch, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
     api.watches += [Watched([bookmark(15)], ends=SILENT), Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
     await watch.start()
     await seen(watch, "a", 16)
@@ -333,7 +335,7 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
     watch.learn(pod("a", 12, metadata=LABELS))
     waiting = asyncio.ensure_future(watch.until("jobs/a", lambda found: found is None, PATIENCE))
     await asyncio.sleep(0)
-    await watch.listed({}, 20, restored=False)
+    await watch.on_list({}, 20, restored=False)
 
     assert await waiting is None
     assert "jobs/a" in watch.gone
@@ -341,29 +343,29 @@ async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch:
 
 async def test_a_list_from_before_a_creation_does_not_hide_the_pod(watch: PodWatch) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.listed({}, 11, restored=False)
+    await watch.on_list({}, 11, restored=False)
 
     assert "jobs/a" in watch.pods
 
 
 async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.listed({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+    await watch.on_list({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
 
     assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
 
 
 async def test_a_long_list_holds_nobody_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listwatch, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "SLICE_SECONDS", 0.0)
     async with others() as turns:
-        await watch.listed({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+        await watch.on_list({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
 
     assert len(turns) >= 50
 
 
 async def test_the_answer_to_a_creation_does_not_bring_a_dead_pod_back(watch: PodWatch) -> None:
-    watch.seen("ADDED", pod("a", 12, metadata=LABELS))
-    watch.seen("DELETED", pod("a", 13, metadata=LABELS))
+    watch.on_event("ADDED", pod("a", 12, metadata=LABELS))
+    watch.on_event("DELETED", pod("a", 13, metadata=LABELS))
     watch.learn(pod("a", 12, metadata=LABELS))
 
     assert "jobs/a" not in watch.pods
@@ -380,7 +382,7 @@ async def test_who_may_not_list_is_told_at_once_and_only_at_first(
     api: ScriptedApi, watch: PodWatch, status: int
 ) -> None:
     api.lists = deque([status, listed(10, pod("a", 1))])
-    with pytest.raises(Refused, match="may not see its pods"):
+    with pytest.raises(StartRefused, match="may not see its pods"):
         await watch.start()
     await seen(watch, "a", 1)  # an administrator has mended it
 
@@ -430,7 +432,7 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
     def broken(_change: str, found: PodDict) -> None:
         raise LookupError(str(found))
 
-    monkeypatch.setattr(watch, "seen", broken)
+    monkeypatch.setattr(watch, "on_event", broken)
     await watch.start()
     await seen(watch, "b", 20)
 

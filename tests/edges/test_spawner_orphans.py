@@ -16,9 +16,9 @@ from traitlets.config import Config
 from traitlets.config.loader import DeferredConfigString
 
 from dlspawner.spawner import orphans as module
-from dlspawner.spawner.orphans import Orphans, owned, without_server
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.orphans import Orphans, owned_pods, without_server
 from tests.edges.others import others
 from tests.edges.spawner_builders import make_spawner
 
@@ -67,7 +67,7 @@ async def test_the_pods_of_servers_that_are_or_may_become() -> None:
         return SimpleNamespace(pod_key=f"jobs/{name}", **{"server": None, "pending": None, **state})
 
     spawners = {"": server("runs", server=object()), "b": server("stops", pending="stop"), "c": server("stopped")}
-    assert await owned({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
+    assert await owned_pods({1: SimpleNamespace(spawners=spawners)}) == {"jobs/runs", "jobs/stops"}
     assert list(without_server({"jobs/runs": pod()}, {"jobs/runs"}, ADDRESS, keep_ended=False)) == []
 
 
@@ -100,7 +100,7 @@ class Hub:
         self.enable_user_namespaces, self.log = enable_user_namespaces, logging.getLogger("orphans")
         self.pod_reflector: Any = SimpleNamespace(pods=pods)
         self.user = SimpleNamespace(settings={"users": {}})
-        self.pods = Pods(None, "jobs", "p", self.pod_reflector, self.log, 1, 1, 1)
+        self.pods = PodRequests(None, "jobs", "p", self.pod_reflector, self.log, 1, 1, 1)
 
     def configured(self, name: str) -> Any:
         return getattr(self, name)
@@ -109,8 +109,8 @@ class Hub:
         Hub.asked += 1
         return {module.ADDRESS: ADDRESS}
 
-    def looking(self, seconds: float = 0) -> module.Looking:
-        return module.Looking(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(seconds))
+    def looking(self, seconds: float = 0) -> module.OrphanCheck:
+        return module.OrphanCheck(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(seconds))
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
@@ -119,10 +119,10 @@ async def test_pods_of_all_namespaces_may_be_another_hubs(
 ) -> None:
     ended = []
 
-    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+    async def delete(pods: PodRequests, pod: Any, seconds: int) -> None:
         ended.append((f"{pods.namespace}/{pods.name}", seconds))
 
-    monkeypatch.setattr(Pods, "delete", delete)
+    monkeypatch.setattr(PodRequests, "delete", delete)
     running = pod()
     running["spec"] |= {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}
     await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).looking())
@@ -148,11 +148,11 @@ async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
 async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def delete(pods: Pods, pod: Any, seconds: int) -> None:
+    async def delete(pods: PodRequests, pod: Any, seconds: int) -> None:
         asked.append(pods.name)
-        raise Refused("not now", reason="cluster-error")
+        raise StartRefused("not now", reason="cluster-error")
 
-    monkeypatch.setattr(Pods, "delete", delete)
+    monkeypatch.setattr(PodRequests, "delete", delete)
     await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).looking())
 
     assert asked == ["p", "q"]
@@ -191,9 +191,9 @@ def test_what_is_not_configured_is_the_default_and_a_command_line_is_understood(
 async def test_a_pod_without_a_server_ends_with_its_own_grace_and_nobodys_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun = list[module.Looking]()
+    begun = list[module.OrphanCheck]()
 
-    async def look(looking: module.Looking) -> None:
+    async def look(looking: module.OrphanCheck) -> None:
         begun.append(looking)
 
     monkeypatch.setattr(module, "_look_after", look)
@@ -249,7 +249,7 @@ async def test_many_pods_hold_nobody_up() -> None:
 async def test_many_servers_hold_nobody_up() -> None:
     person = SimpleNamespace(spawners=dict.fromkeys(range(4), LargeServer()))
     async with others() as turns:
-        assert await owned(dict.fromkeys(range(10), person)) == {"jobs/p"}
+        assert await owned_pods(dict.fromkeys(range(10), person)) == {"jobs/p"}
 
     assert len(turns) >= 40
 

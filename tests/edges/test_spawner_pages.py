@@ -14,7 +14,7 @@ import pytest
 
 from dlspawner.core import naming
 from dlspawner.core.config import Team, TeamsConfig
-from dlspawner.spawner import Refused, forms, pages
+from dlspawner.spawner import StartRefused, forms, pages
 from tests.edges.spawner_builders import BATCH, NOTEBOOK, SETTINGS, VISION, make_spawner
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
@@ -28,7 +28,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def field(name: str, template: str = "ipython") -> forms.Field:
+def field(name: str, template: str = "ipython") -> forms.FormField:
     shown = forms.panels(SETTINGS, (VISION,), template, {})
     panel = next(one for one in shown if one.name == template)
     return next(one for one in panel.fields if one.name == name)
@@ -88,7 +88,7 @@ def test_only_the_fields_of_the_chosen_template_are_read() -> None:
         "mode": ["fast"],
     }
 
-    assert forms.read(submitted, BATCH) == {
+    assert forms.read_form_options(submitted, BATCH) == {
         "template": "custom",
         "image": "example.org/a:1",
         "debug": "true",
@@ -103,7 +103,7 @@ def test_a_submitted_form_becomes_plain_options_without_defaults(spawner: Any) -
 
 
 def test_a_refused_form_comes_back_with_its_values(spawner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StartRefused):
         spawner.options_from_form({"template": ["custom"], "custom--image": ['"><script>'], "custom--command": ["id"]})
     default_server = make_spawner(monkeypatch)
     default_server.templates_dir = str(TEMPLATES)
@@ -211,7 +211,7 @@ def test_running_jobs_come_first_with_their_ways_in(spawner: Any) -> None:
     assert [(view.server, view.state) for view in views] == [("train", "running"), ("old", "stopped")]
     assert views[0].ssh_command == "ssh -p 2200 alice+train@gate.example.org"
     assert views[0].summary == "Notebook <b>, 2 GPUs, team Vision"
-    assert views[1].again == pages.Start("/hub/spawn/alice/old", (("template", "ipython"),))
+    assert views[1].again == pages.StartForm("/hub/spawn/alice/old", (("template", "ipython"),))
 
 
 def test_a_running_job_says_on_which_gpus_and_whether_it_is_preemptible(spawner: Any) -> None:
@@ -227,7 +227,7 @@ def test_a_job_with_logs_launches_or_opens_its_tensorboard(spawner: Any) -> None
     [train] = world(spawner, train=({}, alive("ipython", "/home/alice/logs")))
     assert train.tensorboard is not None
     assert train.tensorboard.url is None
-    assert train.tensorboard.start == pages.Start(
+    assert train.tensorboard.start == pages.StartForm(
         "/hub/spawn/alice/train-tb", (("template", "tensorboard"), ("log_dir", "/home/alice/logs"))
     )
 

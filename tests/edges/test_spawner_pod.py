@@ -13,7 +13,7 @@ from dlspawner.core import naming
 from dlspawner.core.launch.options import BUILT_IN
 from dlspawner.core.launch.pod import disable_gpus_by_default
 from dlspawner.settings import Settings
-from dlspawner.spawner import Refused
+from dlspawner.spawner import StartRefused
 from tests.edges.spawner_builders import BATCH, CLUSTER, TEAMS, make_spawner
 
 
@@ -129,7 +129,7 @@ HOSTILE: list[dict[str, object]] = [
 async def test_what_is_wrong_is_refused_in_sentences(
     options: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await launched(make_spawner(monkeypatch), tmp_path, **options)
 
     assert 400 <= refused.value.status_code < 500
@@ -138,7 +138,7 @@ async def test_what_is_wrong_is_refused_in_sentences(
 
 @pytest.mark.parametrize("given", [[], "ipython", 7, True, {"user_options": ["x"]}])
 def test_options_that_are_no_options_are_refused(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StartRefused):
         make_spawner(monkeypatch).check_options(given)
 
 
@@ -148,7 +148,7 @@ def test_a_web_server_where_the_login_proxy_is_is_refused(monkeypatch: pytest.Mo
     given = {"template": "custom", "image": "debian:12", "command": "id"}
 
     assert spawner.check_options({**given, "http_port": 8888}).choices.get("http_port") == 8888
-    with pytest.raises(Refused, match="must not be 8889: the job answers the Hub there"):
+    with pytest.raises(StartRefused, match="must not be 8889: the job answers the Hub there"):
         spawner.check_options({**given, "http_port": 8889})
 
 
@@ -159,7 +159,7 @@ def test_what_jupyterhub_5_stores_is_understood(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_blocked_people_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="may not start"):
+    with pytest.raises(StartRefused, match="may not start"):
         make_spawner(monkeypatch, "mallory").check_options({"template": "ipython"})
 
 
@@ -171,7 +171,7 @@ async def test_no_value_changes_the_structure(value: str, monkeypatch: pytest.Mo
     plain = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir="logs")
     try:
         hostile = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir=value)
-    except Refused:
+    except StartRefused:
         return
 
     assert shape(hostile) == shape(plain)

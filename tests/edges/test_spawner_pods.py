@@ -16,10 +16,11 @@ from kubernetes_asyncio.client import ApiClient
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
-from dlspawner.spawner.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodDict, Pods
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.requests import NotNow, Problem
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodRequests
+from dlspawner.spawner.kube.requests import ApiError, GaveUp
 from tests.edges.spawner_builders import Answered
 
 KEY = "jobs/jupyter-alice"
@@ -93,8 +94,8 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
     return PodWatch()
 
 
-def pods(api: Api, all_seconds: float = 30) -> Pods:
-    return Pods(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
+def pods(api: Api, all_seconds: float = 30) -> PodRequests:
+    return PodRequests(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
 
 
 async def test_a_pod_is_created(watch: PodWatch) -> None:
@@ -146,7 +147,7 @@ async def test_one_whose_node_is_silent_is_refused_with_what_helps(
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     lost.setdefault("spec", {})["volumes"] = [home]
     api.show(launch_pod.with_home_affinity(lost, "home-alice", modes))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await pods(api).create(manifest(job("a")), own("a"))
 
     assert refused.value.sentences == (sentence,)
@@ -160,7 +161,7 @@ class Stays(Api):
         return Answered({})
 
 
-def starting(api: Api, seconds: float) -> Pods:
+def starting(api: Api, seconds: float) -> PodRequests:
     """Of a start that has to say within so many seconds why it has failed."""
     return replace(pods(api), until=asyncio.get_running_loop().time() + seconds)
 
@@ -175,11 +176,11 @@ async def test_an_earlier_jobs_pod_that_does_not_go_is_told_before_the_start_is_
         api.pod = earlier
     else:
         api.show(earlier)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await asyncio.wait_for(starting(api, 0.3).create(manifest(job("a")), own("a")), PATIENCE)
 
     assert (refused.value.message, refused.value.status_code) == (STILL_ENDING, 409)
-    assert isinstance(refused.value, NotNow), "a job that had waited waits on"
+    assert isinstance(refused.value, GaveUp), "a job that had waited waits on"
     assert {uid for uid, _ in api.deleted} == {"old"}
 
 
@@ -189,7 +190,7 @@ async def test_an_earlier_pod_on_a_silent_node_is_noticed_when_only_the_api_serv
     lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     lost["status"] = {"phase": "Unknown"}
     api.pod = lost
-    with pytest.raises(Refused, match="on a node that does not answer"):
+    with pytest.raises(StartRefused, match="on a node that does not answer"):
         await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
 
 
@@ -201,7 +202,7 @@ async def test_a_name_that_is_taken_by_nobody_knows_whom_may_be_this_starts_own(
                 return refusal(403, 'pods "jupyter-alice" is forbidden: User "hub" cannot get resource "pods"')
             raise ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443"))
 
-    with pytest.raises(NotNow if allowed else Refused) as refused:
+    with pytest.raises(GaveUp if allowed else StartRefused) as refused:
         await pods(Unread(watch, "late"), 0.4).create(manifest(job("a")), own("a"))
 
     assert refused.value.unsure, "the Hub stops what may have come of it"
@@ -211,7 +212,7 @@ async def test_every_request_of_a_start_has_what_is_left_of_it(
     watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter((85.0, 97.0, 101.0))
-    monkeypatch.setattr("dlspawner.spawner.pods._now", lambda: next(moments))
+    monkeypatch.setattr("dlspawner.spawner.kube.pods._now", lambda: next(moments))
     asked = replace(pods(Api(watch), 10), until=100.0)
     left = [asked.requests.all_seconds for _ in range(3)]
 
@@ -271,7 +272,7 @@ def refusal(status: int, message: str) -> Answered:
 async def test_what_kubernetes_says_is_a_sentence(
     problem: Answered, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await pods(Api(watch, problem)).create(manifest(job("a")), own("a"))
 
     assert words in str(refused.value)
@@ -297,7 +298,7 @@ async def test_what_kubernetes_says_is_a_sentence(
 async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_may_have_come_of_it(
     problem: Any, unsure: bool, watch: PodWatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(NotNow, match="try again soon") as refused:
+    with pytest.raises(GaveUp, match="try again soon") as refused:
         await pods(Api(watch, *[problem] * 100), 0.4).create(manifest(job("a")), own("a"))
 
     assert (refused.value.status_code, refused.value.unsure) == (429, unsure)
@@ -321,10 +322,10 @@ async def test_a_later_try_that_is_refused_for_good_does_not_tell_what_came_of_t
     first: Any, unsure: bool, watch: PodWatch
 ) -> None:
     full = refusal(403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1')
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await pods(Api(watch, first, full)).create(manifest(job("a")), own("a"))
 
-    assert (type(refused.value), refused.value.unsure) == (Refused, unsure)
+    assert (type(refused.value), refused.value.unsure) == (StartRefused, unsure)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +354,7 @@ async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_asked_after_h
     async def answers(**_: Any) -> Answered:
         return Answered({"message": "full"}, 503, Retry_After=wanted)
 
-    with pytest.raises(Problem) as problem:
+    with pytest.raises(ApiError) as problem:
         await pods(Api(watch)).requests.once(answers)
 
     assert problem.value.after == pause
@@ -361,7 +362,7 @@ async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_asked_after_h
 
 async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:
     down = refusal(500, 'failed calling webhook "a.example": no endpoints available')
-    with pytest.raises(Refused, match="of new jobs does not answer"):
+    with pytest.raises(StartRefused, match="of new jobs does not answer"):
         await pods(Api(watch, down)).create(manifest(job("a")), own("a"))
 
 

@@ -14,10 +14,10 @@ import pytest
 from dlspawner.core import naming
 from dlspawner.settings import Settings
 from dlspawner.spawner import DLSpawner
-from dlspawner.spawner.manager import Manager
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.manager_client import ManagerClient
 from tests.edges.spawner_builders import SETTINGS, make_spawner
 
 GOING: dict[str, Any] = {
@@ -55,13 +55,13 @@ async def clears_up(spawner: Any) -> AsyncIterator[asyncio.Event]:
         asked.set()
         await over.wait()
         spawner._stop_pending = False
-        raise Refused("This is why.", reason="test")
+        raise StartRefused("This is why.", reason="test")
 
     spawner._spawn_future = failed = asyncio.ensure_future(start())
     await asyncio.wait_for(asked.wait(), 10)
     yield over
     over.set()
-    with pytest.raises(Refused, match="This is why"):
+    with pytest.raises(StartRefused, match="This is why"):
         await failed
     assert (spawner._spawn_future, spawner._ended) == (failed, None), "why it failed is what it says itself"
 
@@ -127,18 +127,18 @@ class Ended:
     def __init__(self, spawner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spawner, self.deleted, self.known = spawner, list[int](), True
 
-        async def delete(_pods: Pods, _pod: Any, seconds: int, _trying: float = 0) -> None:
+        async def delete(_pods: PodRequests, _pod: Any, seconds: int, _trying: float = 0) -> None:
             self.deleted.append(seconds)
 
-        async def gone(_pods: Pods, _pod: Any) -> bool:
+        async def gone(_pods: PodRequests, _pod: Any) -> bool:
             return self.known
 
-        async def no_events(_pods: Pods, *_of: Any) -> list[Any]:
+        async def no_events(_pods: PodRequests, *_of: Any) -> list[Any]:
             return []
 
-        monkeypatch.setattr(Pods, "events", no_events)
-        monkeypatch.setattr(Pods, "delete", delete)
-        monkeypatch.setattr(Pods, "gone", gone)
+        monkeypatch.setattr(PodRequests, "events", no_events)
+        monkeypatch.setattr(PodRequests, "delete", delete)
+        monkeypatch.setattr(PodRequests, "gone", gone)
 
     def show(self, phase: str, code: int | None = None, node: str = "node-1", policy: str = "OnFailure") -> None:
         state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
@@ -184,12 +184,12 @@ async def test_the_log_of_an_end_is_kept_before_its_pod_is_deleted_and_asked_for
 ) -> None:
     asked, answered = list[tuple[str, str]](), asyncio.Event()
 
-    async def log_kept(_manager: Manager, job: str, pod: str) -> bool:
+    async def log_kept(_manager: ManagerClient, job: str, pod: str) -> bool:
         asked.append((job, pod))
         await answered.wait()
         return kept
 
-    monkeypatch.setattr(Manager, "log_kept", log_kept)
+    monkeypatch.setattr(ManagerClient, "log_kept", log_kept)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
     ended.show("Running", 3)
     ended.spawner.shown["metadata"] |= {
@@ -297,7 +297,7 @@ async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
         OSError("no room"),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"),
         KeyError("a-token"),
-        Refused("no", reason="x"),
+        StartRefused("no", reason="x"),
     ],
     ids=lambda problem: type(problem).__name__,
 )
@@ -362,10 +362,10 @@ async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
 async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why(
     sentence: str | None, told: str, monkeypatch: pytest.MonkeyPatch, spawner: Any
 ) -> None:
-    async def ending(_manager: Manager, job: str) -> str | None:
+    async def ending(_manager: ManagerClient, job: str) -> str | None:
         return sentence if job == "j-abcdefghijkl" else None
 
-    monkeypatch.setattr(Manager, "ending", ending)
+    monkeypatch.setattr(ManagerClient, "stop_reason", ending)
     spawner.manager_url, spawner.manager_token = "http://127.0.0.1:1/services/jobs", "token"
     spawner.load_state({**spawner.get_state(), "dlspawner_job": "j-abcdefghijkl"})
     spawner.shown = GONE
@@ -401,12 +401,12 @@ async def test_who_ends_between_our_look_and_kubespawners_reads_why(monkeypatch:
         if next(looks) == 1:
             watch.resources[spawner.pod_key] = pod_of({"terminated": {"exitCode": 7}})
 
-    async def delete(_pods: Pods, _pod: Any, seconds: int, _trying: float = 0) -> None:
+    async def delete(_pods: PodRequests, _pod: Any, seconds: int, _trying: float = 0) -> None:
         ended.deleted.append(seconds)
         watch.resources.pop(spawner.pod_key, None)
 
     monkeypatch.setattr(watch, "turn", turn)
-    monkeypatch.setattr(Pods, "delete", delete)
+    monkeypatch.setattr(PodRequests, "delete", delete)
     watch.resources[spawner.pod_key] = pod_of({"running": {}})
     spawner._complete_pod = "1"
 

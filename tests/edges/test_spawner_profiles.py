@@ -9,7 +9,7 @@ import pytest
 from kubespawner import KubeSpawner
 from traitlets.config import Config
 
-from dlspawner.spawner import Refused
+from dlspawner.spawner import StartRefused
 from tests.e2e.people import wait_for
 from tests.edges.spawner_builders import make_spawner
 from tests.edges.spawner_hub import Hub, Person, alert, form_back, new_name, running
@@ -114,7 +114,7 @@ async def test_what_is_not_offered_is_refused_in_a_sentence(
 ) -> None:
     spawner = spawner_with(monkeypatch)
     spawner.user_options = given
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await spawner.load_user_options()
     assert refused.value.message == sentence
     assert spawner.mem_guarantee is None

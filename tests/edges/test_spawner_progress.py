@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.spawner import trouble
-from dlspawner.spawner.progress import Pull, Stage, step
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.pod_status import ImagePull, StartStage, start_step
 from tests.edges.spawner_builders import make_spawner
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -30,9 +30,9 @@ def pod(*containers: dict[str, Any], node: str = "gpu-1", **more: Any) -> dict[s
     return {"metadata": metadata, "spec": spec, "status": {"containerStatuses": containers, **more}}
 
 
-PULL = Pull("example.org/big:1", NOW - timedelta(seconds=82))
+PULL = ImagePull("example.org/big:1", NOW - timedelta(seconds=82))
 SIDECAR = {"initContainers": [{"name": "mesh", "restartPolicy": "Always"}, {"name": "first"}, {"name": "second"}]}
-SAID: dict[str, tuple[Mapping[str, Any] | None, Pull | None, str]] = {
+SAID: dict[str, tuple[Mapping[str, Any] | None, ImagePull | None, str]] = {
     "no pod yet": (None, None, "Preparing storage and asking the cluster for a place."),
     "the pod of before": (
         pod(metadata={"deletionTimestamp": ago(1)}),
@@ -80,23 +80,23 @@ SAID: dict[str, tuple[Mapping[str, Any] | None, Pull | None, str]] = {
 
 
 @pytest.mark.parametrize(("seen", "pull", "said"), SAID.values(), ids=list(SAID))
-def test_progress_is_a_sentence(seen: Mapping[str, Any] | None, pull: Pull | None, said: str) -> None:
-    assert step(seen, NOW, None, pull).event()["message"] == said
+def test_progress_is_a_sentence(seen: Mapping[str, Any] | None, pull: ImagePull | None, said: str) -> None:
+    assert start_step(seen, NOW, None, pull).event()["message"] == said
 
 
 def test_what_holds_a_start_up_is_said_in_place_of_what_it_does() -> None:
-    told = step(pod(node=""), NOW, "No node is free: wait.")
+    told = start_step(pod(node=""), NOW, "No node is free: wait.")
 
-    assert (told.event()["message"], told.stage, told.trouble) == ("No node is free: wait.", Stage.QUEUED, True)
+    assert (told.event()["message"], told.stage, told.trouble) == ("No node is free: wait.", StartStage.QUEUED, True)
 
 
 def test_what_held_a_start_up_is_forgotten_when_it_runs() -> None:
-    assert not step(pod(container(ready=True, since=1)), NOW, "It was held up.").trouble
+    assert not start_step(pod(container(ready=True, since=1)), NOW, "It was held up.").trouble
 
 
 def test_progress_only_grows_while_a_job_starts() -> None:
     order = (None, pod(node=""), pod(container()), pod(container(since=1)), pod(container(ready=True, since=1)))
-    percents = [step(seen, NOW).percent for seen in order]
+    percents = [start_step(seen, NOW).percent for seen in order]
 
     assert percents == sorted(percents)
     assert len(set(percents)) == len(percents)
@@ -114,9 +114,9 @@ def test_progress_only_grows_while_a_job_starts() -> None:
     ],
 )
 def test_how_long_so_far(seconds: float, said: str) -> None:
-    pull = Pull("i:1", NOW - timedelta(seconds=seconds))
+    pull = ImagePull("i:1", NOW - timedelta(seconds=seconds))
 
-    assert step(pod(container()), NOW, None, pull).event()["message"] == said
+    assert start_step(pod(container()), NOW, None, pull).event()["message"] == said
 
 
 def test_an_image_that_has_been_pulled_is_not_being_pulled() -> None:
@@ -125,8 +125,8 @@ def test_an_image_that_has_been_pulled_is_not_being_pulled() -> None:
         {"message": 'Successfully pulled image "i:1" in 3s', "lastTimestamp": "2026-01-01T00:00:04Z"},
     ]
 
-    assert trouble.pulling(events) is None
-    assert trouble.pulling(events[:1]) == Pull("i:1", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+    assert start_problems.pulled_image(events) is None
+    assert start_problems.pulled_image(events[:1]) == ImagePull("i:1", datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("last", [-1, 0], ids=["listed in order", "listed by name"])
@@ -135,9 +135,9 @@ def test_of_two_events_of_one_second_the_later_step_counts(last: int) -> None:
     said = {"reason": "Pulling", "message": 'Pulling image "i:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}
     events.insert(len(events) if last else 0, said)
 
-    assert trouble.pulling(events) is not None
+    assert start_problems.pulled_image(events) is not None
     pulled = {"reason": "Pulled", "message": "Successfully pulled", "lastTimestamp": "2026-01-01T00:00:01Z"}
-    assert trouble.pulling([pulled, *events]) is None
+    assert start_problems.pulled_image([pulled, *events]) is None
 
 
 def test_whoever_opens_the_page_late_finds_the_percentage_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

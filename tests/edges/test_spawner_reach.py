@@ -13,7 +13,7 @@ from certipy import Certipy
 from jupyterhub.utils import make_ssl_context
 
 from dlspawner.spawner import reach
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.edges.spawner_builders import make_spawner
 from tests.ports import free_port
 
@@ -155,7 +155,7 @@ def test_without_internal_ssl_there_are_no_certificates(monkeypatch: pytest.Monk
 
 def test_a_job_that_does_not_answer_says_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     spawner = make_spawner(monkeypatch)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         spawner._does_not_answer("http://10.1.2.3:8888/user/alice/")
 
     assert "nothing answers on its port 8888: start it again" in refused.value.message
@@ -182,7 +182,7 @@ async def test_an_address_without_a_port_has_its_schemes(url: str, port: int, mo
 
     assert not await reach.accepts(url)
     assert [at for _, at in asked] == [port]
-    with pytest.raises(Refused, match=f"its port {port}:"):
+    with pytest.raises(StartRefused, match=f"its port {port}:"):
         make_spawner(monkeypatch)._does_not_answer(url)
 
 

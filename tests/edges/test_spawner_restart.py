@@ -14,10 +14,10 @@ from jupyterhub import orm
 
 from dlspawner.core import naming
 from dlspawner.core.naming import PodIdentity
-from dlspawner.spawner import DLSpawner, children, restart
-from dlspawner.spawner.listwatch import SLICE_SECONDS
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner import DLSpawner, owned_objects, recovery
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.reflector import SLICE_SECONDS
 from tests.edges.others import others
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
@@ -81,7 +81,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
-    await restart.mend_stock(spawner, POD)
+    await recovery.repair_stock_objects(spawner, POD)
 
     owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
     assert owners == ["pod-1", "pod-1"]
@@ -90,10 +90,10 @@ async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_
 
 
 async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
-    await restart.mend_stock(spawner, POD)
+    await recovery.repair_stock_objects(spawner, POD)
     before = json.dumps(spawner.api.kept)
     spawner.api.asked.clear()
-    await restart.mend_stock(spawner, POD)
+    await recovery.repair_stock_objects(spawner, POD)
 
     assert spawner.made_certs == 1
     assert spawner.api.asked == ["read secret", "read service"]
@@ -111,9 +111,9 @@ async def test_what_is_known_to_be_there_is_not_asked_for_again(spawner: Any) ->
 async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
     spawner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(children, "_MENDED_AT_ONCE", 1)
+    monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
     spawner.k8s_api_request_retry_timeout = 0
-    async with children.mending(60):
+    async with owned_objects.mending(60):
         assert not await spawner._mend_children(POD)
 
     assert spawner.api.asked == []
@@ -167,13 +167,13 @@ class Resumed:
         async def ensure(_spawner: Any, found: Any) -> None:
             self.tries += 1
             if self.tries < self.waited:
-                raise Refused("not now", reason="cluster-error")
+                raise StartRefused("not now", reason="cluster-error")
             self.may.set()
 
         async def until_running(*_: Any) -> None:
             await self.may.wait()
 
-        monkeypatch.setattr(restart, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.0] * 10_000))
         monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
         monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
         monkeypatch.setattr(DLSpawner, "_until_running", until_running)
@@ -237,16 +237,16 @@ async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
     saved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Resumed(monkeypatch, with_token("e" * 32))
-    with pytest.raises(Refused, match="found an earlier one"):
+    with pytest.raises(StartRefused, match="found an earlier one"):
         await asyncio.wait_for(saved.start_again(), 30)
 
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
-    monkeypatch.setattr(restart, "delays", lambda **_: iter([0.01] * 100_000))
+    monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
-        with pytest.raises(Refused, match="no way to it"):
+        with pytest.raises(StartRefused, match="no way to it"):
             await made.start_again()
 
 
@@ -268,7 +268,7 @@ async def test_a_check_that_has_failed_is_not_waited_for_without_end(monkeypatch
     made._check_pending, made.stop_polling = True, goes_on
     async with asyncio.timeout(30):
         with pytest.raises(Went):
-            await restart._resumed(made)
+            await recovery._resumed(made)
 
     assert not made._check_pending
 
@@ -292,6 +292,6 @@ async def test_a_server_without_a_route_is_looked_after_all_the_same(monkeypatch
     made.stop_polling, made.start_polling = (lambda: None), (lambda: polled.append(True))
     made.user._wait_up, made.user.settings = nothing, {"proxy": SimpleNamespace(add_user=no_route)}
     with pytest.raises(ConnectionRefusedError):
-        await restart._resumed(made)
+        await recovery._resumed(made)
 
     assert polled == [True]

@@ -12,7 +12,7 @@ from jupyterhub import orm
 from jupyterhub.user import User
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import base, reach
+from dlspawner.spawner import lifecycle, reach
 from tests.edges.scripted_api import ScriptedApi, listed, pod
 from tests.edges.spawner_builders import make_spawner
 from tests.ports import free_port
@@ -54,7 +54,7 @@ class Check:
         assert await self.spawner.poll() is None
         url: str = await self.spawner.get_url()
         if url != self.spawner.server.url:
-            self.spawner.server.ip, self.spawner.server.port = "127.0.0.1", reach.port(url)
+            self.spawner.server.ip, self.spawner.server.port = "127.0.0.1", reach.port_of(url)
         await self.spawner.user._wait_up(self.spawner)
         self.spawner._check_pending = False
         if self.spawner._spawn_future is not None:
@@ -98,7 +98,7 @@ async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     orm.Base.metadata.create_all(session.get_bind())
     async with client.ApiClient(client.Configuration(host=api.url)) as made:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
-        monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
         spawner.api = client.CoreV1Api(made)
         server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")

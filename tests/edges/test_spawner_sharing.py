@@ -12,8 +12,8 @@ import pytest
 from dlspawner.core import naming
 from dlspawner.core.config import PriorityClasses, SchedulingConfig, Team, TeamQuota, TeamsConfig
 from dlspawner.core.launch.options import BUILT_IN, quota_hint
-from dlspawner.spawner import forms, quota
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner import forms, manager_link
+from dlspawner.spawner.kube.errors import StartRefused
 from tests.core.worlds import A100, V100, team
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, VISION, make_spawner
 from tests.edges.test_spawner_pod import launched
@@ -56,7 +56,7 @@ async def test_the_manager_is_told_what_was_chosen(monkeypatch: pytest.MonkeyPat
     pod = await launched(spawner, tmp_path, gpus=1, preemptible=True, requeue=True, priority="prod")
     job = naming.read_job(pod["metadata"])
     assert job is not None
-    asked = quota.question(pod, job, "theirs", 3)
+    asked = manager_link.admission_request(pod, job, "theirs", 3)
     assert (asked["preemptible"], asked["requeue"], asked["priority"]) == (True, True, "prod")
     assert asked["namespace"] == "theirs"
 
@@ -71,8 +71,8 @@ async def test_a_hook_cannot_change_what_is_charged(
     assert job is not None
     labels = {**pod["metadata"]["labels"], **label}
     pod["metadata"]["labels"] = {key: value for key, value in labels.items() if value is not None}
-    with pytest.raises(Refused, match="labels were changed by a hook"):
-        quota.question(pod, job, "jobs", 3)
+    with pytest.raises(StartRefused, match="labels were changed by a hook"):
+        manager_link.admission_request(pod, job, "jobs", 3)
 
 
 def preferred(*nodes: str) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_a_pod_prefers_the_node_that_it_was_admitted_for(
         return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], "nodeSelector": {"a": "b"}, **more}}
 
     manifest = pod(copy.deepcopy(given))
-    assert quota.preferring(manifest, node) == pod(made)
+    assert manager_link.with_preferred_node(manifest, node) == pod(made)
     assert manifest == pod(given), "what was given stays as it is"
 
 

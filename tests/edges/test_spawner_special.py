@@ -17,7 +17,7 @@ from dlspawner import settings
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.template import Mounts, TeamDataAccess
 from dlspawner.settings import Settings
-from dlspawner.spawner import Refused, forms, quota
+from dlspawner.spawner import StartRefused, forms, manager_link
 from tests.edges.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
 from tests.edges.test_spawner_asking import answering
 
@@ -117,10 +117,12 @@ async def test_what_the_template_asks_for_is_in_the_manifest(make: Make) -> None
 async def test_the_manager_is_told_what_is_to_be_approved(make: Make) -> None:
     spawner = make()
     pod = await final(spawner, "admin")
-    asked = quota.question(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
+    asked = manager_link.admission_request(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
     assert (asked["special"], asked["image"]) == (["host_paths", "root"], "example.org/jobs:1")
     ordinary = await final(spawner, "ipython")
-    assert "special" not in quota.question(ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK)
+    assert "special" not in manager_link.admission_request(
+        ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK
+    )
 
 
 def _privileged(pod: dict[str, Any]) -> None:
@@ -148,7 +150,7 @@ def _side(pod: dict[str, Any]) -> None:
 async def test_what_a_hook_adds_and_the_template_does_not_ask_for_is_refused(
     make: Make, template: str, change: Callable[[dict[str, Any]], object], words: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await final(make(), template, change)
     assert words in refused.value.message
     assert refused.value.message.startswith("The job would have more rights than its template")
@@ -157,13 +159,13 @@ async def test_what_a_hook_adds_and_the_template_does_not_ask_for_is_refused(
 
 async def test_what_kubespawner_is_configured_with_is_judged_as_well(make: Make) -> None:
     volumes = [{"name": "etc", "hostPath": {"path": "/etc"}}]
-    with pytest.raises(Refused, match=r"volume etc \(hostPath\) \(host paths\)"):
+    with pytest.raises(StartRefused, match=r"volume etc \(hostPath\) \(host paths\)"):
         await final(make(volumes=volumes), "ipython")
 
 
 async def test_what_the_cluster_has_switched_off_meanwhile_is_refused(make: Make) -> None:
     off = replace(BOTH, cluster=replace(BOTH.cluster, special=frozenset({SpecialPermission.ROOT})))
-    with pytest.raises(Refused, match=r"volume scratch \(hostPath\) \(host paths\)"):
+    with pytest.raises(StartRefused, match=r"volume scratch \(hostPath\) \(host paths\)"):
         await final(make(off), "admin")
 
 
@@ -197,7 +199,7 @@ async def test_without_a_place_or_anybody_to_approve_it_such_a_template_starts_n
 ) -> None:
     spawner = make(**config)
     before = spawner.namespace
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(StartRefused) as refused:
         await final(spawner, "admin")
     assert refused.value.reason == reason
     assert "special permissions (root, host paths)" in refused.value.message

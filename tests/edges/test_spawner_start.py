@@ -20,7 +20,7 @@ from threading import Thread
 import pytest
 
 from dlspawner.core import unix_account
-from dlspawner.spawner import children
+from dlspawner.spawner import owned_objects
 from tests.ports import free_port
 
 SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -92,25 +92,25 @@ def job(tmp_path: Path) -> Job:
     for made in (files, home, tmp_path / "tmp"):
         made.mkdir()
     port = free_port()
-    key = children.make_host_key()
+    key = owned_objects.make_host_key()
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
     keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
     keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
     account = unix_account.UnixAccount("alice", 1000, 1000, (), str(home))
     texts = {
-        children.HOST_KEY: key.private,
+        owned_objects.HOST_KEY: key.private,
         "principals": "j-job\n",
         "passwd": unix_account.passwd(account),
         "group": unix_account.group(account),
-        "start": children.packaged("start.sh"),
-        "suggest_keys.py": children.packaged("suggest_keys.py"),
-        "tell_kernels.py": children.packaged("tell_kernels.py"),
-        "sshd_config": f"{children.packaged('sshd_config')}Port {port}\n",
+        "start": owned_objects.packaged("start.sh"),
+        "suggest_keys.py": owned_objects.packaged("suggest_keys.py"),
+        "tell_kernels.py": owned_objects.packaged("tell_kernels.py"),
+        "sshd_config": f"{owned_objects.packaged('sshd_config')}Port {port}\n",
         "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
     }
     for name, text in texts.items():
         (files / name).write_text(text)
-    (files / children.HOST_KEY).chmod(0o440)  # as fsGroup makes it, on a node that gives the files to the person
+    (files / owned_objects.HOST_KEY).chmod(0o440)  # as fsGroup makes it, on a node that gives the files to the person
     return Job(files, home, port)
 
 

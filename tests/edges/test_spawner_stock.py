@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from kubespawner import KubeSpawner
 
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.starting import STATE_ENDED
-from dlspawner.spawner.watched import STARTING
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.start import STARTING, STATE_ENDED
 from tests.edges.spawner_builders import Answered, Client, make_spawner
 
 CLAIM = SimpleNamespace(metadata=SimpleNamespace(name="claim-alice"))
@@ -67,7 +66,7 @@ async def test_a_claim(answers: dict[str, list[Answered]], monkeypatch: pytest.M
 
 @pytest.mark.parametrize("seen", [MISSING, FORBIDDEN], ids=["there is none", "nobody may look"])
 async def test_a_claim_for_which_there_is_no_room(seen: Answered, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="quota has no room for claims"):
+    with pytest.raises(StartRefused, match="quota has no room for claims"):
         await spawner(monkeypatch, create=[FULL], read=[seen])._make_create_pvc_request(CLAIM, 1)
 
 
@@ -98,7 +97,7 @@ async def test_a_name_that_is_taken_is_of_a_request_whose_answer_was_lost(monkey
 async def test_a_namespace_is_there_or_made(monkeypatch: pytest.MonkeyPatch) -> None:
     await spawner(monkeypatch, create=[AWAY, TAKEN])._ensure_namespace()
 
-    with pytest.raises(Refused, match="does not accept this job"):
+    with pytest.raises(StartRefused, match="does not accept this job"):
         await spawner(monkeypatch, create=[FORBIDDEN])._ensure_namespace()
 
 
@@ -114,11 +113,11 @@ async def test_a_start_gives_a_request_up_while_it_can_still_say_why(monkeypatch
 
 async def test_why_a_start_was_refused_is_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuses(_: object) -> str:
-        raise Refused("The cluster has no room.", reason="test")
+        raise StartRefused("The cluster has no room.", reason="test")
 
     spawner = make_spawner(monkeypatch)
     monkeypatch.setattr(KubeSpawner, "_start", refuses)
-    with pytest.raises(Refused):
+    with pytest.raises(StartRefused):
         await spawner._start()
 
     assert spawner.get_state()[STATE_ENDED] == "The cluster has no room."

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import base
+from dlspawner.spawner import lifecycle
 from tests.edges.live_cluster import running
 from tests.edges.spawner_builders import make_spawner
 
@@ -27,7 +27,7 @@ async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 @pytest.fixture
 async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """Its watch has listed the pods, of which there are none, and hears nothing since."""
-    monkeypatch.setattr(base.BaseSpawner, "reflectors", {})
+    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     made = make_spawner(monkeypatch)
     made.api = core
     await made._start_watching_pods()
@@ -74,7 +74,7 @@ async def test_a_pod_that_the_watch_does_not_show_ends_with_its_own_grace_and_is
 async def test_a_pod_that_goes_unseen_by_the_watch_is_not_waited_for(
     later: bool, core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dlspawner.spawner.pods._STUCK_SECONDS", 0.05)
+    monkeypatch.setattr("dlspawner.spawner.kube.pods._STUCK_SECONDS", 0.05)
     await make_pod(core, spawner)
     stopping = asyncio.create_task(spawner.stop())
     await deletion(core, spawner.pod_name)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
-from dlspawner.spawner import trouble
-from dlspawner.spawner.verdict import ALIVE, Ended, is_over, judge, judge_gone, stays_ended
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.pod_status import ALIVE, Terminated, evaluate, evaluate_gone, is_over, stays_ended
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def ended(code: int, name: str = "notebook", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_goes_on(alive: dict[str, Any]) -> None:
-    assert judge(alive) == ALIVE
+    assert evaluate(alive) == ALIVE
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_goes_on(alive: dict[str, Any]) -> None:
     ],
 )
 def test_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:
-    judged = judge(dead)
+    judged = evaluate(dead)
 
-    assert isinstance(judged, Ended)
+    assert isinstance(judged, Terminated)
     assert judged.exit_code == code
     assert words in judged.reason
 
@@ -142,7 +142,7 @@ def test_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:
     ],
 )
 def test_what_will_not_start_by_itself_says_so(container: dict[str, Any], words: str | None) -> None:
-    found = trouble.of_pod(pod("Pending", container))
+    found = start_problems.of_pod(pod("Pending", container))
 
     assert found is None if words is None else words in (found.sentence if found else "")
 
@@ -163,11 +163,11 @@ def test_a_pod_that_is_gone_ended_as_it_last_said(conditions: list[dict[str, str
     status = {"phase": "Failed", "conditions": conditions, "containerStatuses": [ended]}
     last = {"metadata": {}, "spec": {}, "status": status}
 
-    assert words in judge_gone(last).reason
+    assert words in evaluate_gone(last).reason
 
 
 def test_a_pod_that_nobody_has_seen_was_removed() -> None:
-    assert "removed from outside" in judge_gone(None).reason
+    assert "removed from outside" in evaluate_gone(None).reason
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_pod_that_nobody_has_seen_was_removed() -> None:
     ],
 )
 def test_a_pod_without_a_template_stands_on_its_server_alone(seen: dict[str, Any], expected: object) -> None:
-    judged = judge(seen)
+    judged = evaluate(seen)
 
-    assert (judged.exit_code if isinstance(judged, Ended) else judged) == expected
+    assert (judged.exit_code if isinstance(judged, Terminated) else judged) == expected
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_only_what_cannot_run_may_be_deleted_without_grace(seen: dict[str, Any],
 def test_a_pod_that_is_gone_and_said_why_it_failed_ended_for_that() -> None:
     last = pod("Failed", ended(0), reason="DeadlineExceeded", deleting=True)
 
-    assert "time limit" in judge_gone(last).reason
+    assert "time limit" in evaluate_gone(last).reason

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.spawner import waiting
-from dlspawner.spawner.pods import Pods
-from dlspawner.spawner.progress import Pull
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.waiting import Waiting
-from dlspawner.spawner.watch import PodWatch
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import ImagePull
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.start_problems import StartMonitor
 from tests.edges.spawner_builders import Answered, make_spawner
 
 KEY = "jobs/jupyter-alice"
@@ -60,9 +60,11 @@ class Start:
 
     def __init__(self, watch: PodWatch, seconds: float = 30, request_seconds: float = 1) -> None:
         self.api, self.watch, self.version = Api(), watch, 0
-        self.pods = Pods(self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5)
+        self.pods = PodRequests(
+            self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5
+        )
         now = asyncio.get_running_loop().time()
-        self.waiting = Waiting(self.pods, self.runs, now, seconds)
+        self.waiting = StartMonitor(self.pods, self.runs, now, seconds)
         self.created = {"metadata": {"name": "jupyter-alice", "uid": "1"}}
 
     @staticmethod
@@ -84,7 +86,7 @@ class Start:
         return self.api.pod
 
     async def ended(self) -> str:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StartRefused) as refused:
             async with asyncio.timeout(10):
                 await self.waiting.until_running(self.created)
         return str(refused.value.message)
@@ -105,7 +107,7 @@ class Start:
         await self.until(lambda: wanted(self.waiting.note or ""))
         return self.waiting.note or ""
 
-    async def pull(self) -> Pull:
+    async def pull(self) -> ImagePull:
         await self.until(lambda: self.waiting.pull is not None)
         assert self.waiting.pull is not None
         return self.waiting.pull
@@ -124,8 +126,8 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closer looks after a moment, and missing objects after another one."""
-    monkeypatch.setattr(waiting, "pauses", lambda: iter([0.05] * 1000))
-    monkeypatch.setattr("dlspawner.spawner.trouble.MISSING_SECONDS", 0.3)
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([0.05] * 1000))
+    monkeypatch.setattr("dlspawner.spawner.start_problems.MISSING_SECONDS", 0.3)
 
 
 PENDING: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {"phase": "Pending"}}
@@ -299,7 +301,7 @@ async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch
 
 
 async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "pauses", lambda: iter([1000.0] * 10))
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
     start = Start(watch, seconds=4)
     start.show(CREATING)
     start.version_of(RUNNING)
@@ -335,5 +337,5 @@ async def test_a_pod_that_the_watch_has_not_seen_yet_is_waited_for(watch: PodWat
 
 
 def test_the_reason_comes_before_the_hubs_own_deadline() -> None:
-    assert waiting.deadline_of(600) == 595
-    assert waiting.deadline_of(10) == 9
+    assert start_problems.deadline_of(600) == 595
+    assert start_problems.deadline_of(10) == 9

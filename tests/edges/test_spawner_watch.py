@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner.listwatch import PAGE
-from dlspawner.spawner.packed import pack
-from dlspawner.spawner.watch import REMEMBERED, EventWatch, PodDict, PodWatch
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import REMEMBERED, EventWatch, PodWatch
+from dlspawner.spawner.kube.reflector import PAGE, pack
 from tests.edges.live_cluster import Cluster, running
 
 PATIENCE = 30.0

@@ -11,7 +11,7 @@ import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from dlspawner import settings
-from dlspawner.spawner import current
+from dlspawner.settings import reload
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -91,12 +91,12 @@ def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_di
 def test_files_that_change_later_have_to_fit_the_hub_as_well(
     config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(current, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
     shutil.copytree(ROOT / "templates", tmp_path / "templates")
     monkeypatch.setenv("DLSPAWNER_TEMPLATES", str(tmp_path / "templates"))
     (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
     c = load().DLSpawner
-    files = current.files(c.templates_dir, c.cluster_file, c.teams_file)
+    files = reload.current_config(c.templates_dir, c.cluster_file, c.teams_file)
     cluster, template = config_dir / "cluster.yaml", tmp_path / "templates" / "jobs" / "ssh.yaml"
     (config_dir / "teams.yaml").write_text("teams: [")
     before = files.now()

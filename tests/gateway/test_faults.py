@@ -220,15 +220,15 @@ KILLED = """\
 import asyncio, sys
 from pathlib import Path
 import asyncssh
-from ssh_gateway.backends.directory import Target
-from ssh_gateway.transport.keys import Keys
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.transport.keys import GatewayKeys
 from tests.gateway.peers import FakePeople, FakePlaces, gateway
 
 async def main(folder: Path, *target: str) -> None:
-    keys = Keys(*(asyncssh.read_private_key(folder / name) for name in ("host", "ca")))
+    keys = GatewayKeys(*(asyncssh.read_private_key(folder / name) for name in ("host", "ca")))
     people, (job, user, server, host, port, login, host_key) = FakePeople(), target
     people.register("alice", asyncssh.read_private_key(folder / "alice"))
-    places = FakePlaces({("alice", "train"): Target(job, user, server, host, int(port), login, host_key)})
+    places = FakePlaces({("alice", "train"): SshEndpoint(job, user, server, host, int(port), login, host_key)})
     async with gateway(keys, people, places) as running:
         print(running.port, flush=True)
         await asyncio.Event().wait()

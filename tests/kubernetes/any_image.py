@@ -19,7 +19,7 @@ import pytest
 from dlspawner import settings
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.naming import PodIdentity, read_job
-from dlspawner.spawner import children
+from dlspawner.spawner import owned_objects
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.spawner_builders import make_spawner
@@ -166,7 +166,7 @@ class World:
         job = read_job(pod["metadata"])
         assert job is not None
         ca = (self.directory / "ca.pub").read_text()
-        secret = children.secret(pod, job, children.Files(host_key, ca, "<p>how to get in</p>"), 2222)
+        secret = owned_objects.secret(pod, job, owned_objects.SecretFiles(host_key, ca, "<p>how to get in</p>"), 2222)
         self.client.create(f"/api/v1/namespaces/{self.namespace}/secrets", secret)
         return Running(self, image, name, job, "")
 
@@ -186,7 +186,7 @@ class World:
 
     def _manifest(
         self, name: str, image: str, uid: int, options: dict[str, object]
-    ) -> tuple[dict[str, Any], children.HostKey]:
+    ) -> tuple[dict[str, Any], owned_objects.HostKey]:
         wanted = {"template": "custom", "image": self.image(image), "cpu": "200m", **options}
         given = {
             "namespace": self.namespace,

@@ -21,7 +21,7 @@ from dlspawner.core import naming
 from dlspawner.core.config import Team, TeamMount, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.settings import Settings
-from dlspawner.spawner import children
+from dlspawner.spawner import owned_objects
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.edges.spawner_builders import make_spawner
@@ -61,7 +61,9 @@ class Job:
         kube, namespace = self.world.kubernetes, self.world.namespace
         if self.job.ssh_host_key:
             template = self.world.template(self.job.template)
-            kube.create(f"/api/v1/namespaces/{namespace}/services", children.service(self.pod, self.job, template.ssh))
+            kube.create(
+                f"/api/v1/namespaces/{namespace}/services", owned_objects.ssh_service(self.pod, self.job, template.ssh)
+            )
         self.world.kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{self.name}", "--timeout=110s")
         if self.job.ssh_host_key:
             wait_for(self._ssh_answers, "the job's sshd", 60)
@@ -81,9 +83,11 @@ class Job:
 
     def create(self) -> Job:
         self.pod = self.world.kubernetes.create(self.path.rpartition("/")[0], self.pod)
-        if children.wants_secret(self.pod):
-            files = children.Files(self.world.host_key, (self.world.folder / "user_ca.pub").read_text(), "<p>page</p>")
-            secret = children.secret(self.pod, self.job, files, 2222)
+        if owned_objects.wants_secret(self.pod):
+            files = owned_objects.SecretFiles(
+                self.world.host_key, (self.world.folder / "user_ca.pub").read_text(), "<p>page</p>"
+            )
+            secret = owned_objects.secret(self.pod, self.job, files, 2222)
             self.world.kubernetes.create(f"/api/v1/namespaces/{self.world.namespace}/secrets", secret)
         return self
 
@@ -128,7 +132,7 @@ class World:
     access_modes: tuple[str, ...] = ("ReadWriteOnce",)
     storage_class: str | None = None
     strict_groups: bool = False
-    host_key: children.HostKey = field(default_factory=children.make_host_key)
+    host_key: owned_objects.HostKey = field(default_factory=owned_objects.make_host_key)
     settings: Settings = field(default_factory=shipped)
 
     def __post_init__(self) -> None:

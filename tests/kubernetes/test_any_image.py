@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.spawner import verdict
+from dlspawner.spawner.kube import pod_status
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.kubernetes.any_image import UID, Running, World
@@ -141,9 +141,9 @@ def test_the_login_proxy_ends_when_mains_first_process_is_killed(own_job: Runnin
 
 def test_a_notebook_in_an_image_without_jupyter_says_what_is_missing(world: World) -> None:
     job = world.create("test-debian", template="ipython", gpus=0)
-    wait_for(lambda: isinstance(verdict.judge(job.pod()), verdict.Ended), "the job has ended", 120)
-    judged = verdict.judge(job.pod())
-    assert isinstance(judged, verdict.Ended)
+    wait_for(lambda: isinstance(pod_status.evaluate(job.pod()), pod_status.Terminated), "the job has ended", 120)
+    judged = pod_status.evaluate(job.pod())
+    assert isinstance(judged, pod_status.Terminated)
     assert "this image has no jupyterhub-singleuser" in judged.reason
     assert "pip install jupyterlab jupyterhub" in judged.reason
 

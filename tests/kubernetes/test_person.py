@@ -15,8 +15,9 @@ from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
 from dlspawner.core.launch.pod import merge_pod
-from dlspawner.spawner import Refused, trouble, verdict
-from dlspawner.spawner.verdict import Ended
+from dlspawner.spawner import StartRefused, start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.pod_status import Terminated
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl
 from tests.kubernetes.jobs import SHARED, World, shipped
@@ -109,7 +110,7 @@ async def test_what_a_hook_breaks_is_refused_and_the_operator_reads_the_field(
     await config.load_kube_config(os.environ["KUBECONFIG"])
     async with client.ApiClient() as api:
         pods = replace(spawner.pods, api=client.CoreV1Api(api), name=job.name)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StartRefused) as refused:
             await pods.create(merge_pod(job.pod, {"spec": spec}), job.job)
 
     assert rule in refused.value.message
@@ -185,7 +186,7 @@ async def test_groups_that_only_an_image_knows(
     if strict and not nodes_know_strict_groups:
         job.create()
         failed = world.kubernetes.until(job.path, lambda pod: pod["status"].get("phase") == "Failed", "a refusal")
-        assert verdict.judge(failed) == Ended(
+        assert pod_status.evaluate(failed) == Terminated(
             1, "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
         )
         return
@@ -290,7 +291,7 @@ async def test_who_asks_for_another_node_than_their_homes_reads_it(
     waiting = world.kubernetes.until(  # a scheduler that has not heard of the other node yet says something else
         other.path, lambda pod: "pod affinity rules" in str(pod["status"].get("conditions")), "a verdict"
     )
-    seen = trouble.of_pod(waiting, frozenset())
+    seen = start_problems.of_pod(waiting, frozenset())
     for made in (job, other):
         world.kubernetes.request("DELETE", made.path, {"gracePeriodSeconds": 0})
 

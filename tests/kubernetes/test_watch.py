@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client, config
 
-from dlspawner.spawner import listwatch
-from dlspawner.spawner.refusal import Refused
-from dlspawner.spawner.watch import EventWatch, PodDict, PodWatch
+from dlspawner.spawner.kube import reflector
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
 
 pytestmark = pytest.mark.kubernetes
 PATIENCE = 60.0
@@ -55,7 +56,7 @@ def there(pod: PodDict | None) -> bool:
 async def test_pods_are_listed_in_pages_and_followed(
     core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str
 ) -> None:
-    names = [f"p{number:03}" for number in range(2 * listwatch.PAGE + 3)]
+    names = [f"p{number:03}" for number in range(2 * reflector.PAGE + 3)]
     await asyncio.gather(*(core.create_namespaced_pod(jobs_namespace, manifest(name)) for name in names))
     await core.create_namespaced_pod(jobs_namespace, manifest("stranger", component="other"))
     await watch.start()
@@ -137,6 +138,6 @@ async def test_who_may_not_see_pods_is_refused(core: client.CoreV1Api, jobs_name
     core.api_client.configuration.api_key.clear()
     core.api_client.default_headers["Impersonate-User"] = "nobody"
     watch = PodWatch(namespace=jobs_namespace)
-    with pytest.raises(Refused, match="may not see its pods"):
+    with pytest.raises(StartRefused, match="may not see its pods"):
         await watch.start()
     await watch.stop()

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.node import devices, env, quantities, status
-from dlspawner.devcluster.node.addresses import Block
-from dlspawner.devcluster.node.logs import KEPT_FILES, ROTATE_BYTES, LogFile, Query, read
-from dlspawner.devcluster.node.provision import is_ours
+from dlspawner.devcluster.node import env, status
+from dlspawner.devcluster.node.machine import devices, quantities
+from dlspawner.devcluster.node.machine.addresses import Block
+from dlspawner.devcluster.node.machine.provision import is_ours
 from dlspawner.devcluster.node.status import Run
+from dlspawner.devcluster.node.streaming.logs import KEPT_FILES, ROTATE_BYTES, LogFile, Query, read
 
 NOW = "2026-01-01T00:00:00Z"
 

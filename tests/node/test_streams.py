@@ -11,7 +11,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlspawner.devcluster.node import spdy, websocket
+from dlspawner.devcluster.node.streaming import spdy, websocket
 from tests.node.conftest import SECONDS, World, main_status
 
 

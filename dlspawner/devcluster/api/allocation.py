@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dlspawner.devcluster.api import errors
-from dlspawner.devcluster.api.resources import SERVICES, Resource
+from dlspawner.devcluster.api.objects.resources import SERVICES, Resource
 from dlspawner.devcluster.api.store import Change, ChangeType, Object, Store
 
 NODE_PORTS = range(30000, 32768)  # Kubernetes' default

@@ -6,10 +6,11 @@ from typing import Any
 
 import yaml
 
-from dlspawner.devcluster.api import errors, patch, protobuf
+from dlspawner.devcluster.api import errors, protobuf
+from dlspawner.devcluster.api.objects import patch
+from dlspawner.devcluster.api.objects.resources import Resource
 from dlspawner.devcluster.api.registry import Binding, DeleteOptions
 from dlspawner.devcluster.api.requests import number
-from dlspawner.devcluster.api.resources import Resource
 from dlspawner.devcluster.api.store import Object
 
 MAX_BODY = 3 * 1024 * 1024  # Kubernetes' limit

@@ -7,7 +7,7 @@ so that newer kubectl leaves validation to the server and does not ask for versi
 
 from typing import Any
 
-from dlspawner.devcluster.api.resources import RESOURCES, VERBS, Resource
+from dlspawner.devcluster.api.objects.resources import RESOURCES, VERBS, Resource
 
 Object = dict[str, Any]
 

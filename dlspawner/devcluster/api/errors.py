@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.api.resources import Resource, Target
+from dlspawner.devcluster.api.objects.resources import Resource, Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,13 @@ from typing import Any
 from tornado.iostream import StreamClosedError
 from tornado.web import Application, RequestHandler
 
-from dlspawner.devcluster.api import bodies, discovery, errors, requests, tables
+from dlspawner.devcluster.api import bodies, discovery, errors, requests
 from dlspawner.devcluster.api.errors import ApiError
 from dlspawner.devcluster.api.listing import Lister, Page, encode_list
+from dlspawner.devcluster.api.objects import tables
+from dlspawner.devcluster.api.objects.resources import NAMESPACES, PODS, Target
 from dlspawner.devcluster.api.registry import Registry
 from dlspawner.devcluster.api.relay import Relay
-from dlspawner.devcluster.api.resources import NAMESPACES, PODS, Target
 from dlspawner.devcluster.api.store import Version, encode
 from dlspawner.devcluster.api.watching import Bell, Watch, WatchOptions
 

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from dlspawner.devcluster.api import errors
+from dlspawner.devcluster.api.objects.resources import Target
 from dlspawner.devcluster.api.requests import Scope
-from dlspawner.devcluster.api.resources import Target
 from dlspawner.devcluster.api.store import Key, Object, Store, Version, encode, type_header
 
 _KEPT = 32

@@ -13,9 +13,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dlspawner.devcluster.api import defaults, errors, shapes, validation
+from dlspawner.devcluster.api import errors
 from dlspawner.devcluster.api.allocation import Allocator
-from dlspawner.devcluster.api.resources import NAMESPACES, PODS, PRIORITY_CLASSES, Resource, Target
+from dlspawner.devcluster.api.objects import defaults, shapes, validation
+from dlspawner.devcluster.api.objects.resources import NAMESPACES, PODS, PRIORITY_CLASSES, Resource, Target
 from dlspawner.devcluster.api.store import Object, Store, Version
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes': no words, no look-alikes

@@ -18,7 +18,7 @@ from tornado.web import RequestHandler
 
 from dlspawner.devcluster.api import errors, requests
 from dlspawner.devcluster.api.errors import ApiError
-from dlspawner.devcluster.api.resources import NODES
+from dlspawner.devcluster.api.objects.resources import NODES
 from dlspawner.devcluster.api.store import Object, Store, Version
 
 _CONNECT_SECONDS = 5

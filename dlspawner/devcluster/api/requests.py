@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from dlspawner.devcluster.api import errors
-from dlspawner.devcluster.api.resources import BY_PATH, NAMESPACES, Target
-from dlspawner.devcluster.api.selectors import Selector, matches, parse_fields, parse_labels
+from dlspawner.devcluster.api.objects.resources import BY_PATH, NAMESPACES, Target
+from dlspawner.devcluster.api.objects.selectors import Selector, matches, parse_fields, parse_labels
 from dlspawner.devcluster.api.store import Version
 
 

@@ -12,9 +12,9 @@ from tornado.netutil import bind_sockets
 from dlspawner.devcluster.api import tls
 from dlspawner.devcluster.api.controllers import Controllers
 from dlspawner.devcluster.api.handlers import Api, application
+from dlspawner.devcluster.api.objects.resources import NAMESPACES, PRIORITY_CLASSES
 from dlspawner.devcluster.api.registry import Registry
 from dlspawner.devcluster.api.relay import Relay
-from dlspawner.devcluster.api.resources import NAMESPACES, PRIORITY_CLASSES
 from dlspawner.devcluster.api.store import Store
 
 log = logging.getLogger(__name__)

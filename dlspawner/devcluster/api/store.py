@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from dlspawner.devcluster.api.resources import BY_QUALIFIED, RESOURCES, Resource
+from dlspawner.devcluster.api.objects.resources import BY_QUALIFIED, RESOURCES, Resource
 
 Object = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for cluster-wide kinds) and name

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from dlspawner.devcluster.api import errors
+from dlspawner.devcluster.api.objects.resources import Resource
 from dlspawner.devcluster.api.requests import Scope
-from dlspawner.devcluster.api.resources import Resource
 from dlspawner.devcluster.api.store import Change, ChangeType, Store, Version, encode, type_header
 
 _BOOKMARK_SECONDS = 60.0

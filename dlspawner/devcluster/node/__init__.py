@@ -16,6 +16,6 @@ It speaks the public Kubernetes API and nothing else, so it works against any AP
 
 from dlspawner.devcluster.node.agent import Agent, CannotStart
 from dlspawner.devcluster.node.container import Backoff
-from dlspawner.devcluster.node.description import DEFAULT, NodeDescription
+from dlspawner.devcluster.node.machine.description import DEFAULT, NodeDescription
 
 __all__ = ["DEFAULT", "Agent", "Backoff", "CannotStart", "NodeDescription"]

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
-from dlspawner.devcluster.node import DEFAULT, Agent, Backoff, CannotStart, NodeDescription, description
-from dlspawner.devcluster.node.addresses import BlockTaken
+from dlspawner.devcluster.node import DEFAULT, Agent, Backoff, CannotStart, NodeDescription
 from dlspawner.devcluster.node.kubelet import NameTaken
+from dlspawner.devcluster.node.machine import description
+from dlspawner.devcluster.node.machine.addresses import BlockTaken
 
 READY = "Nodes ready:"
 _PR_SET_PDEATHSIG = 1

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from dlspawner.clients.kubernetes import KubernetesClient
-from dlspawner.devcluster.node import devices
-from dlspawner.devcluster.node.addresses import Block
 from dlspawner.devcluster.node.container import Backoff
-from dlspawner.devcluster.node.description import DEFAULT, NodeDescription
-from dlspawner.devcluster.node.forward import Forwarder
 from dlspawner.devcluster.node.kubelet import Kubelet
+from dlspawner.devcluster.node.machine import devices
+from dlspawner.devcluster.node.machine.addresses import Block
+from dlspawner.devcluster.node.machine.description import DEFAULT, NodeDescription
+from dlspawner.devcluster.node.machine.provision import Provisioner
 from dlspawner.devcluster.node.pod import Pod
-from dlspawner.devcluster.node.provision import Provisioner
 from dlspawner.devcluster.node.recorder import Recorder
 from dlspawner.devcluster.node.runner import NOTHING, Command, Root, StartError, start
+from dlspawner.devcluster.node.streaming.forward import Forwarder
 
 log = logging.getLogger(__name__)
 

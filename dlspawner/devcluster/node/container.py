@@ -18,11 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlspawner.devcluster.node import logs, probes, status
+from dlspawner.devcluster.node import probes, status
 from dlspawner.devcluster.node.env import ConfigError
-from dlspawner.devcluster.node.logs import LogFile
 from dlspawner.devcluster.node.runner import NOTHING, Command, Process, StartError, start
 from dlspawner.devcluster.node.status import Run, timestamp
+from dlspawner.devcluster.node.streaming import logs
+from dlspawner.devcluster.node.streaming.logs import LogFile
 
 LONGEST_MESSAGE = 4096
 MESSAGE_FROM_LOGS = {"lines": 80, "size": 2048}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dlspawner.devcluster.node import quantities
+from dlspawner.devcluster.node.machine import quantities
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]\Z")

@@ -26,13 +26,14 @@ from dlspawner.clients.kubernetes import (
     KubernetesError,
     ObjectNotFound,
 )
-from dlspawner.devcluster.node import devices, serving
 from dlspawner.devcluster.node.container import Backoff, now
-from dlspawner.devcluster.node.description import NodeDescription
-from dlspawner.devcluster.node.endpoint import Endpoint
-from dlspawner.devcluster.node.gpu_metrics import Exporter, Holder
+from dlspawner.devcluster.node.machine import devices
+from dlspawner.devcluster.node.machine.description import NodeDescription
+from dlspawner.devcluster.node.machine.gpu_metrics import Exporter, Holder
 from dlspawner.devcluster.node.pod import Pod
 from dlspawner.devcluster.node.recorder import Recorder
+from dlspawner.devcluster.node.streaming import serving
+from dlspawner.devcluster.node.streaming.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,11 @@ from dlspawner.clients.kubernetes import (
     KubernetesUnavailable,
     ObjectNotFound,
 )
-from dlspawner.devcluster.node import env, facts, image, status, volumes
+from dlspawner.devcluster.node import env, status, volumes
 from dlspawner.devcluster.node.container import Backoff, Container, now
-from dlspawner.devcluster.node.devices import NotEnough
 from dlspawner.devcluster.node.env import Facts
+from dlspawner.devcluster.node.machine import facts, image
+from dlspawner.devcluster.node.machine.devices import NotEnough
 from dlspawner.devcluster.node.runner import Command
 
 log = logging.getLogger(__name__)

@@ -206,7 +206,7 @@ def _plain(value: object) -> object:
 def read_facts(text: str) -> ActivityRecord:
     """The facts that `write_facts` wrote."""
     content: dict[str, Any] = json.loads(text)
-    times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "watched")
+    times = ("kernel_report", "kernel_busy", "ssh", "ssh_report", "kept", "log_writer_active")
     return ActivityRecord(
         **{name: _time(content.get(name)) for name in times},
         ssh_by=content.get("ssh_by", ""),

@@ -17,8 +17,7 @@ from dlspawner.devcluster.api.controllers.nodes import NodeLifecycle
 from dlspawner.devcluster.api.controllers.scheduler import Scheduler
 from dlspawner.devcluster.api.controllers.volumes import VolumeBinder
 from dlspawner.devcluster.api.errors import ApiError
-from dlspawner.devcluster.api.registry import DeleteOptions, Registry
-from dlspawner.devcluster.api.resources import (
+from dlspawner.devcluster.api.objects.resources import (
     CLAIMS,
     ENDPOINTS,
     EVENTS,
@@ -30,8 +29,9 @@ from dlspawner.devcluster.api.resources import (
     Resource,
     Target,
 )
+from dlspawner.devcluster.api.objects.tables import table
+from dlspawner.devcluster.api.registry import DeleteOptions, Registry
 from dlspawner.devcluster.api.store import Store
-from dlspawner.devcluster.api.tables import table
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 CONTAINER = {

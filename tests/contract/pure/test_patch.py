@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.api.patch import PatchError, json_patch, merge_patch, strategic_patch
+from dlspawner.devcluster.api.objects.patch import PatchError, json_patch, merge_patch, strategic_patch
 
 MERGES: dict[str, tuple[Any, Any, Any]] = {
     "a value is replaced": ({"a": 1}, {"a": 2}, {"a": 2}),

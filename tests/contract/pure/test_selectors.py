@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import ApiError
+from dlspawner.devcluster.api.objects.resources import LEASES, NAMESPACES, PODS, Target
+from dlspawner.devcluster.api.objects.selectors import from_expressions, matches, parse_fields, parse_labels
 from dlspawner.devcluster.api.requests import parse_path, wants_table
-from dlspawner.devcluster.api.resources import LEASES, NAMESPACES, PODS, Target
-from dlspawner.devcluster.api.selectors import from_expressions, matches, parse_fields, parse_labels
 
 LABELS = {"app": "web", "example.org/tier": "front", "size": "12"}
 

@@ -11,9 +11,9 @@ import pytest
 from dlspawner.devcluster.api import store as store_module
 from dlspawner.devcluster.api.controllers.events import EventExpiry, Recorder
 from dlspawner.devcluster.api.controllers.nodes import GRACE_SECONDS, TICK_SECONDS, NodeLifecycle
+from dlspawner.devcluster.api.objects.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Target
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry, timestamp
 from dlspawner.devcluster.api.requests import Scope
-from dlspawner.devcluster.api.resources import CONFIG_MAPS, EVENTS, LEASES, NAMESPACES, NODES, PODS, Target
 from dlspawner.devcluster.api.store import Store, Version
 from dlspawner.devcluster.api.watching import Bell, Watch, WatchOptions
 

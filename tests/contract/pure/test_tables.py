@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.api.resources import RESOURCES
-from dlspawner.devcluster.api.tables import duration, pod_reason, table
+from dlspawner.devcluster.api.objects.resources import RESOURCES
+from dlspawner.devcluster.api.objects.tables import duration, pod_reason, table
 
 DURATIONS: dict[float, str] = {
     -5: "<invalid>",

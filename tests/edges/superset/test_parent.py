@@ -107,7 +107,7 @@ def test_the_parents_method_is_the_one_that_we_know(name: str) -> None:
 @pytest.mark.parametrize("name", REFLECTOR)
 def test_the_reflectors_method_is_the_one_that_we_replace(name: str) -> None:
     assert hash_of(getattr(ResourceReflector, name)) == REFLECTOR[name], (
-        f"KubeSpawner's ResourceReflector.{name} has changed: compare it with dlspawner/spawner/listwatch.py, then "
+        f"KubeSpawner's ResourceReflector.{name} has changed: compare it with spawner/kube/reflector.py, then "
         "write down its new hash here"
     )
 

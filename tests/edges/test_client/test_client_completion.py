@@ -50,7 +50,7 @@ def completed(*words: str) -> set[str]:
         (("list", "nothing"), set()),
         (("list", "--s"), {"--server", "--since", "--state"}),
         (("list", "--li"), {"--limit"}),
-        (("list", "--state", "waiting"), {"pending-approval", "login-required"}),
+        (("list", "--state", "pen"), {"pending-approval"}),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )

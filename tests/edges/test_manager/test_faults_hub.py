@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.spawner.pods import STILL_ENDING
+from dlspawner.spawner.kube.pods import STILL_ENDING
 from tests import faults
 from tests.contract.client import Client
 from tests.e2e.people import wait_for

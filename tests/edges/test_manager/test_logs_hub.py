@@ -23,15 +23,15 @@ pytestmark = pytest.mark.slow
 SLOW = """
 import asyncio
 from dlspawner.manager.app import main
-from dlspawner.manager.logs.collector import LogKeeper
+from dlspawner.manager.logs.collector import LogCollector
 
-read = LogKeeper._read
+read = LogCollector._read
 
 async def slowly(self, key):
     await asyncio.sleep(2)
     await read(self, key)
 
-LogKeeper._read = slowly
+LogCollector._read = slowly
 main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}

@@ -15,8 +15,8 @@ from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
-from dlspawner.spawner.manager import BROKEN, FULL, SILENT, Manager
-from dlspawner.spawner.refusal import Refused
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import BROKEN, FULL, SILENT, ManagerClient
 from tests.edges.test_manager.world import World
 from tests.ports import free_port
 
@@ -105,8 +105,8 @@ def remove(store: Database, user: str) -> None:
         assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
 
 
-def hub(world: World, token: str | None = None) -> Manager:
-    return Manager(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
+def hub(world: World, token: str | None = None) -> ManagerClient:
+    return ManagerClient(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
 
 
 async def test_the_hub_asks(world: World, person: str) -> None:
@@ -153,18 +153,20 @@ def test_what_is_no_range_is_refused(body: dict[str, object], world: World, pers
 
 
 async def test_a_wrong_token_and_a_full_range_are_sentences(world: World, person: str) -> None:
-    with pytest.raises(Refused) as wrong:
+    with pytest.raises(StartRefused) as wrong:
         await hub(world, "wrong").account(person, UIDS)
     await hub(world).account(person, UidRange(50_000, 50_000))
-    with pytest.raises(Refused) as full:
+    with pytest.raises(StartRefused) as full:
         await hub(world).account(f"{person}-2", UidRange(50_000, 50_000))
 
     assert (wrong.value.sentences, full.value.sentences) == ((BROKEN,), (FULL,))
 
 
 async def test_a_manager_that_does_not_answer_refuses_in_time() -> None:
-    nobody = Manager(f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3)
-    with pytest.raises(Refused) as refused:
+    nobody = ManagerClient(
+        f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3
+    )
+    with pytest.raises(StartRefused) as refused:
         await nobody.account("alice", UIDS)
 
     assert refused.value.sentences == (SILENT,)

@@ -16,14 +16,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 SLOW = """
 import asyncio
 from pathlib import Path
-from dlspawner.spawner.pods import Pods
+from dlspawner.spawner.kube.pods import PodRequests
 
-made = Pods.create
+made = PodRequests.create
 async def create(self, *args, **more):
     if Path({slow!r}).exists():
         await asyncio.sleep(3600)
     return await made(self, *args, **more)
-Pods.create = create
+PodRequests.create = create
 """
 
 

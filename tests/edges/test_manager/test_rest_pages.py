@@ -7,19 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import text
 
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.manager.db.engine import open_engine, upgrade
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobCursor, JobFilter, JobHistory
 from dlspawner.manager.model.records import JobEvent, JobRecord, StopReason
-from tests.edges.test_manager.office import wants
-from tests.edges.test_manager.test_upgrades import row, write_0004
 
 BEGIN = datetime(2031, 5, 1, tzinfo=UTC)
 ALL = Viewer("", all=True)
@@ -162,20 +158,3 @@ async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: JobRep
         ("idle", JobState.STOPPING, "Nobody used it."),
         ("gone", JobState.ENDED, ""),
     ]
-
-
-async def test_an_upgraded_database_knows_the_reasons_of_earlier_jobs(db_url: str) -> None:
-    questions = [wants("alice"), wants("bob")]
-    at = "2031-05-01 00:00:00.000000"
-    write_0004(db_url, [row(one, JobState.ENDED, None, at) for one in questions])
-    engine = open_engine(db_url, 1)
-    with engine.begin() as connection:
-        insert = "INSERT INTO job_events (job, at, state, reason, detail) VALUES (:job, :at, 'ended', :reason, '')"
-        for reason in ("running", "gone"):
-            connection.execute(text(insert), {"job": questions[0].job, "at": at, "reason": reason})
-    upgrade(engine)
-    engine.dispose()
-    store = Database.open(db_url)
-    found = {one.id: one.reason for one in await JobRepository(store).page(ALL, JobFilter(), None, 10)}
-    await store.close()
-    assert found == {questions[0].job: "gone", questions[1].job: ""}

@@ -45,12 +45,12 @@ async def before_ready(self, *more):
     return await until_accepting(self, *more)
 DLSpawner._until_accepting = before_ready
 
-from dlspawner.spawner.pods import Pods
-create = Pods.create
+from dlspawner.spawner.kube.pods import PodRequests
+create = PodRequests.create
 async def after_admission(self, manifest, *more):
     await wait_at("after-admission", manifest["metadata"]["name"].removeprefix("jupyter-"))
     return await create(self, manifest, *more)
-Pods.create = after_admission
+PodRequests.create = after_admission
 """
 STAGES = ("before-start", "before-admission", "after-admission", "before-ready")
 

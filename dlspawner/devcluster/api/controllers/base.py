@@ -10,8 +10,8 @@ import logging
 from abc import ABC, abstractmethod
 
 from dlspawner.devcluster.api.errors import ApiError
+from dlspawner.devcluster.api.objects.resources import Resource
 from dlspawner.devcluster.api.registry import Registry
-from dlspawner.devcluster.api.resources import Resource
 from dlspawner.devcluster.api.store import Change, ChangeType
 
 log = logging.getLogger(__name__)

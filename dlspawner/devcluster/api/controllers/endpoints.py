@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
+from dlspawner.devcluster.api.objects.resources import ENDPOINTS, NAMESPACES, PODS, SERVICES, Target
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry
-from dlspawner.devcluster.api.resources import ENDPOINTS, NAMESPACES, PODS, SERVICES, Target
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
 _Label = tuple[str, str, str]  # namespace, key, value

@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
 from dlspawner.devcluster.api.errors import ApiError
+from dlspawner.devcluster.api.objects.resources import EVENTS, NAMESPACES
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry, parse_timestamp, timestamp
-from dlspawner.devcluster.api.resources import EVENTS, NAMESPACES
 from dlspawner.devcluster.api.store import Change, Key, Object
 
 LIFETIME = dt.timedelta(hours=1)  # kube-apiserver's --event-ttl

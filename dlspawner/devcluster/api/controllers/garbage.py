@@ -8,8 +8,8 @@ import contextlib
 
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
 from dlspawner.devcluster.api.errors import ApiError
+from dlspawner.devcluster.api.objects.resources import BY_KIND, RESOURCES, Resource, Target
 from dlspawner.devcluster.api.registry import FOREGROUND, ORPHAN, DeleteOptions, Registry
-from dlspawner.devcluster.api.resources import BY_KIND, RESOURCES, Resource, Target
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
 _Place = tuple[Resource, Key]

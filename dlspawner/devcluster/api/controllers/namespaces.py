@@ -4,8 +4,8 @@ import contextlib
 
 from dlspawner.devcluster.api.controllers.base import Controller
 from dlspawner.devcluster.api.errors import ApiError
+from dlspawner.devcluster.api.objects.resources import NAMESPACES, RESOURCES, SERVICE_ACCOUNTS, Target
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry
-from dlspawner.devcluster.api.resources import NAMESPACES, RESOURCES, SERVICE_ACCOUNTS, Target
 from dlspawner.devcluster.api.store import Change, ChangeType, Object
 
 

@@ -8,10 +8,10 @@ deleted (the real pod garbage collector's work); pods on a silent node stay: whe
 import time
 from collections.abc import Callable
 
-from dlspawner.devcluster.api import defaults
 from dlspawner.devcluster.api.controllers.base import Controller
+from dlspawner.devcluster.api.objects import defaults
+from dlspawner.devcluster.api.objects.resources import LEASES, NODES, PODS
 from dlspawner.devcluster.api.registry import DeleteOptions, Registry, timestamp
-from dlspawner.devcluster.api.resources import LEASES, NODES, PODS
 from dlspawner.devcluster.api.store import Change, ChangeType, Object, Version
 
 LEASE_NAMESPACE = "kube-node-lease"

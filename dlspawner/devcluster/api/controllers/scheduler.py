@@ -6,7 +6,6 @@ the next change that could help it: a pod that ends or goes, a node that appears
 
 from fractions import Fraction
 
-from dlspawner.devcluster.api import defaults
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
 from dlspawner.devcluster.api.controllers.events import Recorder
 from dlspawner.devcluster.api.controllers.scheduling import (
@@ -18,8 +17,9 @@ from dlspawner.devcluster.api.controllers.scheduling import (
     preference,
     verdict,
 )
+from dlspawner.devcluster.api.objects import defaults
+from dlspawner.devcluster.api.objects.resources import NODES, PODS
 from dlspawner.devcluster.api.registry import Binding, Registry, timestamp
-from dlspawner.devcluster.api.resources import NODES, PODS
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
 NAME = "default-scheduler"

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from dlspawner.devcluster import quantity
-from dlspawner.devcluster.api.selectors import Selector, from_expressions, matches
+from dlspawner.devcluster.api.objects.selectors import Selector, from_expressions, matches
 
 Object = dict[str, Any]
 Amounts = Mapping[str, Fraction]

@@ -7,8 +7,8 @@ deleting what a released volume held.
 from collections.abc import Callable
 
 from dlspawner.devcluster.api.controllers.base import BATCH, Controller
+from dlspawner.devcluster.api.objects.resources import CLAIMS, VOLUMES
 from dlspawner.devcluster.api.registry import Registry
-from dlspawner.devcluster.api.resources import CLAIMS, VOLUMES
 from dlspawner.devcluster.api.store import Change, ChangeType, Key, Object, Version
 
 _BOUND = "pv.kubernetes.io/bind-completed"

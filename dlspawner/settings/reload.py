@@ -1,0 +1,94 @@
+"""The administrators' files as the Hub sees them: read at its first look, and again whenever one of them changes.
+
+The Manager reads the same files by the same rule, within a second, so what people are offered is what they may have.
+Files that break while the Hub runs change nothing: the last good version stays, and the log says what is wrong. The
+Hub's configuration reads them first (``demand``), so there is one from its start on.
+
+Whoever has begun to ask the Manager goes on asking, although the files have no limits any more: that is never wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dlspawner import settings
+from dlspawner.errors import InvalidConfiguration
+
+log = logging.getLogger("dlspawner.spawner")
+
+LOOK_SECONDS = 0.05  # between two looks: a page with many jobs asks for the files many times
+
+
+@dataclass(slots=True)
+class CurrentConfig:
+    """Where the files are, and their last good version."""
+
+    templates: Path
+    cluster: Path
+    teams: Path
+    demands: Mapping[str, Any] = field(default_factory=dict)  # of this Hub, for `settings.load`
+    _good: settings.Settings | None = None
+    _limited: bool = False
+    _seen: settings.Stamps = field(default=())
+    _looked: float = 0.0
+
+    def demand(self, **demands: Any) -> settings.Settings:
+        """Read them as the Hub starts; what they have to fit to, now and later, is told as to `settings.load`."""
+        self.demands = demands
+        return self._read(self._stamps())
+
+    def now(self) -> settings.Settings:
+        """The last good version; ``InvalidConfiguration`` if there has been none yet."""
+        if self._good is None:
+            return self._read(self._stamps())
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._look(self._good)
+        return self._good
+
+    def limited(self) -> bool:
+        """Whether the files have had limits at any look."""
+        self.now()
+        return self._limited
+
+    def _look(self, before: settings.Settings) -> None:
+        stamps = self._stamps()
+        self._looked = time.monotonic()
+        if stamps == self._seen:
+            return
+        was_limited = self._limited
+        try:
+            found = self._read(stamps)
+        except InvalidConfiguration as wrong:
+            log.error(  # noqa: TRY400 - a file with mistakes is no fault of ours
+                "the files were changed and are not used, the last good version stays:\n%s", wrong
+            )
+            return
+        if found != before:
+            log.info("cluster=%s teams=%s read anew", self.cluster, self.teams)
+        if self._limited and not was_limited:
+            log.warning(
+                "teams=%s cluster=%s have limits now: the Manager is asked about every job from now on",
+                *(self.teams, self.cluster),
+            )
+
+    def _read(self, stamps: settings.Stamps) -> settings.Settings:
+        """Read them; ``stamps`` are from before that, so that what changes meanwhile is a change."""
+        self._seen = stamps
+        self._good = settings.load(self.templates, self.cluster, self.teams, **self.demands)
+        self._limited = self._limited or self._good.teams.has_limits(self._good.cluster)
+        return self._good
+
+    def _stamps(self) -> settings.Stamps:
+        return settings.stamps(self.templates, self.cluster, self.teams)
+
+
+@cache
+def current_config(templates_dir: str, cluster_file: str, teams_file: str) -> CurrentConfig:
+    """One for all spawners of this process."""
+    return CurrentConfig(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))

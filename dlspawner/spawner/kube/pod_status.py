@@ -1,0 +1,441 @@
+"""Is a job's pod alive? A pure judgement of what Kubernetes says of it.
+
+KubeSpawner's ``poll()`` calls a pod alive that has failed, is being deleted or has lost its node. The rules here, in
+their order; the first that applies decides:
+
+1. A pod that is gone, or is being deleted, has ended.
+2. A phase of Succeeded or Failed has ended, whatever its containers are said to do: a lost node reports nothing.
+3. A container that the job stands on and that is found ended, or waiting to be started once more, has ended the job,
+   whatever its restart policy. One that its node has started again meanwhile is alive: it has the environment and the
+   token of before, which the Hub gives up only with the job, and answers at the same address. A job of a template
+   stands on ``notebook`` and ``main``, any other pod on ``notebook`` (without one, its first container). Sidecars come
+   and go.
+4. A phase of Unknown has ended: who runs the pod has lost it. No kubelet has set it since 2015; a virtual one may.
+5. Everything else is alive, however slow it is: Pending, pulling, on a node that is silent. It may come back with the
+   job still running, and its GPUs are held until it is gone: an end would only take the job from its owner.
+
+A silent node: the control plane sets the pod's Ready to False and nothing else; a kubelet would have given a reason, or
+named a container. When the cluster then gives the pod up (after ``tolerationSeconds``, 300 s by default) the job has
+ended for its owner, but its pod stays, and holds what it holds, until the node is back or an administrator removes it.
+
+A sentence is written for the person whose job it was: the cause, and what to do next.
+
+What a starting job is doing, in words for the person who waits. Pure: a pod in, a step out.
+
+The pod says nearly everything; that an image is being pulled is known from its events (``trouble.pulling``), by one
+request per start that is slow. Percentages are milestones, not measurements; the Hub adds the last one when the server
+answers. Whoever shows steps lets the percentage never fall: a container that starts again is no way back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from dlspawner.core import naming, text
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
+
+PodDict = Mapping[str, Any]
+
+FINISHED = "The job has finished."  # so begins what needs no explanation
+REMOVED = "The job was removed from outside the Hub: start it again, or ask an administrator why."
+BEGUN = "The Hub was restarted before the job was there: start it again, unless it waits in the queue."
+
+_LOST = "The job's node went away: start the job again."
+_NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
+# DisruptionTarget's reason -> what the cluster did, and why.
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "The cluster stopped the job to make room for one of higher priority: start it again.",
+    "EvictionByEvictionAPI": "An administrator or the autoscaler is emptying the job's node: start it again.",
+    "DeletionByTaintManager": "The job's node was taken out of service: start it again.",
+    "DeletionByPodGC": "The job's node is gone from the cluster: start it again.",
+    "TerminationByKubelet": "The job's node had to stop it to save itself, or is shutting down: start it again.",
+}
+# What a kubelet says that does not take a pod which it was given -> the same.
+_REJECTIONS = {
+    **dict.fromkeys(
+        ("NodeAffinity", "NodeName", "NodePorts"),
+        "The job's node was changed and may not run it any more: start the job again.",
+    ),
+    "SupplementalGroupsPolicyNotSupported": (
+        "The job's node cannot keep images from choosing unix groups: ask an administrator (strict_groups)."
+    ),
+}
+_PROGRAM = re.compile(
+    r'exec: "([^"]+)"[^:]*: (?:stat [^:]+: )?(executable file not found|no such file|permission denied)'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Running, or on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """It will not answer any more; ``exit_code`` is 1 where nobody knows it."""
+
+    exit_code: int
+    reason: str
+
+
+PodState = Alive | Terminated
+
+ALIVE = Alive()
+
+
+def evaluate_gone(last: PodDict | None) -> Terminated:
+    """How a pod that is gone has ended, by what was last seen of it: it may have said that it was being evicted."""
+    if last is None:
+        return Terminated(1, REMOVED)
+    code, _ = _exit(last)
+    status: PodDict = last.get("status") or {}
+    if is_silent(last) or status.get("reason"):
+        return Terminated(code, _deletion(last, ""))
+    # Not its phase: the deletion itself ends its programs.
+    return Terminated(code, _disruption(status) or REMOVED)
+
+
+def evaluate(pod: PodDict | None) -> PodState:
+    """Whether the job that this pod runs goes on."""
+    if pod is None:
+        return Terminated(1, REMOVED)
+    status: PodDict = pod.get("status") or {}
+    code, container = _exit(pod)
+    if pod["metadata"].get("deletionTimestamp"):
+        return Terminated(code, _deletion(pod, container))
+    if status.get("phase") == "Succeeded":
+        return Terminated(0, FINISHED)
+    if status.get("phase") == "Failed":
+        return Terminated(code, _failure(status, container))
+    if container:
+        return Terminated(code, container)
+    return Terminated(1, _deletion(pod, "")) if status.get("phase") == "Unknown" else ALIVE
+
+
+def is_over(pod: PodDict) -> bool:
+    """Whether nothing of the pod can run any more, or yet: only then may it be deleted without grace."""
+    status: PodDict = pod.get("status") or {}
+    return status.get("phase") in ("Succeeded", "Failed") or not (pod.get("spec") or {}).get("nodeName")
+
+
+def has_printed(pod: PodDict) -> bool:
+    """Whether a program of a pod that has ended by itself may have said why."""
+    if not isinstance(evaluate(pod), Terminated) or pod["metadata"].get("deletionTimestamp"):
+        return False
+    status: PodDict = pod.get("status") or {}
+    some = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+    return any((one.get(state) or {}).get("terminated") for one in some for state in ("state", "lastState"))
+
+
+def stays_ended(pod: PodDict) -> bool:
+    """Whether the pod of a job that has ended can be left as it is: its node will not start the job's program again."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return True
+    policy = (pod.get("spec") or {}).get("restartPolicy", "Always")
+    ends = [
+        ended
+        for container in _statuses(pod.get("status") or {})
+        if container.get("name") in stands_on(pod) and (ended := (container.get("state") or {}).get("terminated"))
+    ]
+    return any(policy == "Never" or (policy == "OnFailure" and ended.get("exitCode") == 0) for ended in ends)
+
+
+def may_be_eviction(judged: Terminated) -> bool:
+    """Whether the pod's events may know better: a program that is evicted and ends well looks as if it had finished."""
+    return judged.exit_code in (0, 128 + 9, 128 + 15)
+
+
+def evicted(events: Iterable[PodDict]) -> str | None:
+    """The sentence about an eviction by the kubelet that only the events tell of."""
+    for event in events:
+        if event.get("type") == "Warning" and event.get("reason") in ("Evicted", "Preempting"):
+            return _eviction(str(event.get("message") or ""))
+    return None
+
+
+def is_silent(pod: PodDict | None) -> bool:
+    """Whether the pod's node has stopped answering the cluster."""
+    status: PodDict = (pod or {}).get("status") or {}
+    if status.get("phase") == "Unknown" or status.get("reason") == "NodeLost":
+        return True
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
+    ready: PodDict = conditions.get("Ready", {})
+    containers: PodDict = conditions.get("ContainersReady", {})
+    told_by_nobody = ready.get("status") in ("False", "Unknown") and not ready.get("reason")
+    return told_by_nobody and containers.get("status") == "True"
+
+
+def silence(pod: PodDict) -> str:
+    """The sentence about a job whose node is silent."""
+    return f"The job's node {_node(pod)} does not answer: the job may still run there; wait, or ask an administrator."
+
+
+def start_failure(message: str) -> tuple[str, str] | None:
+    """Cause and step of a program that could not be started, from what the container runtime says of it."""
+    found = _PROGRAM.search(message)
+    if found is None:
+        return None
+    if found[2] == "permission denied":
+        return f"The job's account may not run {found[1]} in this image", "choose another image or command"
+    return f"The image has no program {found[1]}", "choose an image that has it, or another command"
+
+
+def _exit(pod: PodDict) -> tuple[int, str]:
+    """The exit code of the container that the job stands on, and a sentence about it; the person's own goes first."""
+    found = {container.get("name"): container for container in _statuses(pod.get("status") or {})}
+    for name in stands_on(pod):
+        container: PodDict = found.get(name, {})
+        state: PodDict = container.get("state") or {}
+        ended = state.get("terminated")
+        if (state.get("waiting") or {}).get("reason") in ("CrashLoopBackOff", "RunContainerError"):
+            ended = (container.get("lastState") or {}).get("terminated") or ended
+        if ended:
+            return int(ended.get("exitCode", 1)), _ending(name, ended, _memory(pod, name))
+    return 1, ""
+
+
+def stands_on(pod: PodDict) -> tuple[str, ...]:
+    """The containers whose end is the job's."""
+    if naming.JOB_LABEL in (pod["metadata"].get("labels") or {}):
+        return MAIN_CONTAINER, NOTEBOOK_CONTAINER
+    names = [str(container.get("name")) for container in (pod.get("spec") or {}).get("containers") or ()]
+    return (NOTEBOOK_CONTAINER,) if NOTEBOOK_CONTAINER in names or not names else (names[0],)
+
+
+def _memory(pod: PodDict, name: str) -> str:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        if container.get("name") == name:
+            limits: PodDict = (container.get("resources") or {}).get("limits") or {}
+            return str(limits.get("memory") or "")
+    return ""
+
+
+def _ending(name: str, state: PodDict, memory: str) -> str:
+    code, said = int(state.get("exitCode", 1)), str(state.get("message") or "")
+    whose = "Its command" if name == MAIN_CONTAINER else "Its server"
+    if state.get("reason") == "OOMKilled":
+        had = f"its {memory} of memory" if memory else "the memory it has"
+        return f"The job used more than {had} and was stopped: start it with more memory."
+    if state.get("reason") in ("StartError", "ContainerCannotRun"):
+        cause, step = start_failure(said) or (f"{whose} could not be started", "choose another image or command")
+        return f"{cause}: {step}."
+    if code == 0:
+        return f"{FINISHED} {whose} ended by itself."
+    if code > 128:
+        return f"{whose} was ended by signal {code - 128}: start it again."
+    words = text.last_words(said)
+    if words:
+        return f"{whose} failed with exit code {code} (“{words}”): correct that and start the job again."
+    # Without a Manager its log is deleted with the pod.
+    return f"{whose} failed with exit code {code} and left no message: start the job again."
+
+
+def _failure(status: PodDict, container: str) -> str:
+    reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
+    if reason == "Evicted":
+        return _eviction(said)
+    if reason in _NODE_LOST:
+        return _LOST
+    if reason == "DeadlineExceeded":
+        return "The job reached its time limit: start it again if it is not done."
+    if reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods") or reason.startswith("OutOf"):
+        return "The job's node could not give what the cluster had promised: start the job again."
+    return (
+        _REJECTIONS.get(reason)
+        or _disruption(status)  # which ended the container
+        or container
+        or (_LOST if _is_abandoned(status) else "")
+        or "The job failed and the cluster does not say why: ask an administrator."
+    )
+
+
+def _is_abandoned(status: PodDict) -> bool:
+    """Whether the cluster has ended the pod for its node, which does not answer: nobody has told of its containers."""
+    return any((container.get("state") or {}).get("running") for container in _statuses(status))
+
+
+def _eviction(said: str) -> str:
+    """An eviction by the kubelet: by a limit of the job's own, or because the node ran out of something."""
+    what = said.lower()
+    if "exceed" in what and ("ephemeral" in what or "emptydir" in what):
+        return "The job wrote more to its temporary disk than it may and was stopped: write to your home directory."
+    for word, lack in (("memory", "memory"), ("ephemeral", "disk space"), ("disk", "disk space"), ("pid", "processes")):
+        if word in what:
+            return f"The job's node ran out of {lack} and stopped the job: start it again, on another node if you can."
+    return "The job's node had to make room and stopped the job: start it again."
+
+
+def _deletion(pod: PodDict, container: str) -> str:
+    if is_silent(pod):
+        step = (
+            "ask an administrator to remove the node, which your home directory is on."
+            if launch_pod.needs_home_node(pod)
+            else "start it under another name, or ask an administrator."
+        )
+        return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"
+    status: PodDict = pod.get("status") or {}
+    if status.get("phase") == "Failed":
+        return _failure(status, container)
+    return _disruption(status) or REMOVED
+
+
+def _disruption(status: PodDict) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return _DISRUPTIONS.get(str(condition.get("reason")), "The cluster stopped the job: start it again.")
+    return ""
+
+
+def _node(pod: PodDict) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _statuses(status: PodDict) -> Iterator[PodDict]:
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+_WORTH_SAYING = 5.0  # what takes less needs no number
+_MINUTES_ALONE = 10  # from so many on, nobody counts the seconds
+
+
+class StartStage(StrEnum):
+    """Where a start is: a step of the same stage is the same news with another number."""
+
+    PREPARING = "preparing"
+    QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    PULLING = "pulling"
+    INITIALIZING = "initializing"
+    STARTING = "starting"
+    ANSWERING = "answering"
+
+
+_PERCENT = {
+    StartStage.PREPARING: 5,
+    StartStage.QUEUED: 10,
+    StartStage.SCHEDULED: 30,
+    StartStage.PULLING: 35,
+    StartStage.INITIALIZING: 50,
+    StartStage.STARTING: 60,
+    StartStage.ANSWERING: 80,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePull:
+    """An image that the pod's node is fetching, and since when."""
+
+    image: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep:
+    """How far it is, from 0 to 100, the sentence for it, and for how many seconds it has been so, if that is known."""
+
+    percent: int
+    message: str
+    stage: StartStage
+    seconds: float | None = None
+    trouble: bool = False  # the sentence says what holds the start up, and what to do
+
+    def event(self) -> dict[str, Any]:
+        """As the Hub's progress page wants it; ``stage`` and ``trouble`` are for our own."""
+        said = self.message
+        if self.seconds is not None and self.seconds >= _WORTH_SAYING:
+            said = f"{said.removesuffix('.')}, for {_passed(self.seconds)} so far."
+        return {"progress": self.percent, "message": said, "stage": str(self.stage), "trouble": self.trouble}
+
+
+def start_step(pod: PodDict | None, now: datetime, note: str | None = None, pull: ImagePull | None = None) -> StartStep:
+    """Where the pod is between being asked for and answering; ``note`` says what holds it up."""
+    found = _step(pod, now, pull)
+    if note is None or found.stage is StartStage.ANSWERING:
+        return found
+    return StartStep(found.percent, note, found.stage, trouble=True)
+
+
+def _step(pod: PodDict | None, now: datetime, pull: ImagePull | None) -> StartStep:
+    if pod is None:
+        return _at(StartStage.PREPARING, "Preparing storage and asking the cluster for a place.")
+    if pod["metadata"].get("deletionTimestamp"):
+        return _at(StartStage.PREPARING, "An earlier job of this server is ending.")
+    spec: PodDict = pod.get("spec") or {}
+    node = spec.get("nodeName")
+    if not node:
+        scheduler = str(spec.get("schedulerName") or "")
+        whom = "" if scheduler in ("", "default-scheduler") else f"the scheduler {scheduler} to choose "
+        return _at(
+            StartStage.QUEUED, f"Waiting for {whom}a node.", _time(pod["metadata"].get("creationTimestamp"), now)
+        )
+    return _on_node(spec, pod.get("status") or {}, str(node), now, pull)
+
+
+def _on_node(spec: PodDict, status: PodDict, node: str, now: datetime, pull: ImagePull | None) -> StartStep:
+    containers: Sequence[PodDict] = status.get("containerStatuses") or ()
+    if containers and all(container.get("ready") for container in containers):
+        return _at(StartStage.ANSWERING, f"The job runs on {node}. Waiting for its first answer.")
+    if started := [seconds for _, seconds in _running(containers, now)]:
+        unready = [str(one.get("name")) for one in containers if not one.get("ready")]
+        waits = f"{text.listed(unready)} {'is' if len(unready) == 1 else 'are'}"
+        return _at(StartStage.STARTING, f"The job has started on {node}. Waiting until {waits} ready.", min(started))
+    if pull is not None:
+        return _at(StartStage.PULLING, f"Pulling the image {pull.image} on {node}.", _since(pull.since, now))
+    return _initializing(spec, status, node, now) or _at(
+        StartStage.SCHEDULED, f"The job has a place on {node}. Preparing storage and image."
+    )
+
+
+def _initializing(spec: PodDict, status: PodDict, node: str, now: datetime) -> StartStep | None:
+    """The init container that runs; those that stay beside the job are no step of their own."""
+    stay = {one.get("name") for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always"}
+    inits = [one for one in status.get("initContainerStatuses") or () if one.get("name") not in stay]
+    for number, container in enumerate(inits, 1):
+        for name, seconds in _running([container], now):
+            which = f" ({number} of {len(inits)})" if len(inits) > 1 else ""
+            return _at(StartStage.INITIALIZING, f"Preparing the job on {node}: {name}{which} is running.", seconds)
+    return None
+
+
+def _running(containers: Sequence[PodDict], now: datetime) -> Iterator[tuple[str, float]]:
+    for container in containers:
+        running: PodDict | None = (container.get("state") or {}).get("running")
+        if running is not None:
+            yield str(container.get("name")), _time(running.get("startedAt"), now) or 0.0
+
+
+def _passed(seconds: float) -> str:
+    """How long so far, in steps of five seconds, later in minutes."""
+    minutes, rest = divmod(int(seconds) // 5 * 5, 60)
+    if minutes and rest and minutes < _MINUTES_ALONE:
+        return f"{text.duration(60 * minutes)} and {text.duration(rest)}"
+    return text.duration(60 * minutes + rest)
+
+
+def _at(stage: StartStage, message: str, seconds: float | None = None) -> StartStep:
+    return StartStep(_PERCENT[stage], message, stage, seconds)
+
+
+def _time(written: object, now: datetime) -> float | None:
+    """Seconds since a moment that Kubernetes has written."""
+    moment = moment_of(written)
+    return None if moment is None else _since(moment, now)
+
+
+def _since(moment: datetime, now: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds())
+
+
+def moment_of(written: object) -> datetime | None:
+    """A time as Kubernetes writes it, RFC 3339 in UTC."""
+    try:
+        return datetime.fromisoformat(str(written)).astimezone(UTC) if written else None
+    except ValueError:
+        return None

@@ -1,0 +1,251 @@
+"""The pods and events of the namespace, and being woken when one of them changes.
+
+``listwatch`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
+KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here whoever waits for a pod is woken at
+the moment the watch's event arrives. What was last seen of a pod that went is remembered for a while: why it went may
+be said nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kubespawner.spawner import EventReflector, PodReflector
+
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.reflector import (
+    SLICE_SECONDS,
+    CompactObject,
+    CompactTable,
+    LatestObjects,
+    Object,
+    ObjectReflector,
+    key_of,
+    pack,
+)
+
+REMEMBERED = 1000  # pods that went; the Hub asks about each within its poll_interval
+EVENTS_OF_A_POD = 20
+PODS_WITH_EVENTS = 2000
+EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself forgets them after one hour
+
+
+class ChangeWaiters:
+    """Who waits for a change of what, by namespace/name."""
+
+    def __init__(self) -> None:
+        self.waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def wake(self, key: str) -> None:
+        for future in self.waiting.pop(key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def wake_all(self) -> None:
+        for key in list(self.waiting):
+            self.wake(key)
+
+    async def changed(self, key: str) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting[key].add(future)
+        try:
+            await future
+        finally:
+            if key in self.waiting:
+                self.waiting[key].discard(future)
+                if not self.waiting[key]:
+                    del self.waiting[key]
+
+
+class PodTable(CompactTable):
+    """The pods by namespace/name; every change of one is told to ``wake``, and those that go are remembered."""
+
+    def __init__(self, wake: Callable[[str], None], gone: LatestObjects) -> None:
+        super().__init__()
+        self._wake, self._gone = wake, gone
+
+    def put(self, key: str, packed: CompactObject) -> None:
+        super().put(key, packed)
+        self._wake(key)
+
+    def drop(self, key: str) -> None:
+        self._gone.put(key, self.kept[key])
+        super().drop(key)
+        self._wake(key)
+
+
+class PodWatch(ObjectReflector, PodReflector):
+    """A reflector of pods with a way to wait for one of them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.gone = LatestObjects(REMEMBERED)
+        self._waiters = ChangeWaiters()
+        self._table = PodTable(self._waiters.wake, self.gone)
+        self._queue, self._asked = asyncio.Lock(), 0.0
+        super().__init__(*args, **kwargs)
+
+    @property
+    def resources(self) -> PodTable:
+        return self._table
+
+    @resources.setter
+    def resources(self, pods: Mapping[str, PodDict]) -> None:
+        """As KubeSpawner and its hooks set it; ours come from ``listed``."""
+        self._drop_others(pods, 0)
+        self._table.kept.update({key: pack(pod) for key, pod in pods.items()})
+        self._waiters.wake_all()
+
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+        kept = self._table.kept
+        for key, packed in objects.items():
+            if restored or packed.replaces(kept.get(key)):
+                self._table.put(key, packed)
+            await self.yield_loop()
+        self._drop_others(objects, 0 if restored else version)
+
+    def _drop_others(self, objects: Collection[str], version: int) -> None:
+        """Those that were not listed; what somebody else than the watch has told since that ``version`` stays."""
+        for key, packed in list(self._table.kept.items()):
+            if key not in objects and not (version and packed.version > version):
+                self._table.drop(key)
+
+    def on_event(self, change: str, found: Object) -> None:
+        key, packed = key_of(found), pack(found)
+        known = self._table.kept.get(key)
+        if not packed.replaces(known):
+            return
+        if change != "DELETED":
+            self._table.put(key, packed)
+            return
+        if known is not None:
+            self._table.drop(key)
+        self.gone.put(key, packed)  # it tells more than what was known before
+
+    def learn(self, pod: PodDict) -> None:
+        """What the API server has answered to somebody: the watch may be behind it, or have no connection now.
+
+        A pod that is learned of here and missing in the next list has gone; otherwise nobody would ever know.
+        """
+        labels = pod["metadata"].get("labels") or {}
+        followed = all(labels.get(name) == value for name, value in self.labels.items())
+        if followed and pack(pod).replaces(self.gone.kept.get(key_of(pod))):
+            self.on_event("MODIFIED", pod)
+
+    def forget(self, pod: PodDict) -> None:
+        """The API server has answered to somebody that this pod is gone."""
+        key = key_of(pod)
+        known = self._table.get(key)
+        if known is not None and known["metadata"]["uid"] == pod["metadata"]["uid"]:
+            self._table.drop(key)
+
+    def wake(self, key: str) -> None:
+        """Let everybody who waits for a pod look at it again."""
+        self._waiters.wake(key)
+
+    async def changed(self, key: str) -> None:
+        """Return when the pod changes, appears or goes."""
+        await self._waiters.changed(key)
+
+    async def turn(self) -> None:
+        """Return when it is the caller's turn to look at pods, each of which takes a moment to parse.
+
+        The first list wakes everybody at once: all servers of a Hub that was restarted.
+        """
+        now = asyncio.get_running_loop().time
+        async with self._queue:
+            if now() - self._asked > SLICE_SECONDS:
+                await asyncio.sleep(0)  # with the others behind us
+                self._asked = now()
+
+    async def until(self, key: str, satisfied: Callable[[PodDict | None], bool], seconds: float) -> PodDict | None:
+        """The pod, once ``satisfied`` by it (``None``: there is none); TimeoutError after so many seconds."""
+        async with asyncio.timeout(seconds):
+            while True:
+                pod: PodDict | None = self.pods.get(key)
+                if satisfied(pod):
+                    return pod
+                await self.changed(key)
+
+
+@dataclass(slots=True)
+class PodEvents:
+    """The events of one pod, the latest last."""
+
+    events: OrderedDict[str, CompactObject] = field(default_factory=OrderedDict)
+    at: float = 0.0
+
+
+class EventWatch(ObjectReflector, EventReflector):
+    """A reflector of the events of pods: the latest of each pod, of the pods that were told of last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._pods: OrderedDict[str, PodEvents] = OrderedDict()
+        self._waiters = ChangeWaiters()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def resources(self) -> dict[str, Object]:
+        return {key: packed.read() for told in self._pods.values() for key, packed in told.events.items()}
+
+    @property
+    def events(self) -> list[Object]:
+        """All of them, the oldest first, parsed for every caller: where one pod's are enough, ask ``of`` it."""
+        return sorted(self.resources.values(), key=_when)
+
+    def of(self, pod: str) -> list[Object]:
+        """Those of the pod namespace/name, the oldest first."""
+        told = self._pods.get(pod)
+        return sorted((packed.read() for packed in told.events.values()), key=_when) if told else []
+
+    async def changed(self, pod: str) -> None:
+        """Return when something new is told of the pod."""
+        await self._waiters.changed(pod)
+
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+        now, pods = time.monotonic(), OrderedDict[str, PodEvents]()
+        for key, packed in sorted(objects.items(), key=_version):
+            before = self._pods.get(packed.about)
+            known = before is not None and before.events.get(key) == packed
+            _keep(pods, key, packed, before.at if before is not None and known else now)
+            await self.yield_loop()
+        self._pods = pods
+        self._waiters.wake_all()
+
+    def on_event(self, change: str, found: Object) -> None:
+        key, packed = key_of(found), pack(found)
+        told = self._pods.get(packed.about)
+        if not packed.replaces(told.events.get(key) if told else None):
+            return
+        if change != "DELETED":
+            _keep(self._pods, key, packed, time.monotonic())
+        elif told is not None:
+            told.events.pop(key, None)
+            if not told.events:
+                del self._pods[packed.about]
+        self._waiters.wake(packed.about)
+
+
+def _keep(pods: OrderedDict[str, PodEvents], key: str, packed: CompactObject, at: float) -> None:
+    """Add an event to those of its pod, told of now (``at``) or earlier, and forget what is too much or too old."""
+    told = pods.setdefault(packed.about, PodEvents())
+    told.events[key], told.at = packed, max(at, told.at)
+    told.events.move_to_end(key)
+    pods.move_to_end(packed.about)
+    if len(told.events) > EVENTS_OF_A_POD:
+        told.events.popitem(last=False)
+    while len(pods) > PODS_WITH_EVENTS or next(iter(pods.values())).at < told.at - EVENTS_SECONDS:
+        pods.popitem(last=False)
+
+
+def _version(item: tuple[str, CompactObject]) -> int:
+    return item[1].version
+
+
+def _when(event: Object) -> str:
+    """Kubernetes gives one or the other; an event of somebody else may have neither."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -1,0 +1,523 @@
+"""Following every object of a kind: one consistent list in small pages, then one watch for as long as the Hub runs.
+
+Rules:
+
+* A watch that ends, breaks or falls silent is resumed where it was. Everything is listed again only when the API server
+  says that it cannot resume (410), or when what it says cannot be understood.
+* There is no end: an API server that is away for an hour is waited for. Only who asks first is told, when the answer is
+  that the Hub may not see these objects.
+* No turn of the event loop is long: pages are small, every object is parsed for itself, and when a slice of time is
+  used up others get their turn. Nothing that is parsed is left to the garbage collector.
+* Nothing goes back in time: neither an older object nor an older list replaces what is known, except a list that comes
+  again and again (a cluster restored from a backup).
+* Nothing of an object is logged: it holds tokens.
+
+Refused: KubeSpawner's loop. It lists everything every ten seconds, in one piece, and halts the Hub half a minute after
+the API server went away. Refused: ``sendInitialEvents``, which would save the pages: too new for many clusters.
+
+Kubernetes objects as a Hub keeps thousands of them: JSON in bytes, parsed when somebody looks.
+
+A pod of 7 KiB is a tree of hundreds of Python objects, 34 KiB that every full garbage collection walks through. Its
+bytes are one object that the collector does not see, and parsing them takes less than a tenth of a millisecond. Who
+looks gets a whole, ordinary dictionary of their own; only ``managedFields``, which nobody here reads, are left out.
+
+Refused: dictionaries with fewer fields (a hook may read any) and ``gc.freeze`` of the objects (it must be repeated
+after every change, and hides everybody's garbage each time).
+
+What an API server sends about many objects: pages of a list, and the lines of a watch.
+
+What cannot be understood is ``ListAgain``, which says what was wrong and never what was there: that may be a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import json
+import random
+import re
+import traceback
+from collections import OrderedDict
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
+
+from aiohttp import ClientError, ClientResponse, ClientTimeout
+from kubernetes_asyncio.client.rest import ApiException
+from kubespawner.reflector import ResourceReflector
+from traitlets import Int
+
+from dlspawner.backoff import delays
+from dlspawner.spawner.kube.errors import StartRefused
+
+PAGE = 50  # objects: a third of a MiB, which the API server sends and we receive in one or two milliseconds
+SLICE_SECONDS = 0.002
+MOST_SECONDS = 5.0  # between two tries: one Hub is no load, and people wait for its watch
+CONNECT_SECONDS = 15.0
+SILENCE_SECONDS = 100.0  # bookmarks come every 60 to 75 seconds
+BEGIN_SECONDS = 15.0  # until a watch begins, which takes an API server that is well a moment
+
+_LATER = frozenset({429, 500, 502, 503, 504})  # statuses of a watch that can be resumed
+_FAILED_WATCHES = 6  # in a row, before a list is tried instead
+_OLDER_LISTS = 3  # in a row, before they are believed
+_STOP_SECONDS = 5.0
+
+
+class WatchAnswered(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class ObjectReflector(ResourceReflector):
+    """Follows the objects that ``kind``, ``namespace``, ``labels`` and ``fields`` describe.
+
+    A subclass keeps them: ``listed`` gets all objects there are at a version, ``seen`` one change.
+    """
+
+    timeout_seconds = Int(
+        300,
+        min=0,
+        config=True,
+        help="""
+        Seconds after which the API server is asked to end a watch, which is resumed then; up to half as many more are
+        added at random so that not all of them end at once. 0 leaves it to the API server.
+        """,
+    )
+
+    watch_task: asyncio.Task[None] | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._version: str | None = None  # where a watch resumes; None: nobody knows, list
+        self._newest = 0
+        self._older_lists = self._failed_watches = 0
+        self._progressed = False
+        self._problem: str | None = None
+        self._turn = 0.0
+
+    @property
+    def first_load_future(self) -> asyncio.Future[None]:
+        """Done with the first list. Everybody gets one of their own: who is cancelled cancels nobody else."""
+        if self._loaded.done():
+            return self._loaded
+        mine = asyncio.shield(self._loaded)
+        mine.add_done_callback(lambda future: future.cancelled() or future.exception())
+        return mine
+
+    @first_load_future.setter
+    def first_load_future(self, future: asyncio.Future[None]) -> None:
+        self._loaded = future
+
+    @property
+    def where(self) -> str:
+        return "all namespaces" if self.omit_namespace else f"namespace={self.namespace}"
+
+    async def start(self) -> None:
+        """Return when everything was listed once; Refused when that is not allowed."""
+        if self.watch_task and not self.watch_task.done():
+            raise RuntimeError(f"{self.kind} are followed already")
+        self.log.info("kind=%s %s are followed", self.kind, self.where)
+        keep_loaded()
+        self.watch_task = asyncio.create_task(self._follow(), name=f"watch of {self.kind}")
+        await self.first_load_future
+
+    async def stop(self) -> None:
+        task, self.watch_task = self.watch_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=_STOP_SECONDS)
+        if not self._loaded.done():
+            self._loaded.cancel()
+
+    # What a subclass says
+
+    async def on_list(self, objects: dict[str, CompactObject], version: int, *, restored: bool) -> None:
+        """These are all objects at a version. What is known to be newer stays, unless the cluster was ``restored``."""
+        raise NotImplementedError
+
+    def on_event(self, change: str, found: Object) -> None:
+        """An object was ADDED, MODIFIED or DELETED."""
+        raise NotImplementedError
+
+    # Following
+
+    async def _follow(self) -> None:
+        pauses = delays(most=MOST_SECONDS)
+        while True:
+            self._progressed = False
+            problem = await self._attempt()
+            if self._progressed:
+                pauses = delays(most=MOST_SECONDS)
+            if problem is not None:
+                pause = next(pauses)
+                if problem != self._problem:
+                    self.log.warning("kind=%s %s: %s", self.kind, self.where, problem)
+                self._problem = problem
+                await asyncio.sleep(pause)
+
+    async def _attempt(self) -> str | None:
+        """List where that is needed, and watch; the problem when that did not end as it should."""
+        try:
+            if self._version is None:
+                self._version = await self._list()
+                self._succeeded()
+            await self._watch(self._version)
+        except ListAgain as unknown:
+            self._version = None
+            return f"{unknown}, everything is listed again"
+        except WatchAnswered as answer:
+            self._fail(answer.status)
+            return f"the API server answered with {answer}"
+        except (ClientError, OSError, TimeoutError) as problem:
+            self._fail()
+            return f"the API server cannot be reached: {type(problem).__name__}"
+        except ApiException as problem:  # the client's own, before it has asked
+            self._fail()
+            return f"the API server cannot be asked: status {problem.status}"
+        except Exception as problem:  # noqa: BLE001 - nobody else would start the watch again
+            # Where it happened, and not what: a message may quote an object.
+            frames = "".join(traceback.format_tb(problem.__traceback__))
+            self.log.error("kind=%s %s: %s\n%s", self.kind, self.where, type(problem).__name__, frames)  # noqa: TRY400
+            self._version = None
+            return type(problem).__name__
+        return None
+
+    def _succeeded(self) -> None:
+        if not self._loaded.done():
+            self._loaded.set_result(None)
+        elif not self._loaded.cancelled() and self._loaded.exception() is not None:
+            self._loaded = asyncio.get_running_loop().create_future()
+            self._loaded.set_result(None)
+
+    def _fail(self, status: int | None = None) -> None:
+        """A list that is refused from the start is told to who waits for it; a watch that keeps failing is given up."""
+        listing = self._version is None
+        self._failed_watches += not listing
+        if self._failed_watches >= _FAILED_WATCHES:
+            self._version, self._failed_watches = None, 0
+        if listing and status is not None and 400 <= status < 500 and status != 429 and not self._loaded.done():
+            line = f"kind={self.kind} {self.where}: the Hub may not list them: status {status}"
+            sentence = f"The Hub may not see its {self.kind}: ask an administrator."
+            self._loaded.set_exception(StartRefused(sentence, reason="cluster-error", status=403, log=line))
+            self._loaded.exception()  # somebody need not have waited
+
+    def _is_fine(self) -> None:
+        """The watch says something that can be used."""
+        self._progressed, self._failed_watches, self._older_lists = True, 0, 0
+        if self._problem is not None:
+            self.log.info("kind=%s %s are followed again", self.kind, self.where)
+            self._problem = None
+
+    async def _ask(self, silence: float | None, begin: float | None, **options: Any) -> ClientResponse:
+        """The answer, which is to ``begin`` within so many seconds, its body unread; the caller closes it."""
+        if not self.omit_namespace:
+            options["namespace"] = self.namespace
+        async with asyncio.timeout(begin):
+            response: ClientResponse = await getattr(self.api, self.list_method_name)(
+                label_selector=self.label_selector,
+                field_selector=self.field_selector,
+                _preload_content=False,
+                _request_timeout=ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence),
+                **options,
+            )
+        if response.status != 200:
+            response.close()
+            if response.status == 410:
+                raise ListAgain("the API server no longer knows what happened since")
+            raise WatchAnswered(response.status)
+        return response
+
+    # The list
+
+    async def _list(self) -> str:
+        """Hand all objects there are to ``listed``; the version at which they are."""
+        objects: dict[str, CompactObject] = {}
+        more: dict[str, str] = {}
+        while True:
+            page = ListPage(await self._page(more))
+            while page.read(objects):
+                await self.yield_loop()
+            if not page.following:
+                break
+            more = {"_continue": page.following}
+        restored = self._judge(number(page.version))
+        await self.on_list(objects, number(page.version), restored=restored)
+        return page.version
+
+    async def _page(self, more: dict[str, str]) -> bytes:
+        seconds = self.request_timeout or None
+        response = await self._ask(seconds, seconds, limit=PAGE, **more)
+        try:
+            async with asyncio.timeout(seconds):
+                return await response.read()
+        finally:
+            response.close()
+
+    def _judge(self, version: int) -> bool:
+        """Whether a list is older than what is known, and is to be believed all the same."""
+        if not version or version >= self._newest:
+            self._newest = max(version, self._newest)
+            return False
+        self._older_lists += 1
+        if self._older_lists < _OLDER_LISTS:
+            raise ListAgain("a list is older than what is known")
+        self._newest, self._older_lists = version, 0
+        return True
+
+    # The watch
+
+    async def _watch(self, version: str) -> None:
+        """Hand every change to ``seen``; return when the API server ends the watch."""
+        options: dict[str, Any] = {}
+        if self.timeout_seconds:
+            options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
+        try:
+            response = await self._ask(
+                *(SILENCE_SECONDS, min(self.request_timeout or BEGIN_SECONDS, BEGIN_SECONDS)),
+                watch=True,
+                allow_watch_bookmarks=True,
+                resource_version=version,
+                **options,
+            )
+        except WatchAnswered as answer:
+            if answer.status in _LATER:
+                raise
+            raise ListAgain(f"the API server answered a watch with {answer}") from None
+        try:
+            async for line in lines(response.content.iter_any()):
+                self._change(line)
+                await self.yield_loop()
+        except TimeoutError:
+            self.log.debug("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
+        finally:
+            response.close()
+        self._failed_watches = 0
+        if not self._progressed:
+            await asyncio.sleep(1)  # it may be somebody who ends every watch at once
+
+    def _change(self, line: bytes) -> None:
+        with uncollected():
+            change = read_change(line)
+            if change.kind in ("ADDED", "MODIFIED", "DELETED"):
+                self.on_event(change.kind, change.found)
+            self._version = change.version
+            del change
+        self._newest = max(self._newest, number(self._version))
+        self._is_fine()
+
+    async def yield_loop(self) -> None:
+        """Let others run when our slice of time is used up; to be called after every object."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._turn > SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._turn = loop.time()
+
+
+Object = Mapping[str, Any]
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class CompactObject(NamedTuple):
+    """One object at one version; 0 where the version is not a number, and then no version is older than another."""
+
+    version: int
+    raw: bytes
+    about: str = ""  # namespace/name of what an event tells of
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.raw)
+        return found
+
+    def replaces(self, known: CompactObject | None) -> bool:
+        """Whether this is news to who knows that."""
+        return known is None or not self.version or not known.version or self.version > known.version
+
+
+def pack(found: Object) -> CompactObject:
+    metadata = found.get("metadata") or {}
+    if "managedFields" in metadata:
+        found = {**found, "metadata": {name: part for name, part in metadata.items() if name != "managedFields"}}
+    involved = found.get("involvedObject") or {}
+    about = f"{involved.get('namespace')}/{involved.get('name')}" if involved else ""
+    return CompactObject(
+        number(metadata.get("resourceVersion")), _encode(found).encode("utf-8", "surrogatepass"), about
+    )
+
+
+def number(version: object) -> int:
+    return int(version) if isinstance(version, str) and version.isdecimal() else 0
+
+
+def key_of(found: Object) -> str:
+    metadata = found["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}"
+
+
+class CompactTable(MutableMapping[str, Object]):
+    """A dictionary of objects. What is read from it is the reader's own: changing it changes nothing here."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, CompactObject] = {}
+
+    def __getitem__(self, key: str) -> Object:
+        return self.kept[key].read()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.kept
+
+    def __setitem__(self, key: str, found: Object) -> None:
+        self.put(key, pack(found))
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self.kept:
+            raise KeyError(key)
+        self.drop(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} objects>"  # what is in them is in no log
+
+    def put(self, key: str, packed: CompactObject) -> None:
+        self.kept[key] = packed
+
+    def drop(self, key: str) -> None:
+        del self.kept[key]
+
+
+class LatestObjects(CompactTable):
+    """The objects that were put here last."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.kept: OrderedDict[str, CompactObject] = OrderedDict()
+        self._most = most
+
+    def put(self, key: str, packed: CompactObject) -> None:
+        self.kept[key] = packed
+        self.kept.move_to_end(key)
+        if len(self.kept) > self._most:
+            self.kept.popitem(last=False)
+
+
+LONGEST_LINE = 4 * 1024 * 1024  # bytes; Kubernetes keeps no object of more than 1.5 MiB
+
+_NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_ITEMS = re.compile(r'"items"\s*:\s*\[')  # nothing before it in a list can hold these letters
+_decoder = json.JSONDecoder()
+
+
+class ListAgain(Exception):
+    """Only a list can tell what there is now."""
+
+
+class WatchLine(NamedTuple):
+    """One line of a watch: ADDED, MODIFIED, DELETED or BOOKMARK; a watch resumes after its version."""
+
+    kind: str
+    version: str
+    found: Object
+
+
+async def lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The whole lines of a stream, without their ends. What follows the last of them was cut off: it comes again."""
+    kept = bytearray()
+    async for chunk in chunks:
+        kept += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(kept).split(b"\n")
+            kept = bytearray(rest)
+            for line in whole:
+                if line.strip():
+                    yield line
+        if len(kept) > LONGEST_LINE:
+            raise ListAgain("a line of the watch is too long")
+
+
+def read_change(line: bytes) -> WatchLine:
+    try:
+        event = json.loads(line)
+        kind, found = event["type"], event["object"]
+        if kind == "ERROR":
+            raise ListAgain(f"the watch was ended with status {number(str(found.get('code')))}")
+        version = found["metadata"]["resourceVersion"]
+        if kind != "BOOKMARK":
+            key_of(found)
+    except _NOT_UNDERSTOOD:
+        raise ListAgain("a line of the watch cannot be understood") from None
+    if not isinstance(version, str) or not version:
+        raise ListAgain("a line of the watch has no version")
+    return WatchLine(kind, version, found)
+
+
+class ListPage:
+    """A page of a list, whose objects are parsed one after the other; then come the list's version and next token."""
+
+    def __init__(self, body: bytes) -> None:
+        self._text = body.decode("utf-8", "surrogatepass")
+        start = _ITEMS.search(self._text)
+        self._start = self._at = start.end() if start else 0
+        self.version = self.following = ""
+
+    def read(self, objects: dict[str, CompactObject]) -> bool:
+        """Add the next object; false, and the rest is known, when there is none."""
+        try:
+            with uncollected():
+                return self._read(objects)
+        except _NOT_UNDERSTOOD:
+            raise ListAgain("a list cannot be understood") from None
+
+    def _read(self, objects: dict[str, CompactObject]) -> bool:
+        self._skip(",")
+        if self._start and self._text[self._at] != "]":
+            found, self._at = _decoder.raw_decode(self._text, self._at)
+            objects[key_of(found)] = pack(found)
+            del found
+            return True
+        rest = json.loads(self._text[: self._start] + self._text[self._at :])
+        if rest["items"]:
+            raise ValueError
+        metadata = rest["metadata"]
+        self.version, self.following = metadata["resourceVersion"], metadata.get("continue") or ""
+        if not isinstance(self.version, str) or not isinstance(self.following, str):
+            raise ValueError  # noqa: TRY004 - what is wrong with it is nobody's concern
+        return False
+
+    def _skip(self, what: str) -> None:
+        while self._text[self._at : self._at + 1] in (what, " ", "\n", "\r", "\t"):
+            self._at += 1
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection in here, where nothing may be awaited.
+
+    What is parsed and let go again leaves nothing behind; what lives while the collector looks counts as having come to
+    stay, and after a few pages it walks through the whole Hub: a fifth of a second.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@functools.cache
+def keep_loaded() -> None:
+    """What the Hub has loaded by now stays, and no full garbage collection walks through it: a sixth of a second each.
+
+    Once in a process, at its first list. Garbage that holds itself (a cycle) is never collected when it is in memory at
+    that moment, whether it is garbage then already or becomes it later; nor is what it holds. What is made later is.
+    """
+    gc.freeze()

@@ -1,0 +1,228 @@
+"""BaseSpawner: KubeSpawner with its traps closed, and nothing added that a person could choose.
+
+It knows no templates, teams or Manager, and sends the manifests that KubeSpawner makes. What differs is what happens
+around them: README.md beside this file lists it. Its parts are classes, each on top of the one before: ``watched`` (its
+pod as the watch shows it), ``starting``, ``restart`` (of the Hub), and here whether it is alive and how it ends. Rules:
+
+* The pod is the record of its server: whatever is needed after a restart of the Hub is read from it.
+* A pod that has ended is deleted, with its grace period, before the Hub hears of it.
+* A pod that is stopped is waited for.
+
+A stop that the Hub is asked for while it starts a server: who hears of it.
+
+JupyterHub (5.5 to 6.1) cancels the start's task, waits for a second and stops the server; it tells a spawner nothing.
+A Hub that ends cancels the same tasks, and a start that fails is stopped by its own task. So what tells a person's stop
+from both is a stop outside the start's task, of a start that was neither over nor has failed. JupyterHub polls first,
+and that is where it is noticed: what is not running is never told to stop.
+
+Whoever had asked for the start may still wait for an answer. A cancelled task has none, and JupyterHub would say 500.
+So they are told here, before its handler looks: callbacks of the start's task come before all that wakes by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tornado import web
+
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.requests import NO_END
+from dlspawner.spawner.recovery import RecoveringSpawner
+
+# Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
+_STOP_SECONDS = 30
+
+_PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, which looks at the pod for itself
+# In the task of a start that has failed, and in those of the hooks that it calls: that start.
+_CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
+
+
+class LifecycleSpawner(RecoveringSpawner):
+    """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
+
+    _cleared_up: asyncio.Future[Any] | None = None  # the start that has failed, from the moment the Hub clears up
+
+    async def poll(self) -> int | None:
+        if self._stop_pending and asyncio.current_task() is self._spawn_future:
+            self._cleared_up = self._spawn_future
+            _CLEARS_UP.set(self._spawn_future)
+        if self._unasked and not self._sees_pods():
+            if self._is_cleared_up() and not await self._undone(None):
+                return None
+            return pod_status.evaluate_gone(
+                None
+            ).exit_code  # a start that could not begin: there is nothing to wait for
+        try:
+            await self._start_watching_pods()
+        except StartRefused:
+            return None  # who sees nothing knows of no end
+        pod = self.pod()
+        if pod is None and self._unsure:
+            return None  # so that the Hub asks us to stop it
+        if pod is not None and self._begun:
+            self._begun = False
+            if not self._start_pending:
+                self.save_state()
+        judged = pod_status.evaluate(pod) if pod else self._judge_gone()
+        if isinstance(judged, pod_status.Terminated):
+            return await self._has_ended(pod, judged)
+        if pod is not None and not (self._start_pending or self._stop_pending or self._ended):
+            await self._mend_children(pod)
+        if pod is not None and self.is_pod_running(pod) and self._knows_address(pod):
+            await self._follow_address()
+        return None
+
+    async def _follow_address(self) -> None:
+        """Let the parent keep the Hub's idea of the pod's address up to date.
+
+        It looks again, and stops a pod that has ended since: how it has ended would be lost. The next poll tells that.
+        """
+        looking = _PARENT_LOOKS.set(True)
+        try:
+            await super().poll()
+        finally:
+            _PARENT_LOOKS.reset(looking)
+
+    async def _has_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> int | None:
+        """Remember why and let the pod go; ``None`` as long as the Hub must not hear of it yet."""
+        undone = self._is_cleared_up()
+        if undone and not await self._undone(pod):
+            return None
+        # What the person stopped, or never started, needs no explanation, and a start that failed has its own; and the
+        # first one is the true one.
+        if not (undone or self._ended or self._stop_pending or self._start_pending):
+            self._ended = await self._why_ended(pod, judged)
+            self.log.info("pod=%s ended: exit_code=%s %s", self.pod_key, judged.exit_code, self._ended)
+            if not self._ended.startswith(pod_status.FINISHED):
+                self._show_end(self._ended)
+        if pod is not None and not pod["metadata"].get("deletionTimestamp") and self._is_to_go(pod):
+            await self._before_deletion(pod)
+            try:
+                await self.pods.delete(pod, self.pods.grace(pod))
+            except (StartRefused, TimeoutError) as problem:
+                self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
+                return None
+        return judged.exit_code
+
+    async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
+        """The sentence that the person reads."""
+        return await self.pods.why_ended(pod, judged) if pod else judged.reason
+
+    async def _before_deletion(self, pod: PodDict) -> None:
+        """What others want of a pod while it is there; never fails, and takes seconds at most."""
+
+    def _is_to_go(self, pod: PodDict) -> bool:
+        """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""
+        return bool(self.delete_stopped_pods) or not pod_status.stays_ended(pod)
+
+    def _show_end(self, reason: str) -> None:
+        """Let JupyterHub's own pages say why the server has ended.
+
+        They keep and show why a *start* has failed, of a spawner whose last start has an exception; there is no place
+        for an end. The next start makes a new spawner; this one is kept until then, without what its start had.
+        """
+        self._forget_start()
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended.set_exception(StartRefused(reason, reason="ended", status=424))
+        ended.exception()  # asyncio complains of one that nobody has looked at
+        self._spawn_future = ended
+
+    def _is_cleared_up(self) -> bool:
+        """Whether a start has failed and the Hub clears up after it: then it must not hear that it has ended.
+
+        JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
+        yet, and show "Internal Server Error" for the sentence that it is about to get.
+        """
+        failed = self._cleared_up
+        return bool(self._stop_pending) and failed is not None and failed is self._spawn_future and not failed.done()
+
+    async def _undone(self, pod: PodDict | None) -> bool:
+        """Wait until that has come to its end, so that whoever asks can be told why; who clears up goes on.
+
+        It need not wait for a pod that is an earlier job's, nor for one that nobody has asked to go yet.
+        """
+        failed: asyncio.Future[Any] = self._spawn_future
+        if _CLEARS_UP.get() is failed:
+            return pod is None or self._unasked or not pod["metadata"].get("deletionTimestamp")
+        await asyncio.wait({failed}, timeout=self.start_timeout)
+        return failed.done()
+
+    async def stop(self, now: bool = False) -> None:
+        """End the pod with its grace period, and return when it is gone.
+
+        Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
+        would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
+        start has left; one that is killed before finds the pod as any other, because its state is saved. Nor inside
+        KubeSpawner's poll.
+        """
+        if self._in_start or _PARENT_LOOKS.get():
+            return
+        # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
+        with suppress(StartRefused):
+            await self._start_watching_pods()
+        pod = self.pod() or await self._unseen()
+        if pod is not None:
+            await self._before_deletion(pod)
+            seconds = self.pods.grace(pod, now=now)
+            pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
+            await pods.delete(pod, seconds, NO_END)
+            if not await pods.gone(pod):
+                silence = pod_status.silence(pod)
+                self.log.warning("pod=%s stays until its node answers or is removed: %s", self.pod_key, silence)
+        self._unsure = False
+
+    async def _unseen(self) -> PodDict | None:
+        """The pod that the watch does not show: it may be behind, or have no connection."""
+        found = await self.pods.read(NO_END)
+        if found is not None and self._sees_pods():
+            self.pod_reflector.learn(found)  # so that it is seen to go
+        return found
+
+
+STOPPED = "The server was stopped before it had started."
+
+
+class CancellableSpawner(LifecycleSpawner):
+    """A spawner that knows a start that was interrupted by a stop."""
+
+    _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
+
+    def clear_state(self) -> None:
+        """What JupyterHub calls first in every start, and last in every stop."""
+        super().clear_state()
+        self._under_way = not self._stop_pending
+        if self._under_way and self._spawn_future is not None and self.handler is not None:
+            self._spawn_future.add_done_callback(partial(_tell, self.handler))
+
+    async def _start(self) -> str:
+        url = await super()._start()
+        self._under_way = False
+        return url
+
+    async def poll(self) -> int | None:
+        if self._under_way and self._stop_pending and self._is_undisturbed():
+            self._under_way = False
+            await self._interrupted()
+        return await super().poll()
+
+    def _is_undisturbed(self) -> bool:
+        """Whether no start is still busy; one that has failed is, until what it left is stopped."""
+        start: Any = self._spawn_future
+        return start is None or start.done()
+
+    async def _interrupted(self) -> None:
+        """Somebody has stopped the server before its start was over; the pod, if there is any, is stopped next."""
+
+
+def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
+    """Answer whoever asked for a start that was cancelled and was not answered yet."""
+    if start.cancelled() and not handler._finished:
+        stopped = StartRefused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
+        handler.send_error(stopped.status_code, exc_info=(StartRefused, stopped, None))

@@ -1,0 +1,325 @@
+"""The objects that belong to a job's pod: the Secret with its sshd's files, and the NodePort Service that leads to it.
+
+Everything is derived from the pod itself, so that a Hub that was killed between pod and children makes the same ones
+after its restart. Rules:
+
+* The pod owns them: they go when it goes, and a child of an earlier pod of the same name is replaced.
+* The pod waits for its Secret (ContainerCreating), so no sshd ever runs without the host key that is announced.
+* The Secret is the truth about the host key and the pod's annotation follows it. A private key is never kept anywhere
+  else: one that was lost with the Hub was never used, and another one takes its place.
+
+Refused: making the Secret before the pod. It saves a rare retry of the kubelet, and leaves private keys that nobody
+owns when the Hub dies in between.
+
+How the Hub and its proxy reach a job's web server: at the pod's own address, or by a NodePort of its node.
+
+Pod addresses are only good inside the cluster's network. For a Hub outside of it, every job gets a NodePort Service for
+its port ``notebook-port``, which the pod owns. The port is Kubernetes' choice, so it is read from the Service: when the
+job starts, and again after a restart of the Hub. Login is not affected, because it is the job's server that asks the
+Hub who is there; the port alone opens nothing.
+
+Refused: one Ingress or Gateway route per job. It needs a controller, a second place that knows the Hub's paths, and the
+proxy would be asked to trust another hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import resources
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from traitlets import Enum
+from traitlets.config import Configurable
+
+from dlspawner.backoff import delays
+from dlspawner.core import naming, unix_account
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import security
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.kube.requests import ApiError
+
+HOST_KEY = "ssh_host_ed25519_key"
+PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
+# Secret key -> file of this package. The template's volume mounts the Secret at /etc/dlspawner.
+_PACKAGED = {
+    "start": "start.sh",
+    "profile.sh": "profile.sh",
+    "suggest_keys.py": "suggest_keys.py",
+    "tell_kernels.py": "tell_kernels.py",
+    "door.py": "door.py",
+}
+_ROUNDS = 5
+_MENDED_AT_ONCE = 20  # pods
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+USUAL_SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """An ed25519 key pair of one job's sshd, in OpenSSH's formats."""
+
+    public: str
+    private: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """What the Secret holds that cannot be read from the pod."""
+
+    host_key: HostKey
+    user_ca: str
+    page: str
+
+
+def make_host_key() -> HostKey:
+    """A new key pair; takes well below a millisecond, so it may run on the Hub's event loop."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return HostKey(public.decode("ascii"), private.decode("ascii"))
+
+
+def account(pod: PodDict, user: str) -> unix_account.UnixAccount:
+    """The person that the pod's work container runs as; the names of their groups are an annotation's."""
+    spec = pod["spec"]
+    named = {container["name"]: container for container in spec["containers"]}
+    container = named.get(MAIN_CONTAINER) or named.get(NOTEBOOK_CONTAINER) or {}
+    home = next((item.get("value") for item in container.get("env") or () if item["name"] == "HOME"), None)
+    annotations = pod["metadata"].get("annotations") or {}
+    known = unix_account.read_groups(annotations.get(naming.GROUPS_ANNOTATION, ""))
+    found = security.unix_ids(spec, container) or unix_account.UnixIds(1000, 1000)
+    names = {group.gid: group.name for group in known}
+    groups = tuple(unix_account.UnixGroup(names.get(one.gid, ""), one.gid) for one in found.groups)
+    own = tuple(group for group in known if group.gid == found.gid)
+    numbers = unix_account.UnixIds(found.uid, found.gid, own + groups)
+    return unix_account.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
+
+
+def login_shell(pod: PodDict) -> tuple[str, ...]:
+    """The shell of a pod that brings one, for `accounts.passwd`; nothing where it is the usual one."""
+    volumes = pod["spec"].get("volumes") or ()
+    return (launch_pod.LOGIN_SHELL,) if any(one["name"] == launch_pod.BUNDLE_VOLUME for one in volumes) else ()
+
+
+def wants_secret(pod: PodDict) -> bool:
+    """Whether the pod mounts the Secret that is made for it."""
+    name = naming.ssh_object(pod["metadata"]["name"])
+    volumes = pod["spec"].get("volumes") or ()
+    return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
+
+
+def owner_reference(pod: PodDict) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    return {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def owned_metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
+    """Of an object that the pod owns; the Secret's and Service's for SSH unless another name is given."""
+    found = pod["metadata"]
+    keep = (naming.JOB_LABEL, naming.USER_LABEL, naming.SERVER_LABEL, naming.TEAM_LABEL, naming.TEMPLATE_LABEL)
+    labels = found.get("labels") or {}
+    return {
+        "name": name or naming.ssh_object(found["name"]),
+        "labels": {key: labels[key] for key in keep if key in labels},
+        "ownerReferences": [owner_reference(pod)],
+    }
+
+
+def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int) -> dict[str, Any]:
+    """The Secret with everything that sshd and the start script read."""
+    who = account(pod, job.user)
+    files = {
+        HOST_KEY: given.host_key.private,
+        PUBLIC_HOST_KEY: given.host_key.public + "\n",
+        "user_ca.pub": given.user_ca,
+        "principals": job.id + "\n",
+        "passwd": unix_account.passwd(who, *login_shell(pod)),
+        "group": unix_account.group(who),
+        "index.html": given.page,
+        **{key: packaged(name) for key, name in _PACKAGED.items()},
+        "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
+    }
+    data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": owned_metadata(pod), "data": data}
+
+
+def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
+    """The Service that leads to the job's sshd."""
+    port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
+    kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
+    spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": owned_metadata(pod), "spec": spec}
+
+
+def packaged(name: str) -> str:
+    return (resources.files(__package__) / "files" / name).read_text(encoding="utf-8")
+
+
+def has_started(pod: PodDict) -> bool:
+    """Whether all its containers have run, which none does before the Secret is mounted."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    begun = [
+        one
+        for one in statuses
+        if one.get("restartCount") or {"running", "terminated"} & (one.get("state") or {}).keys()
+    ]
+    return len(begun) >= len(pod["spec"]["containers"])
+
+
+def needs_secret(pod: PodDict, *, new: bool) -> bool:
+    """Whether its Secret is to be made or looked at; ``new``: this process has just made the pod."""
+    return wants_secret(pod) and (new or not has_started(pod))
+
+
+@asynccontextmanager
+async def mending(seconds: float) -> AsyncIterator[None]:
+    """Have one of a few turns: a Hub that was restarted asks about thousands of pods. TimeoutError: none came free."""
+    turns = _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_MENDED_AT_ONCE))
+    try:
+        async with asyncio.timeout(seconds):
+            await turns.acquire()
+    except TimeoutError:
+        raise TimeoutError("others are looked at first") from None
+    try:
+        yield
+    finally:
+        turns.release()
+
+
+async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of, by name)
+    pods: PodRequests,
+    pod: PodDict,
+    job: naming.PodIdentity,
+    given: SecretFiles | None,
+    endpoint: Endpoint,
+    *,
+    new: bool = True,
+) -> None:
+    """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
+
+    ``new``: this process has just made the pod, so that nothing is there. Without files the Secret is left alone.
+    """
+    if given is not None:
+        await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
+    if job.ssh_host_key is not None:
+        await ensure_service(pods, ssh_service(pod, job, endpoint), look_first=not new)
+
+
+async def _ensure_files(
+    pods: PodRequests, pod: PodDict, job: naming.PodIdentity, manifest: PodDict, *, look_first: bool
+) -> None:
+    announced = job.ssh_host_key
+    found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
+    if look_first and found is None and announced not in (None, _public(manifest)):
+        # Before the Secret, for then the pod starts, and nobody looks at its Secret any more.
+        announced = _public(manifest)
+        await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: announced})
+    public = _public(found) if found is not None else await ensure_secret(pods, manifest)
+    if announced not in (None, public):
+        await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
+
+
+async def ensure_secret(pods: PodRequests, manifest: PodDict) -> str:
+    """Make the Secret unless the pod has it already; the public host key that sshd will use."""
+    return _public(await ensure_object(pods, "secret", manifest))
+
+
+def _public(secret: PodDict) -> str:
+    return base64.b64decode(secret["data"][PUBLIC_HOST_KEY]).decode("ascii").strip()
+
+
+async def ensure_service(pods: PodRequests, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+    return await ensure_object(pods, "service", manifest, look_first=look_first)
+
+
+async def find(pods: PodRequests, kind: str, name: str, owner: str | None) -> PodDict | None:
+    """The object of this kind ("secret", "service") and name as it is, when the pod of this uid owns it."""
+    read = getattr(pods.api, f"read_namespaced_{kind}")
+    with suppress(ApiError):
+        found = await pods.requests.send(f"look at a {kind} of a pod", read, name, pods.namespace, expected=(404,))
+        return found if _is_owned_by(found, owner) else None
+    return None
+
+
+async def ensure_object(pods: PodRequests, kind: str, manifest: PodDict, *, look_first: bool = False) -> PodDict:
+    """The object of this kind ("secret", "service"), made unless the pod has it already; another pod's is replaced.
+
+    Whether it is there is asked first where that is likely. What is gone or was replaced between two requests is looked
+    at again, but not for ever.
+    """
+    requests, namespace, name = pods.requests, pods.namespace, manifest["metadata"]["name"]
+    create, read, delete = (getattr(pods.api, f"{verb}_namespaced_{kind}") for verb in ("create", "read", "delete"))
+    found = await find(pods, kind, name, _owner(manifest)) if look_first else None
+    if found is not None:
+        return found
+    what = f"{kind} of a pod"
+    for delay in islice(delays(0.05), _ROUNDS):
+        with suppress(ApiError):
+            return await requests.send(what, create, namespace, manifest, expected=(409,))
+        with suppress(ApiError):
+            found = await requests.send(f"look at a {what}", read, name, namespace, expected=(404,))
+            if _is_owned_by(found, _owner(manifest)):
+                return found
+            same = {"preconditions": {"uid": found["metadata"]["uid"]}}
+            await requests.send(f"deletion of a {what}", delete, name, namespace, body=same, expected=(404, 409))
+        await asyncio.sleep(delay)
+    raise requests.refused(what, ApiError(None, "somebody else makes it all the time"))
+
+
+def _owner(manifest: PodDict) -> str:
+    return str(manifest["metadata"]["ownerReferences"][0]["uid"])
+
+
+def _is_owned_by(found: PodDict, owner: str | None) -> bool:
+    return any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ())
+
+
+class ExposureTraits(Configurable):
+    """The part of DLSpawner's configuration that is about reaching jobs from the Hub."""
+
+    http_expose = Enum(
+        ["pod", "nodeport"],
+        "pod",
+        config=True,
+        help="""
+        Where the Hub and its proxy reach jobs: "pod", the default, is the pod's own address, for a Hub inside the
+        cluster's network; "nodeport" makes a NodePort Service per job and uses its node's address, for a Hub outside.
+        A job then takes two NodePorts (one more than for SSH), of which a cluster has 2,768 by default. Jobs have to
+        reach the Hub as well: hub_connect_url must be an address that pods reach. Requests travel unencrypted between
+        proxy and node, as they do between proxy and pod. Not together with internal_ssl or services_enabled.
+        """,
+    )
+
+
+def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
+    """The Service that leads to the job's web server."""
+    ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
+    spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
+    metadata = owned_metadata(pod, naming.http_object(pod["metadata"]["name"]))
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def http_url(pod: PodDict, node_port: int) -> str:
+    """Where a running job's web server is reached from outside the cluster."""
+    host = ipaddress.ip_address(pod["status"]["hostIP"])
+    return f"http://[{host}]:{node_port}" if host.version == 6 else f"http://{host}:{node_port}"
+
+
+async def ensure_http_service(
+    pods: PodRequests, pod: PodDict, job: naming.PodIdentity, port: int, *, new: bool = True
+) -> int:
+    """The node port of the job's Service, which is made if the pod lacks it."""
+    made = await ensure_service(pods, http_service(pod, job, port), look_first=not new)
+    return int(made["spec"]["ports"][0]["nodePort"])

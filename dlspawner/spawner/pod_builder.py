@@ -1,0 +1,475 @@
+"""From what a person asks for to the job that is launched. Pure: settings and wishes in, values or sentences out.
+
+Which uid, gid and groups a person's jobs have: the traits that say where to ask, and the asking.
+
+A number from another source than yesterday's would leave a person without their files, or with somebody else's. So the
+source that is set up decides, and if it cannot, the start is refused:
+
+1. With ``account_keys`` the authenticator's ``auth_state`` decides for everybody.
+2. Else the Manager, if it is set up, but for people whose ``auth_state`` has a uid under the usual name: their source
+   is whatever the authenticator says that day, so an operator who has such an authenticator sets ``account_keys``.
+3. Else KubeSpawner's own ``uid`` and ``gid``, with the same exception.
+
+The Manager is asked at each start and its answers are not kept: after a loss of its database a Hub that remembered
+would go on using numbers that the Manager gives to others.
+
+Jobs with special permissions: where they are, and what may be in the pod of any job.
+
+The namespace of ordinary jobs enforces Pod Security *restricted*. A job whose template asks for special permissions is
+made in a second namespace, which does not, so there it is this module that judges: the final manifest, whichever way
+something got into it (the template, a profile, KubeSpawner's configuration, a hook), uses what its template asks for
+and the cluster's file switches on, or it is refused. With a second namespace that holds for every job; without one
+nothing changes, and Kubernetes alone judges.
+
+A server's pod, Secret, Services and claims are all in one namespace, which is KubeSpawner's ``namespace`` and part of
+the server's state. A claim is of its namespace: the home directory of a job with special permissions is another one
+than that of the person's ordinary jobs. A claim of the same name that an administrator makes in the second namespace,
+on a volume with the same data, is used as it is.
+
+Refused: one namespace with exemptions by service account or runtime class. Whoever could make a pod there could take
+the exemption as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
+from traitlets.config import Configurable
+
+from dlspawner.core import naming, unix_account
+from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
+from dlspawner.core.launch import options, rendering, security
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch.options import InvalidOptions, SelectedOptions
+from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.launch.security import PermissionUse, disallowed, permission_uses
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
+from dlspawner.core.units import Manifest
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
+from dlspawner.settings import Settings
+from dlspawner.spawner import owned_objects
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.lifecycle import LifecycleSpawner
+from dlspawner.spawner.manager_client import ManagerClient
+
+# Where the keys of a job's Secret appear below /etc/dlspawner.
+BLOCKED = "You may not start jobs here. Ask an administrator."
+_FILES = (
+    *(
+        (name, name)
+        for name in (owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")
+    ),
+    *((name, name) for name in ("suggest_keys.py", "tell_kernels.py", "door.py", "passwd", "group")),
+    ("index.html", "page/index.html"),
+)
+
+_NO_CLASSES = PriorityClasses()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asks: the Hub's name, the teams (the one that pays by default first)."""
+
+    name: str
+    teams: tuple[Team, ...]
+
+    @property
+    def groups(self) -> tuple[unix_account.UnixGroup, ...]:
+        """The unix groups of all their teams, so that every job of theirs is in the same ones."""
+        return tuple(unix_account.UnixGroup(team.name, team.gid) for team in self.teams if team.gid is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """User options that have been checked, with the template that they are for."""
+
+    template: Template
+    choices: SelectedOptions
+
+    def kept(self, given: Mapping[str, object]) -> dict[str, object]:
+        """What the Hub stores: what the person decided. Defaults stay open, they belong to the next launch's GPUs."""
+        decided = self.choices.user_options()
+        named = {name for name, value in given.items() if value is not None and value != ""}
+        return {name: value for name, value in decided.items() if name == options.TEMPLATE_KEY or name in named}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One launch of one job: everything that its objects are made of."""
+
+    job: naming.PodIdentity
+    wish: LaunchRequest
+    facts: rendering.RenderContext
+    host_key: owned_objects.HostKey | None
+    numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
+    groups: tuple[unix_account.UnixGroup, ...]  # the teams'
+    home_modes: tuple[str, ...]  # access modes of the claim with the home directory
+    strict_groups: bool = False  # no group that only an image knows
+    priority_class: str | None = None
+
+
+def unnested(given: object) -> Mapping[str, object]:
+    """User options as plain names and values. JupyterHub 5.5 stores the body ``{"user_options": {…}}`` as it came."""
+    if isinstance(given, Mapping) and set(given) == {"user_options"}:
+        given = given["user_options"]
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise StartRefused("User options must be an object of names and values.", reason="options")
+    return given
+
+
+def check_options(settings: Settings, person: Owner, given: object, notebook_port: int | None = None) -> LaunchRequest:
+    """The checked user options, or Refused with every sentence about them; the port is where jobs answer the Hub."""
+    wishes = unnested(given)
+    if person.name in settings.teams.blocked:
+        raise StartRefused(BLOCKED, reason="blocked", status=403)
+    template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
+    if isinstance(template, InvalidOptions):
+        raise StartRefused(*template.sentences, reason="template")
+    choices = options.select_options(template, settings.cluster, wishes, person.teams, notebook_port)
+    if isinstance(choices, InvalidOptions):
+        raise StartRefused(*choices.sentences, reason="options")
+    return LaunchRequest(template, choices)
+
+
+def team_of(teams: Sequence[Team], name: str) -> Team:
+    return next((team for team in teams if team.name == name), Team(name))
+
+
+def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from another place
+    wish: LaunchRequest,
+    person: Owner,
+    server: str,
+    *,
+    identifier: str,
+    nonce: str,
+    pod_name: str,
+    home_claim: str | None,
+    image: str | None,
+    ssh: tuple[str, int] | None,
+    numbers: unix_account.UnixIds | None = None,
+    ssh_image: str = "",
+    home_modes: Sequence[str] = (launch_pod.MANY_NODES,),
+    strict_groups: bool = False,
+    classes: PriorityClasses = _NO_CLASSES,
+) -> LaunchPlan:
+    """The launch of these wishes on a named server of a person."""
+    account, choices = naming.unix_name(person.name), wish.choices
+    # Without a command the job shows a page of ours, which comes with the same files as sshd.
+    needs_files = wish.template.ssh is not None or not wish.template.command
+    host_key = owned_objects.make_host_key() if needs_files else None
+    facts = rendering.RenderContext(
+        user=person.name,
+        server=server,
+        unix_name=account,
+        job=identifier,
+        pod_name=pod_name,
+        default_image=image,
+        ssh_host=ssh[0] if ssh else None,
+        ssh_port=ssh[1] if ssh else None,
+        home_claim=home_claim,
+        team_mounts=team_of(person.teams, choices.team).mounts,
+        files_secret=naming.ssh_object(pod_name) if host_key else None,
+        files=_FILES if host_key else (),
+        ssh_image=ssh_image or None,
+    )
+    job = naming.PodIdentity(
+        id=identifier,
+        user=person.name,
+        server=server,
+        team=choices.team,
+        template=wish.template.name,
+        gpus=choices.gpus,
+        ssh_host_key=host_key.public if host_key and wish.template.ssh else None,
+        ssh_login=account if wish.template.ssh else None,
+        log_dir=rendering.log_dir(choices, facts, rendering.home_directory(wish.template, facts)),
+        preemptible=choices.preemptible,
+        priority=choices.priority,
+        requeue=choices.requeue,
+        nonce=nonce,
+    )
+    kubernetes = classes.of(preemptible=choices.preemptible)
+    return LaunchPlan(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)
+
+
+def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
+    """Where any launch of these wishes logs to."""
+    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.name), "", "")
+    return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
+
+
+def pod_fragment(launch: LaunchPlan) -> Manifest:
+    """The part of the pod that the template decides, with the job's names on it."""
+    rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)
+    if isinstance(rendered, InvalidOptions):
+        raise StartRefused(*rendered.sentences, reason="options")
+    metadata = rendered.get("metadata", {})
+    # Ours come last: a template cannot name its job another one's.
+    labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
+    annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
+    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": rendered["spec"]}
+
+
+def _group_names(launch: LaunchPlan) -> dict[str, str]:
+    groups = (*(launch.numbers.groups if launch.numbers else ()), *launch.groups)
+    return {naming.GROUPS_ANNOTATION: unix_account.write_groups(groups)} if groups else {}
+
+
+def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
+    """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*."""
+    spec = plain["spec"]
+    notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
+    configured = security.unix_ids(spec, notebook)
+    who = launch.numbers or configured
+    if who is not None:
+        # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
+        fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
+        plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
+    merged = as_one_person(merge_pod(plain, pod_fragment(launch)))
+    whole = _with_names(
+        _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
+    )
+    claim = launch.facts.home_claim
+    return launch_pod.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
+
+
+def _with_class(pod: Manifest, name: str | None) -> Manifest:
+    """The pod with the PriorityClass of its kind, unless KubeSpawner or the template has given it another."""
+    if name is None or pod["spec"].get("priorityClassName"):
+        return pod
+    return {**pod, "spec": {**pod["spec"], "priorityClassName": name}}
+
+
+def _with_names(pod: Manifest) -> Manifest:
+    """The pod with the cluster's DNS: without a word about it, a pod in its node's network has the node's own."""
+    spec = pod["spec"]
+    if not spec.get("hostNetwork") or spec.get("dnsPolicy"):
+        return pod
+    return {**pod, "spec": {**spec, "dnsPolicy": "ClusterFirstWithHostNet"}}
+
+
+def as_one_person(pod: Manifest) -> Manifest:
+    """Let the person's own container run as the same account as ``notebook``, unless its template says another one."""
+    containers = pod["spec"]["containers"]
+    context = next((one.get("securityContext") for one in containers if one["name"] == NOTEBOOK_CONTAINER), None)
+    if not context:
+        return pod
+    containers = [
+        {**one, "securityContext": {**context, **(one.get("securityContext") or {})}}
+        if one["name"] == MAIN_CONTAINER
+        else one
+        for one in containers
+    ]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}
+
+
+UNUSABLE = "Your login has no usable account number for jobs. Ask an administrator."
+UNTOLD = (
+    "Your login has not told the Hub your account number for jobs: log out and in again, or ask an administrator if "
+    "that changes nothing."
+)
+
+
+class AccountTraits(Configurable):
+    """The part of DLSpawner's configuration that is about people's accounts."""
+
+    manager_token = Unicode(
+        "",
+        config=True,
+        help="""
+        The Manager's service token, as in JupyterHub.services. Requests to the Manager carry a token derived from it,
+        never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
+        same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
+        the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
+        KubeSpawner's uid, gid and fs_gid, and nobody counts GPUs.
+        """,
+    )
+    account_keys = Dict(
+        value_trait=Unicode(),
+        key_trait=Unicode(),
+        config=True,
+        help="""
+        Where auth_state has a person's numbers: a name, or names with dots between them, for uid, gid (without it, the
+        uid) and groups (a list of numbers, or an object of names and numbers). What is not named here is "uid", "gid",
+        "supplementary_groups"; for LDAP perhaps {"uid": "uidNumber", "gid": "gidNumber"}.
+
+        With it, be it only {"uid": "uid"}, the authenticator decides for everybody, and who has no uid in auth_state,
+        such as a person who has never logged in or a Hub without enable_auth_state, cannot start jobs. Empty, the
+        default: who has a uid under the usual name runs with that, everybody else with the Manager's. In both cases a
+        uid that is no number or too small, and any number in the range that the Manager gives from, is refused.
+        """,
+    )
+    least_uid = Integer(
+        1000,
+        min=1,
+        config=True,
+        help="""
+        The smallest uid that is accepted from the authenticator. 1000, the default, is where distributions begin to
+        number people; below are the accounts of systems, which own other things on shared storage.
+        """,
+    )
+
+    strict_groups = Bool(
+        False,
+        config=True,
+        help="""
+        Whether a job has only the unix groups that its pod names (supplementalGroupsPolicy: Strict). False, the
+        default: the container runtime adds the groups that the image's own /etc/group gives to the image's name for
+        the person's uid, so who may choose an image chooses groups. Switch it on where every node for jobs has
+        status.features.supplementalGroupsPolicy, as with Kubernetes 1.33 and containerd 2; other nodes refuse the jobs.
+        """,
+    )
+
+    @validate("account_keys")
+    def _check_account_keys(self, proposal: Any) -> Any:
+        known = [field.name for field in fields(AuthStateKeys)]
+        unknown = sorted(set(proposal.value) - set(known))
+        if unknown:
+            raise TraitError(f"account_keys has {', '.join(unknown)}; known are {', '.join(known)}.")
+        return proposal.value
+
+
+async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
+    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
+    found = await from_authenticator(spawner, uids)
+    if found is not None or not (spawner.manager_url and spawner.manager_token):
+        return found
+    until = spawner._deadline()
+    manager = ManagerClient(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
+    return await manager.account(str(spawner.user.name), uids)
+
+
+async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:
+    """The numbers that the authenticator tells; ``None`` when it is not the source; Refused when they cannot be."""
+    state = await spawner.user.get_auth_state()
+    if state is None:
+        if spawner.user.encrypted_auth_state is not None:
+            raise _unusable(spawner, "auth_state cannot be decrypted")
+        _refuse_untold(spawner, "there is no auth_state")
+        return None
+    found = read_unix_ids(state, AuthStateKeys(**spawner.account_keys), spawner.least_uid)
+    if isinstance(found, InvalidIds):
+        raise _unusable(spawner, found.why)
+    if found is None:
+        _refuse_untold(spawner, "auth_state has no uid")
+        return None
+    given = sorted(
+        number for number in {found.uid, found.gid, *(group.gid for group in found.groups)} if number in uids
+    )
+    if given and spawner.manager_token:
+        raise _unusable(spawner, f"auth_state has {given}, in the range that the Manager gives from")
+    return found
+
+
+def _refuse_untold(spawner: Any, why: str) -> None:
+    """Nobody else is asked instead of an authenticator that has been named as the source."""
+    if spawner.account_keys:
+        raise _unusable(spawner, why, UNTOLD)
+
+
+def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> StartRefused:
+    line = f"account user={spawner.user.name} uid=none: {why}"
+    spawner.log.warning(line)  # of a refusal the Hub logs the sentence alone
+    return StartRefused(sentence, reason="account", status=403, log=line)
+
+
+STATE_SPECIAL = "dlspawner_special"
+_SHOWN = 3  # uses that a sentence names
+NOWHERE = "This template needs special permissions (%s), and this Hub has no place for such jobs. Ask an administrator."
+NOBODY = "This template needs special permissions (%s), which nobody can approve here. Ask an administrator."
+
+
+class SpecialSpawner(LifecycleSpawner):
+    """A KubeSpawner with a second namespace."""
+
+    special_namespace = Unicode(
+        "",
+        config=True,
+        help="""
+        The namespace of jobs with special permissions (root, privileged, host network, host paths, devices), a second
+        one beside KubeSpawner.namespace: with the label pod-security.kubernetes.io/enforce: privileged, and with the
+        Hub's, the Manager's and the gateway's rights (hub_config/kubernetes/components/special). The Manager and the
+        gateway need the same name, Manager.special_namespace and Gateway.special_namespace. With it, the final
+        manifest of every job, hooks included, may use only the permissions that its template asks for and cluster.yaml
+        switches on. Empty, the default: no job has special permissions. Not with enable_user_namespaces.
+        """,
+    )
+
+    _special = False  # whether the job is in the second namespace
+    _kept_claim: Any = None  # that is made with the pod
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), **({STATE_SPECIAL: True} if self._special else {})}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._special = state.get(STATE_SPECIAL) is True
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._to_namespace(special=False)
+
+    def _to_namespace(self, *, special: bool) -> None:
+        """Where the next job is. KubeSpawner remembers for ever where the last one was, and that it has a claim."""
+        if special or self._special:
+            self._pvc_exists = False
+        if special:
+            self.namespace = self.special_namespace
+        elif self._special:
+            self.namespace = str(self.configured("namespace") or self._namespace_default())
+        self._special = special
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        """Of a job with special permissions nothing is made before it is approved, not even a home directory."""
+        if not self._special:
+            return await super()._make_create_pvc_request(pvc, request_timeout)
+        self._kept_claim = pvc
+        return True
+
+    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> Mapping[str, Any]:
+        claim, self._kept_claim = self._kept_claim, None
+        if claim is not None:
+            await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
+        return await super()._create(manifest, until)
+
+    def _check_place(self, template: Template, *, has_manager: bool) -> None:
+        """Refused when there is no place for a job of this template, or nobody to approve it."""
+        if not template.special:
+            return
+        words = format_permissions(template.special)
+        if not self.special_namespace or self.enable_user_namespaces:
+            self.log.error("template=%s needs %s: DLSpawner.special_namespace is not set", template.name, words)
+            raise StartRefused(NOWHERE % words, reason="special-namespace", status=403)
+        if not has_manager:
+            self.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
+            raise StartRefused(NOBODY % words, reason="special-approval", status=403)
+
+    def _check_permissions(self, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
+        """Refused when the final manifest uses more than its template asks for and the cluster has."""
+        found = disallowed(manifest, template.special & cluster.special) if self.special_namespace else ()
+        if not found:
+            return
+        all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
+        self.log.error("pod=%s template=%s uses what it may not: %s", self.pod_key, template.name, all_of_them)
+        raise StartRefused(_refusal(found, template), reason="special-permission", status=403)
+
+
+def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:
+    """The permissions that somebody has to approve: what the manifest uses, or else what the template asks for."""
+    used = {use.special for use in permission_uses(manifest)} if template.special else set()
+    return sorted(special.value for special in used or template.special)
+
+
+def _refusal(found: tuple[PermissionUse, ...], template: Template) -> str:
+    what = [use.what for use in found[:_SHOWN]]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    needs = format_permissions(use.special for use in found)
+    return (
+        f"The job would have more rights than its template “{template.name}” asks for: {', '.join(what)}{more} "
+        f"({needs}). Ask an administrator."
+    )

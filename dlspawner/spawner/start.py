@@ -1,0 +1,484 @@
+"""A start: what is done between KubeSpawner's own steps, so that it is over when the server answers, or says why not.
+
+* State is saved before the pod is asked for. A pod that this very start has made is found again, never made twice.
+* What can be learned from the watch is not asked, and nothing waits by looking again and again.
+* No manifest and no Kubernetes error is logged or shown: both hold the server's token.
+
+Refused: a start of our own instead of KubeSpawner's ``_start``. It would be easier to read, and would lose every
+feature that KubeSpawner gains; the methods that it calls are the interface.
+
+KubeSpawner's own requests: claims, namespaces, Secret and Service of internal SSL and services_enabled, deletions.
+
+KubeSpawner retries them when they time out and for nothing else, logs whole manifests with the server's token when they
+fail, and lets the client's exceptions, headers included, reach people. Here they go the way of all others (`requests`);
+what each of them means stays KubeSpawner's. They return when they are done, so KubeSpawner's own loops around them run
+once.
+
+A server's pod as the shared watches show it, and the requests about it.
+
+Who asks sees what the watch saw last, and is woken when that changes; a request is made only for what no watch can say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, ClassVar, NoReturn
+
+from aiohttp import ClientError
+from jupyterhub.utils import maybe_future
+from kubernetes_asyncio.client.rest import ApiException
+from kubespawner.objects import make_namespace
+from sqlalchemy.orm import object_session
+
+from dlspawner.backoff import delays
+from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.spawner import orphans, reach, start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused, limit_problem
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
+from dlspawner.spawner.kube.pods import PodRequests, token, uid
+from dlspawner.spawner.kube.requests import ApiError, Requests, without_secrets
+from dlspawner.spawner.profiles import ProfileSpawner
+
+
+class StockRequests(ProfileSpawner):
+    """A KubeSpawner whose requests survive bad days. ``requests`` is the subclass's."""
+
+    @property
+    def requests(self) -> Requests:
+        raise NotImplementedError
+
+    async def _ensure_namespace(self) -> None:
+        namespace = make_namespace(
+            self.namespace,
+            labels=self._expand_all(self.user_namespace_labels),
+            annotations=self._expand_all(self.user_namespace_annotations),
+        )
+        with suppress(ApiError):  # it is there
+            await self.requests.send("namespace", self.api.create_namespace, namespace, expected=(409,))
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        create = self.api.create_namespaced_persistent_volume_claim
+        try:
+            await self.requests.send("claim", create, self.namespace, pvc, expected=(403, 409))
+        except ApiError as problem:
+            # A quota is looked at before the name: 403 may be about a claim that is there.
+            if problem.status == 403 and not await self._is_there(pvc.metadata.name):
+                raise self.requests.refused("claim", problem) from None
+        return True
+
+    async def _is_there(self, claim: str) -> bool:
+        """Whether a claim exists; False where nobody tells."""
+        with suppress(StartRefused):
+            return await self._check_pvc_exists(claim, self.namespace)
+        return False
+
+    async def _check_pvc_exists(self, pvc_name: str, namespace: str) -> bool:
+        read = self.api.read_namespaced_persistent_volume_claim
+        try:
+            await self.requests.send("look at a claim", read, pvc_name, namespace, expected=(404,))
+        except ApiError:
+            return False
+        return True
+
+    async def _ensure_not_exists(self, kind: str, name: str) -> bool:
+        delete = getattr(self.api, f"delete_namespaced_{kind}")
+        read = getattr(self.api, f"read_namespaced_{kind}")
+        try:
+            await self.requests.send(f"deletion of a {kind}", delete, name, self.namespace, expected=(404,))
+            await self.requests.send(f"look at a {kind}", read, name, self.namespace, expected=(404,))
+        except ApiError:
+            return True
+        return False  # it goes; the parent asks again
+
+    async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
+        create = getattr(self.api, f"create_namespaced_{kind}")
+        with suppress(ApiError):  # a name that is taken: an answer was lost, because the earlier one was deleted before
+            await self.requests.send(kind, create, self.namespace, manifest, expected=(409,))
+        return True
+
+    async def _make_delete_pvc_request(self, pvc_name: str, request_timeout: float) -> bool:
+        delete = self.api.delete_namespaced_persistent_volume_claim
+        with suppress(ApiError):  # it is gone
+            await self.requests.send("deletion of a claim", delete, pvc_name, self.namespace, expected=(404,))
+        return True
+
+
+STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
+
+
+class WatchedSpawner(orphans.OrphanTraits, StockRequests):
+    """A KubeSpawner that is told of its pod by a watch."""
+
+    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
+    reflectors: ClassVar[dict[Any, Any]] = {}
+
+    _began = 0.0  # when the start began, by the event loop's clock
+
+    @property
+    def pod_key(self) -> str:
+        return f"{self.namespace}/{self.pod_name}"
+
+    def pod(self) -> PodDict | None:
+        """The pod as the watch last saw it."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
+        return found
+
+    def _last_seen(self) -> PodDict | None:
+        """What the watch last saw of the pod that is gone."""
+        reflector = self.pod_reflector
+        found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
+        return found
+
+    @property
+    def pods(self) -> PodRequests:
+        """Requests about this server's pod."""
+        return PodRequests(
+            self.api,
+            self.namespace,
+            self.pod_name,
+            self.pod_reflector,
+            self.log,
+            self.k8s_api_request_timeout,
+            float(self.k8s_api_request_retry_timeout),
+            self.start_timeout,
+            self._gpu_resources(),
+            self._grace_seconds(),
+            self._deadline(),
+        )
+
+    @property
+    def requests(self) -> Requests:
+        return self.pods.requests
+
+    @property
+    def _in_start(self) -> bool:
+        """Whether it is the start that asks, and not something that it has begun for later."""
+        future: asyncio.Future[str] | None = self._start_future
+        return STARTING.get() and not (future is not None and future.done())
+
+    def _until(self) -> float:
+        """The moment at which the start has to say why it has failed, if it has."""
+        return self._began + start_problems.deadline_of(self.start_timeout)
+
+    def _deadline(self) -> float | None:
+        """That moment, when it is the start that asks."""
+        return self._until() if self._in_start else None
+
+    def _left(self) -> float:
+        """Seconds until then."""
+        return max(0.0, self._until() - asyncio.get_running_loop().time())
+
+    def _first_list_seconds(self) -> float:
+        return min(float(self.k8s_api_request_retry_timeout), self._left())
+
+    def _gpu_resources(self) -> frozenset[str]:
+        """Names of resources that are GPUs, for sentences about a lack of them."""
+        return frozenset()
+
+    def _grace_seconds(self) -> int | None:
+        """Between asking a pod to end and ending it; ``None``: as the pod itself says."""
+        return int(self.delete_grace_period)
+
+    def _is_own(self, pod: PodDict) -> bool:
+        """Whether a pod of our name was made by this very start: nobody else has the token that it carries."""
+        return bool(self.api_token) and token(pod) == str(self.api_token)
+
+    async def _start_reflector(self, kind: str, *arguments: Any, **more: Any) -> Any:
+        """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
+        try:
+            async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
+                try:
+                    reflector = await super()._start_reflector(kind, *arguments, **more)
+                except SystemExit:  # with user namespaces KubeSpawner would end the Hub; what is wrong is asked below
+                    reflector = self.reflectors[self._get_reflector_key(kind)]
+                await reflector.first_load_future  # the parent's is content with one that has failed
+                return reflector
+        except TimeoutError:
+            raise self.requests.refused("first list", ApiError(None, "TimeoutError")) from None
+
+    # ``replace`` is KubeSpawner's remedy for a watch that has stopped; ours does not, and others wait for it.
+
+    async def _start_watching_pods(self, replace: bool = False) -> Any:
+        reflector = await self._start_reflector(
+            kind="pods",
+            reflector_class=PodWatch,
+            labels={"component": self.component_label},
+            omit_namespace=self.enable_user_namespaces,
+        )
+        orphans.look_after(self, self._get_reflector_key("pods"))
+        await reflector.turn()
+        return reflector
+
+    async def _start_watching_events(self, replace: bool = False) -> Any:
+        return await self._start_reflector(
+            kind="events",
+            reflector_class=EventWatch,
+            fields={"involvedObject.kind": "Pod"},
+            omit_namespace=self.enable_user_namespaces,
+        )
+
+    @property
+    def events(self) -> list[PodDict]:
+        # The parent's asks for those of all pods, once a second and person.
+        reflector = self.event_reflector
+        told: list[PodDict] = reflector.of(self.pod_key) if reflector else []
+        earlier = [at for at, event in enumerate(told, 1) if event["metadata"]["uid"] == self._last_event]
+        return told[earlier[-1] :] if earlier else told
+
+    def _get_pod_port(self, pod: PodDict) -> int:
+        # The parent's stumbles over a container that has no ports.
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports") or ():
+                if port.get("name") == "notebook-port":
+                    return int(port["containerPort"])
+        return int(self.port)
+
+    def is_pod_running(self, pod: Any) -> bool:
+        # A pod without container statuses yet is KeyErrors away from an answer in the parent.
+        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
+
+    def _is_alive(self) -> bool:
+        return pod_status.evaluate(self.pod()) == pod_status.ALIVE
+
+    def _sees_pods(self) -> bool:
+        """Whether the pods have been listed once."""
+        loaded = self.pod_reflector.first_load_future if self.pod_reflector else None
+        return loaded is not None and loaded.done() and not loaded.cancelled() and loaded.exception() is None
+
+    async def _see_pods(self) -> None:
+        """Return when the watch shows pods, however long that is forbidden: nobody may be stopped unseen."""
+        for delay in delays():
+            try:
+                await self._start_watching_pods()
+            except StartRefused:
+                await asyncio.sleep(delay)
+            else:
+                return
+
+
+STATE_ENDED = "dlspawner_ended"
+STATE_BEGUN = "dlspawner_begun"
+STATE_STARTING = "dlspawner_starting"
+
+
+class StartingSpawner(WatchedSpawner):
+    """A KubeSpawner whose start is as quick as its pod, and truthful."""
+
+    after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
+    consecutive_failure_limit: int  # JupyterHub's trait
+    _ended: str | None = None  # why the last pod ended, for the person
+    _waiting: start_problems.StartMonitor | None = None
+    _complete_pod: str | None = None  # uid of the pod of which nothing is missing
+    _created: PodDict | None = None  # this start's pod, as it was answered
+    _unasked = False  # whether this start has not asked for a pod, or surely got none
+    _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
+    _starting = False  # whether a start was saved that is not known to be over
+    _unsure = False  # whether it has asked, and nobody knows what came of it
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        QuietRefusals.install(self.log)
+        self._limit_problem = limit_problem(self.consecutive_failure_limit)
+        if self._limit_problem:
+            self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()
+        if self._ended:
+            state[STATE_ENDED] = self._ended
+        if self._begun:
+            state[STATE_BEGUN] = True
+        if self._starting:
+            state[STATE_STARTING] = True
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        ended = state.get(STATE_ENDED)
+        self._ended = ended if isinstance(ended, str) else None
+        self._begun, self._starting = (state.get(key) is True for key in (STATE_BEGUN, STATE_STARTING))
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._begun = self._starting = False
+
+    def _forget_start(self) -> None:
+        """Let go of manifests and keys that nobody needs when the server has ended."""
+        self._created, self._waiting = None, None
+
+    def _judge_gone(self) -> pod_status.Terminated:
+        """How a pod that is not there has ended; it may be that a killed Hub never made it."""
+        last = self._last_seen()
+        return (
+            pod_status.Terminated(1, pod_status.BEGUN)
+            if last is None and self._begun
+            else pod_status.evaluate_gone(last)
+        )
+
+    def start(self) -> Any:
+        """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
+        self._ended = None
+        self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
+        self.orm_spawner.state = self.get_state()
+        self._begun = self._starting = False
+        return super().start()
+
+    async def _start(self) -> str:
+        self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
+        STARTING.set(True)
+        self._began = asyncio.get_running_loop().time()
+        if self._limit_problem:
+            said = "This Hub starts nothing until an administrator has changed its configuration."
+            line = f"{said} {self._limit_problem}."
+            raise StartRefused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
+        # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.
+        try:
+            async with asyncio.timeout_at(self._began + start_problems.last_moment_of(self.start_timeout)):
+                url: str = await super()._start()
+            self._complete_pod = uid(self.pod())  # nothing of it is missing
+        except (ApiException, ClientError, TimeoutError) as problem:
+            if isinstance(problem, TimeoutError) and not self._left():
+                self._out_of_time()
+            raise self.requests.refused("start", without_secrets(problem)) from None
+        except StartRefused as refused:
+            if not refused.waits:
+                self._ended = self._ended or refused.message  # for who comes when the start is over
+            raise
+        finally:
+            self._unwrap_hook()
+        if not await self._until_accepting(url, min(self.http_timeout, self._left())):
+            self._does_not_answer(url)
+        self._starting = False  # which the Hub saves now
+        return url
+
+    def _does_not_answer(self, url: str) -> None:
+        """Nobody listens yet at the address of a pod that runs: the Hub looks for itself, perhaps by another way."""
+
+    async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
+        """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
+        self._begun = self._starting = True
+        self.save_state()
+        self._unasked, self._unsure = False, True
+        try:
+            created = await self._create(self._final(dict(self.pods.plain(pod))))
+        except StartRefused as refused:
+            self._unsure, self._unasked = refused.unsure, not refused.unsure
+            raise
+        self._unsure = self._begun = False
+        self._created = created
+        self.pod_reflector.learn(created)
+        try:
+            await self._ensure_children(created)
+        except StartRefused as refused:
+            self._ended = refused.message  # nobody tries again while the Hub stops the pod
+            raise
+        if not self._has_stock_children:
+            self._complete_pod = uid(created)
+        # When nothing is left to do before the pod may run, the watch is waited for right here, so that KubeSpawner
+        # finds the pod running at its first look instead of at one of its increasingly rare ones.
+        hook = self.after_pod_created_hook
+        if hook:
+            self.after_pod_created_hook = partial(self._run_hook, hook)
+        elif not self._has_stock_children:
+            await self._until_running(created)
+        return True
+
+    @property
+    def _has_stock_children(self) -> bool:
+        """Whether KubeSpawner itself makes a Service, perhaps a Secret, for each pod."""
+        return bool(self.internal_ssl or self.services_enabled)
+
+    def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest as it is sent."""
+        return manifest
+
+    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
+        """The pod of this manifest, made now or found again; by ``until``, of the loop's clock, it says why not."""
+        return await self.pods.by(until).create(manifest, self._is_own)
+
+    async def _run_hook(self, hook: Callable[[Any, Any], Any], spawner: Any, pod: PodDict) -> None:
+        await maybe_future(hook(spawner, pod))
+        await self._until_running(pod)
+
+    def _unwrap_hook(self) -> None:
+        hook = self.after_pod_created_hook
+        if isinstance(hook, partial) and hook.func == self._run_hook:
+            (self.after_pod_created_hook,) = hook.args
+
+    async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
+        made = bool(await super()._make_create_resource_request(kind, manifest))
+        if made and kind == "service" and self._created is not None and not self.after_pod_created_hook:
+            await self._until_running(self._created)
+        return made
+
+    def pod_has_uid(self, pod: Any) -> bool:
+        # The parent waits ten seconds for one that has gone.
+        last = self._last_seen()
+        if pod is None and last is not None and uid(last) == uid(self._created):
+            self._gives_up(StartRefused(pod_status.evaluate_gone(last).reason, reason="job-failed"))
+        return bool(super().pod_has_uid(pod))
+
+    def is_pod_running(self, pod: Any) -> bool:
+        # The parent waits once more for a pod that we have seen running, and would for one that has ended since.
+        seen = pod or self._last_seen()
+        if self._created is not None and self._in_start and uid(seen) == uid(self._created):
+            ended = pod_status.evaluate(pod) if pod else pod_status.evaluate_gone(seen)
+            if isinstance(ended, pod_status.Terminated):
+                self._gives_up(StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED))
+        return super().is_pod_running(pod)
+
+    def _fails(self, sentence: str, reason: str) -> None:
+        self._ended = sentence
+        self.log.warning("pod=%s does not start: reason=%s %s", self.pod_key, reason, sentence)
+
+    def _gives_up(self, refused: StartRefused) -> NoReturn:
+        self._fails(refused.message, refused.reason)
+        raise refused
+
+    def _out_of_time(self) -> NoReturn:
+        pod = self.pod() if self._created is not None else None
+        if self._waiting is not None and pod is not None:
+            self._gives_up(self._waiting.given_up(pod))
+        after = asyncio.get_running_loop().time() - self._began
+        self._gives_up(StartRefused(start_problems.SLOW.given_up(after), reason="start-timeout"))
+
+    async def _until_running(self, created: PodDict) -> None:
+        seconds = start_problems.deadline_of(self.start_timeout)
+        own = frozenset({self.secret_name} if self.internal_ssl else ())
+        self._waiting = start_problems.StartMonitor(self.pods, self.is_pod_running, self._began, seconds, own)
+        try:
+            await self._waiting.until_running(created)
+        except StartRefused as refused:
+            self._gives_up(refused)
+
+    def save_state(self) -> None:
+        """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
+        state = self.get_state()
+        if self.orm_spawner.state == state:
+            return
+        self.orm_spawner.state = state
+        self._commit()
+
+    def _commit(self) -> None:
+        session = object_session(self.orm_spawner)
+        if session is not None:
+            session.commit()
+
+    async def _ensure_children(self, pod: PodDict) -> None:
+        """Make what belongs to the pod and is missing; does nothing the second time."""
+
+    async def _until_accepting(self, url: str, seconds: float) -> bool:
+        accepts = await reach.until_accepting(url, seconds, self._is_alive)
+        ended = pod_status.evaluate(self.pod())
+        if isinstance(ended, pod_status.Terminated):
+            self._fails(ended.reason, "job-failed")
+            raise StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED)
+        return accepts

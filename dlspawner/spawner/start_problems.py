@@ -1,0 +1,513 @@
+"""Why a starting pod does not run yet: what its status, its events and its claims say, in one sentence. Pure.
+
+A trouble has a *cause* and a *step*, what the person can do about it, and a *patience*: how many seconds the same
+trouble may last before the start is given up.
+
+========================================================================  =========
+trouble                                                                   patience
+========================================================================  =========
+image: no such name, not in its registry, not given out to the cluster    at once
+image: registry does not answer, or asks to slow down, or node is full    waits
+container: root where that is forbidden, no such program, server crashes  at once
+container: Secret, ConfigMap or claim that does not exist                 15 s
+init container or sidecar ends again and again                            waits
+container or its sandbox cannot be made, volume cannot be mounted         waits
+no node: too full, of another kind, reserved, closed, storage elsewhere   waits
+claim not bound: no StorageClass, a failing provisioner                   waits
+========================================================================  =========
+
+*At once* is for what stays wrong until a person changes something. *15 s* is for objects that may be made a moment
+after the pod. *Waits* is for what may pass by itself, or when an administrator acts: the person reads it on the
+progress page as soon as Kubernetes knows it, and it is the reason that is given when ``start_timeout`` is over.
+
+What Kubernetes writes holds addresses, paths and sometimes credentials. It is read for facts and goes to the log.
+
+Waiting for a pod to run, and knowing meanwhile what holds it up.
+
+The watch wakes us when the pod changes. Some causes never change the pod: a volume that cannot be mounted, a claim that
+finds no storage, an image that is being pulled. When a pod makes no progress for a moment, and then less and less
+often, we look closer: the pod itself, for a watch may be silent without anybody's knowledge (a connection that a
+firewall has forgotten), and one list of this pod's events, or of its claims'. A healthy start never asks.
+
+Refused: KubeSpawner's reflector of events (``events_enabled``). It keeps every event of the namespace in the Hub's
+memory to use those of one pod, and a busy namespace has more events than pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
+from typing import Any
+
+from dlspawner.core import naming, pod_events, text
+from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.core.text import ASK
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import ImagePull, PodDict, moment_of, stands_on, start_failure
+from dlspawner.spawner.kube.pods import PodRequests, uid
+from dlspawner.spawner.kube.requests import ApiError
+
+AT_ONCE, MISSING_SECONDS = 0.0, 15.0
+
+_PULLS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "SignatureValidationFailed"})
+_MAKES = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_MISSING = re.compile(r"\b(secret|configmap|persistentvolumeclaim) \"([^\"]+)\" not found", re.IGNORECASE)
+_MISSING_KEY = re.compile(r"(non-existent (?:secret|config) key|couldn't find key)", re.IGNORECASE)
+_KINDS = {"secret": "Secret", "configmap": "ConfigMap", "persistentvolumeclaim": "claim"}
+_VOLUME = re.compile(r"for volume \"([^\"]+)\"")
+
+
+@dataclass(frozen=True, slots=True)
+class StartProblem:
+    """What holds a start up; ``detail`` is what Kubernetes says, for the log; ``patience`` None: until the deadline."""
+
+    cause: str
+    step: str
+    tolerance: float | None = None
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.cause}: {self.step}."
+
+    def given_up(self, seconds: float) -> str:
+        """The sentence when the start is given up after so long."""
+        return f"{self.cause}, and the job was given up after {text.duration(seconds)}: {self.step}."
+
+    def is_same(self, other: StartProblem | None) -> bool:
+        return other is not None and other.cause == self.cause
+
+
+# Of a start that nothing holds up that Kubernetes could know.
+SLOW = StartProblem("The start takes too long", f"try again, or {ASK}")
+
+
+def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | None:
+    """What the pod's own status says; ``None`` while it may just be slow."""
+    status: PodDict = (pod or {}).get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _unscheduled(str(condition.get("reason") or ""), str(condition.get("message") or ""), gpus)
+    found: list[StartProblem] = []
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting: PodDict = (container.get("state") or {}).get("waiting") or {}
+        reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        image, name = str(container.get("image") or ""), str(container.get("name") or "")
+        if reason == "CrashLoopBackOff":
+            trouble: StartProblem | None = _crashes(container, AT_ONCE if pod and name in stands_on(pod) else None)
+        else:
+            trouble = _image(reason, detail, image) or _making(reason, detail, image, name)
+        if trouble is not None:
+            found.append(trouble)
+    # What may pass by itself hides nothing that will not.
+    return next((trouble for trouble in found if trouble.tolerance is not None), found[0] if found else None)
+
+
+def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProblem | None:
+    """What the latest event of a pod on a node says; ``own``: Secrets that the spawner itself is about to make."""
+    latest = max(events, key=_order, default=None)
+    if latest is None or latest.get("type") != "Warning":
+        return None
+    reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "")
+    volume = _VOLUME.search(said)
+    if reason in ("FailedMount", "FailedAttachVolume"):
+        if "Multi-Attach" in said:
+            cause, step = "The job's storage is in use on another node", f"stop the job that uses it there, or {ASK}"
+            return StartProblem(cause, step, None, said)
+        missing = _missing(said)
+        if missing is not None:
+            found = _MISSING.search(said)
+            return None if found and found[2] in own else missing
+        name = f" {volume[1]}" if volume else ""
+        return StartProblem(
+            f"The volume{name} cannot be mounted on the job's node", f"try again later, or {ASK}", None, said
+        )
+    if reason == "FailedCreatePodSandBox":
+        return StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said)
+    return None
+
+
+def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> StartProblem | None:
+    """Why a claim of an unscheduled pod has no volume; ``claim`` None: it does not exist."""
+    if claim is None:
+        return _no_such("claim", name, "")
+    phase = (claim.get("status") or {}).get("phase")
+    if phase == "Bound":
+        return None
+    if phase == "Lost":
+        return StartProblem(f"The volume behind the claim {name} is lost", ASK, AT_ONCE)
+    latest = max(events, key=_order, default={})
+    said = str(latest.get("message") or "")
+    wanted = (claim.get("spec") or {}).get("storageClassName")
+    if "no storage class is set" in said:
+        why = "the cluster has no default StorageClass"
+    elif "storageclass" in said and "not found" in said:
+        why = f"there is no StorageClass {wanted}" if wanted else "its StorageClass does not exist"
+    elif latest.get("type") == "Warning":
+        why = "the cluster's storage reports an error"
+    else:
+        return StartProblem(f"The storage {name} is not ready yet", f"try again later, or {ASK}", None, said)
+    return StartProblem(f"The storage {name} cannot be made because {why}", ASK, None, said)
+
+
+def of_nothing(pod: PodDict | None, pull: ImagePull | None = None) -> StartProblem:
+    """What to say when the time is over and nobody has complained."""
+    if pull is not None:
+        cause = f"The image {pull.image} takes too long to pull"
+        return StartProblem(cause, f"start the job again, what was loaded is kept, or {ASK}")
+    if pod is not None and not (pod.get("spec") or {}).get("nodeName"):
+        scheduler = str((pod.get("spec") or {}).get("schedulerName") or "")
+        which = f" {scheduler}" if scheduler not in ("", "default-scheduler") else ""
+        return StartProblem(f"The cluster's scheduler{which} has not looked at the job", ASK)
+    if pod is not None and (pod.get("status") or {}).get("phase") == "Running":
+        return StartProblem("The job's containers run but do not become ready", f"look at what they print, or {ASK}")
+    return StartProblem(
+        "The job's image or storage takes too long", f"start it again, what was loaded is kept, or {ASK}"
+    )
+
+
+def pulled_image(events: Iterable[PodDict]) -> ImagePull | None:
+    """The image that a pod's node is fetching."""
+    latest: PodDict = max(events, key=_order, default={})
+    found = re.search(r"Pulling image \"([^\"]+)\"", str(latest.get("message") or ""))
+    since = moment_of(f"{_when(latest)}+00:00") if found else None
+    return ImagePull(found[1], since) if found and since else None
+
+
+def claim_names(pod: PodDict) -> Sequence[str]:
+    """The names of the claims that a pod mounts."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")]
+
+
+def waits_for_claims(trouble: StartProblem | None) -> bool:
+    return trouble is not None and "persistentvolumeclaim" in trouble.detail.lower()
+
+
+def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> StartProblem | None:
+    if reason == "SchedulingGated":
+        return StartProblem("The cluster's queue has not admitted the job yet", f"wait, or {ASK}", None, message)
+    missing = _missing(message)
+    if missing is not None:
+        return missing
+    if "persistentvolumeclaim" in message.lower():
+        return StartProblem("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
+    shortage = pod_events.explain_unschedulable(message, gpus)
+    if shortage is not None:
+        return StartProblem(shortage.cause, shortage.step, None, message)
+    return StartProblem("The cluster finds no place for the job", ASK, None, message) if message else None
+
+
+def _image(reason: str, detail: str, image: str) -> StartProblem | None:
+    if reason == "InvalidImageName":
+        return StartProblem(f"“{text.quoted(image)}” is not the name of an image", "correct it", AT_ONCE, detail)
+    if reason == "ErrImageNeverPull":
+        step = f"choose another image, or {ASK}"
+        return StartProblem(f"The image {image} is not on the node and may not be pulled", step, AT_ONCE, detail)
+    return _pull(image, detail) if reason in _PULLS else None
+
+
+def _making(reason: str, detail: str, image: str, name: str) -> StartProblem | None:
+    if reason not in _MAKES:
+        return None
+    missing = _missing(detail)
+    if missing is not None:
+        return missing
+    if "runAsNonRoot" in detail or "non-root" in detail:
+        step = f"choose an image with an ordinary user, or {ASK}"
+        return StartProblem(f"The image {image} runs as root, which is not allowed here", step, AT_ONCE, detail)
+    program = start_failure(detail)
+    if program is not None:
+        return StartProblem(*program, AT_ONCE, detail)
+    patience = MISSING_SECONDS if reason == "CreateContainerConfigError" else None
+    return StartProblem(f"The job's container {name} cannot be made", ASK, patience, detail)
+
+
+# What a registry's refusal looks like in the words of containerd, CRI-O and Docker -> cause, step, patience.
+_REFUSALS: tuple[tuple[str, str, str, float | None], ...] = (
+    (
+        "no match for platform|no matching manifest",
+        "is not made for this cluster's processors",
+        "choose another",
+        AT_ONCE,
+    ),
+    (
+        r"unauthori[sz]ed|authorization failed|access denied|denied:|insufficient_scope|40[13] |authentication req",
+        "is not given to this cluster by its registry",
+        "check its name, or ask an administrator for access to it",
+        AT_ONCE,
+    ),
+    (
+        "429|toomanyrequests|rate limit",
+        "is held back by its registry, which asks to slow down",
+        f"try later, or {ASK}",
+        None,
+    ),
+    ("no space left", "does not fit on the node's disk", f"choose a smaller one, or {ASK}", None),
+    (
+        "not found|notfound|manifest unknown|name unknown|does not exist",
+        "does not exist in its registry",
+        "check its name and tag",
+        AT_ONCE,
+    ),
+    (
+        r"dial tcp|no such host|connection re|timeout|deadline exceeded|x509|tls|5\d\d |EOF|misbehaving",
+        "cannot be fetched because its registry does not answer the cluster",
+        f"check the registry's name, try later, or {ASK}",
+        None,
+    ),
+)
+
+
+def _pull(image: str, detail: str) -> StartProblem:
+    said = detail.replace(image, "")  # an image may be called anything
+    for words, what, step, patience in _REFUSALS:
+        if re.search(words, said, re.IGNORECASE):
+            return StartProblem(f"The image {image} {what}", step, patience, detail)
+    return StartProblem(f"The image {image} cannot be pulled", f"check its name and tag, or {ASK}", None, detail)
+
+
+def _crashes(container: PodDict, patience: float | None) -> StartProblem:
+    ended: Mapping[str, object] = (container.get("lastState") or {}).get("terminated") or {}
+    code = f" with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+    detail = str(ended.get("message") or "")
+    return StartProblem(
+        f"The job's container {container.get('name')} ends again and again{code}", ASK, patience, detail
+    )
+
+
+def _missing(said: str) -> StartProblem | None:
+    found = _MISSING.search(said)
+    if found is not None:
+        return _no_such(_KINDS[found[1].lower()], found[2], said)
+    if _MISSING_KEY.search(said):
+        cause = "A Secret or ConfigMap that the job's template names lacks a key"
+        return StartProblem(cause, f"choose another template, or {ASK}", MISSING_SECONDS, said)
+    return None
+
+
+def _no_such(kind: str, name: str, said: str) -> StartProblem:
+    step = f"choose another template, or {ASK}"
+    return StartProblem(
+        f"The job needs the {kind} {name}, which does not exist in the cluster", step, MISSING_SECONDS, said
+    )
+
+
+# Of one second, which is as exactly as most events are told: what comes before what.
+_ORDER = (
+    "Scheduled",
+    "FailedAttachVolume",
+    "FailedMount",
+    "SuccessfulAttachVolume",
+    "FailedCreatePodSandBox",
+    "Pulling",
+)
+
+
+def _order(event: PodDict) -> tuple[str, int]:
+    reason = event.get("reason")
+    return _when(event), _ORDER.index(reason) if reason in _ORDER else len(_ORDER)
+
+
+def _when(event: PodDict) -> str:
+    """When an event was last seen; RFC 3339 in UTC sorts as text to the second, which is what the old fields have."""
+    series: PodDict = event.get("series") or {}
+    moments: Iterator[object] = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+    ).__iter__()
+    return next((str(moment)[:19] for moment in moments if moment), "")
+
+
+# JupyterHub gives a start up after start_timeout without a word of ours: we are so much earlier, to give the reason.
+_EARLIER_SECONDS = 5.0
+_LAST_LOOK_SECONDS = 1.0
+
+
+def look_pauses() -> Iterator[float]:
+    """Seconds without progress before each closer look."""
+    return chain((1.5, 2, 4, 8, 15), repeat(30))
+
+
+def deadline_of(start_timeout: float) -> float:
+    """How long a start may take before we end it."""
+    return start_timeout - min(_EARLIER_SECONDS, start_timeout / 10)
+
+
+def last_moment_of(start_timeout: float) -> float:
+    """How long everything together may take, so that nothing that is late by itself is overtaken by JupyterHub."""
+    return start_timeout - (start_timeout - deadline_of(start_timeout)) / 4
+
+
+@dataclass(slots=True)
+class StartMonitor:
+    """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes whoever shows them."""
+
+    pods: PodRequests
+    runs: Callable[[PodDict | None], bool]
+    since: float  # of the event loop's clock, as all moments here
+    seconds: float
+    own: frozenset[str] = frozenset()  # Secrets that the start makes after the pod
+    note: str | None = None
+    pull: ImagePull | None = None
+    _trouble: StartProblem | None = None
+    _troubled_since: float = 0.0
+
+    async def until_running(self, created: PodDict) -> None:
+        """Return when the pod runs; Refused, with the reason, when it will not."""
+        seen, pod, closer = False, None, None
+        ahead = look_pauses()
+        look_at = self._look_at(next(ahead))
+        while True:
+            latest = self._latest(created)
+            seen = seen or uid(self._gone) == uid(created)
+            if latest is not None and _version(latest) != _version(pod):
+                # The watch may be behind the creation; once it has seen the pod, none is a pod that was removed.
+                pod, seen, closer = latest, True, None
+                ahead = look_pauses()
+                look_at = self._look_at(next(ahead))
+            if seen:
+                self._judge(latest, created)
+                self._consider(of_pod(latest, self.pods.gpus), closer)
+                if self.runs(latest):
+                    return
+            self._give_up_in_time(latest)
+            if await self._changed(look_at):
+                continue
+            if _now() >= look_at:
+                closer = await self._look(pod, closer)
+                look_at = self._look_at(next(ahead))
+
+    def _look_at(self, pause: float) -> float:
+        """When to look closer next; nothing is given up without a last look."""
+        last = self.since + self.seconds - min(_LAST_LOOK_SECONDS, self.seconds / 4)
+        return min(_now() + pause, last) if _now() < last else _now() + pause
+
+    def _latest(self, created: PodDict) -> PodDict | None:
+        latest: PodDict | None = self.pods.watch.pods.get(self.pods.key)
+        return latest if uid(latest) == uid(created) else None
+
+    @property
+    def _gone(self) -> PodDict | None:
+        """What was last seen of the pod of our name that went last."""
+        found: PodDict | None = self.pods.watch.gone.get(self.pods.key)
+        return found
+
+    def _judge(self, pod: PodDict | None, created: PodDict) -> None:
+        last = self._gone
+        judged = (
+            pod_status.evaluate(pod) if pod else pod_status.evaluate_gone(last if uid(last) == uid(created) else None)
+        )
+        if isinstance(judged, pod_status.Terminated):
+            raise StartRefused(judged.reason, reason="job-failed", status=JOB_ENDED)
+
+    def _consider(self, told: StartProblem | None, closer: StartProblem | ImagePull | None) -> None:
+        """Take note of what the pod itself says, and of what the last closer look found."""
+        found = closer if isinstance(closer, StartProblem) else told
+        if found is None or not found.is_same(self._trouble):
+            self._troubled_since = _now()
+            if found is not None:
+                self.pods.log.info(
+                    "pod=%s is held up: %s (%s)", self.pods.key, found.cause, text.quoted(found.detail, 500)
+                )
+        self._trouble = found
+        note, pull = found.sentence if found else None, closer if isinstance(closer, ImagePull) else None
+        if (note, pull) != (self.note, self.pull):
+            self.note, self.pull = note, pull
+            self.pods.watch.wake(self.pods.key)
+
+    def _give_up_in_time(self, pod: PodDict | None) -> None:
+        now, found = _now(), self._trouble
+        if found is not None and found.tolerance is not None and now >= self._troubled_since + found.tolerance:
+            raise StartRefused(found.sentence, reason="job-failed")
+        if now >= self.since + self.seconds:
+            raise self.given_up(pod)
+
+    def given_up(self, pod: PodDict | None) -> StartRefused:
+        """Why the start ends when its time is over."""
+        found = self._trouble or of_nothing(pod, self.pull)
+        return StartRefused(found.given_up(_now() - self.since), reason="start-timeout")
+
+    async def _changed(self, look_at: float) -> bool:
+        """Wait for a change of the pod, but not beyond the moment when something else is due."""
+        until = min(look_at, self.since + self.seconds)
+        if self._trouble is not None and self._trouble.tolerance is not None:
+            until = min(until, self._troubled_since + self._trouble.tolerance)
+        try:
+            async with asyncio.timeout_at(until):
+                await self.pods.watch.changed(self.pods.key)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _look(
+        self, pod: PodDict | None, known: StartProblem | ImagePull | None
+    ) -> StartProblem | ImagePull | None:
+        """What the pod does not say itself: a trouble, or the image that is being pulled.
+
+        Never fails, and is never late: what was known before stands then.
+        """
+        try:
+            async with asyncio.timeout_at(self.since + self.seconds):
+                return await self._asked(pod, known)
+        except (ApiError, TimeoutError) as problem:
+            said = "no time is left" if isinstance(problem, TimeoutError) else str(problem)
+            self.pods.log.warning("pod=%s cannot see why it waits: %s", self.pods.key, said)
+        return known
+
+    async def _asked(
+        self, pod: PodDict | None, known: StartProblem | ImagePull | None
+    ) -> StartProblem | ImagePull | None:
+        news = await self._read()
+        # The end of a pull changes the pod: until then there is nothing more to learn.
+        if pod is None or _version(news) not in (None, _version(pod)) or isinstance(known, ImagePull):
+            return known
+        if (pod.get("spec") or {}).get("nodeName"):
+            events = await self.pods.events("Pod", pod["metadata"]["name"], uid(pod))
+            own = self.own | {naming.ssh_object(self.pods.name)}
+            return of_events(events, own) or self._as_seen_here(pulled_image(events))
+        return await self._claims(pod) if waits_for_claims(of_pod(pod)) else None
+
+    async def _read(self) -> PodDict | None:
+        """The pod as it is now, which the watch learns too; a silent one would tell nobody."""
+        try:
+            news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
+        except ApiError as problem:
+            if problem.status == 404:
+                return None  # the watch tells what its end was
+            raise
+        self.pods.watch.learn(news)
+        return news
+
+    def _as_seen_here(self, pull: ImagePull | None) -> ImagePull | None:
+        """Nothing was pulled before the start or after now, whatever another machine's clock says."""
+        if pull is None:
+            return None
+        now = datetime.now(UTC)
+        began = now - timedelta(seconds=_now() - self.since)
+        return ImagePull(pull.image, min(max(pull.since, began), now))
+
+    async def _claims(self, pod: PodDict) -> StartProblem | None:
+        for name in claim_names(pod):
+            claim = await self.pods.claim(name)
+            events: list[Any] = await self.pods.events("PersistentVolumeClaim", name, uid(claim)) if claim else []
+            found = of_claim(name, claim, events)
+            if found is not None:
+                return found
+        return None
+
+
+def _version(pod: PodDict | None) -> str | None:
+    """Two lists give the same pod as two objects."""
+    return pod["metadata"].get("resourceVersion", "") if pod else None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

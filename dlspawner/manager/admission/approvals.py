@@ -1,16 +1,12 @@
-"""The turns of approvals: a job asks, somebody approves or denies, and what has become needless is withdrawn.
+"""Approvals: requests are approved, denied, or withdrawn when they are not needed any more; and their texts.
 
-`settle` puts a job that waits where it belongs: to those that wait for an approval as long as it needs one, to the
-queue otherwise. It is done whenever one is asked for, and in every pass over the queue for all that wait: files are
-changed, and what somebody's other jobs hold comes and goes. Requests are on the disk with the state of their job, or
-neither is.
+`lifecycle.reevaluate` moves a pending job between *pending-approval* and *queued*. It runs for every admission request,
+and in every scheduling cycle for all pending jobs, because the configuration changes, and so does what the user's other
+jobs hold. Requests are written with the state of their job in one transaction.
 
-That something waits for somebody's word, as a notice among theirs.
-
-It is made when they look, from what waits now and who may decide it now, so nothing has to be taken back when somebody
-has decided it, or `teams.yaml` names other admins. Administrators of the Hub are told of what nobody else may decide.
-
-Who may decide a request, and what people read about it. PURE.
+The notice to approvers (`pending_notice`) is made when it is read, from the requests that are pending and the users who
+may decide them then, so that none has to be withdrawn after a decision or a change of `teams.yaml`. Administrators of
+the Hub are notified of requests that no other user may decide.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ log = logging.getLogger("dlspawner.manager")
 
 
 def reevaluate_all(turn: Transaction) -> None:
-    """Everything that waits is where it belongs, and nobody reads for ever that something was denied."""
+    """Reevaluates every pending job, and withdraws notices of denials after some days."""
     capped = {team.name for team in turn.cluster_state.teams.teams if team.user_caps.soft is not None}
     for name in tuple(turn.store.pending.values()):
         record = turn.record(name)
@@ -48,14 +44,14 @@ def reevaluate_all(turn: Transaction) -> None:
 
 
 def _may_move(job: Job, capped: Collection[str]) -> bool:
-    """A first look at a job that waits, for thousands wait: most are of teams that cap nobody."""
+    """A cheap check of a pending job, for thousands may be pending: most teams have no soft cap."""
     if job.state is JobState.QUEUED:
         return job.special is not None or job.team in capped
     return job.state is JobState.PENDING_APPROVAL
 
 
 def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
-    """Somebody's word about it; False when it was decided already, or nobody asks for it any more."""
+    """Decides a request; False when it was decided or withdrawn already."""
     waits = turn.store.requests.get(request.job, ())
     record = turn.record(request.job)
     if record is None or all(one.id != request.id for one in waits):
@@ -75,7 +71,7 @@ def decide(turn: Transaction, request: ApprovalRequest, word: Decision) -> bool:
 
 
 def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, *, more: bool) -> None:
-    """``more``: the job waits for another word besides."""
+    """``more``: another request of the job is pending."""
     job = _granted(record.job, said.kind)
     record = lifecycle.approve(turn, replace(record, job=job), said, decision_sentence(said), more=more)
     if not more:
@@ -83,7 +79,7 @@ def _approve(turn: Transaction, record: JobRecord, said: ApprovalRequest, *, mor
 
 
 def forget_denial(turn: Transaction, user: str, server: str) -> None:
-    """The person asks for this server again."""
+    """Withdraws the notice of a denial when the user requests the server again."""
     for notice in turn.store.notices.read(Recipient(user, server), turn.now):
         if notice.kind is notice_model.NoticeKind.DENIED and notice.server == server:
             job_store.withdraw(turn, notice.job, notice_model.NoticeKind.DENIED)
@@ -98,11 +94,11 @@ def _granted(job: Job, kind: ApprovalKind) -> Job:
             return replace(job, special=None if job.special is None else replace(job.special, approved=True))
 
 
-_ID = "0" * 16  # of no notice that was posted
+_ID = "0" * 16  # the id of no posted notice
 
 
 def pending_notice(book: JobStore, name: str, *, admin: bool) -> tuple[Notice, ...]:
-    """What this person is told, an administrator of the Hub or not: one notice, or none."""
+    """Returns the notice of requests that this user may decide, if there are any."""
     teams = book.cluster_state.teams
     found = [one for some in book.requests.values() for one in some if _concerns(one, teams, name, admin=admin)]
     if not found:
@@ -126,9 +122,9 @@ CHANGED = "It has been changed since you looked: look again at what is asked for
 
 
 def may_decide(viewer: Viewer, request: ApprovalRequest) -> str | None:
-    """``None`` for who may decide it; for everybody else a sentence. Administrators of the Hub decide everything.
+    """Returns ``None`` if the viewer may decide the request, else the sentence why not.
 
-    A service that may act on all jobs is nobody who could answer for a special permission.
+    Administrators of the Hub decide every request; a service that may act on all jobs decides no special permission.
     """
     if viewer.all and (viewer.name or request.kind is not ApprovalKind.SPECIAL):
         return None
@@ -144,12 +140,12 @@ def may_decide(viewer: Viewer, request: ApprovalRequest) -> str | None:
 
 
 def decision_sentence(request: ApprovalRequest) -> str:
-    """Who has decided, and what they said: ``by vera: The deadline is near.``"""
+    """Returns the approver and the reason: ``by vera: The deadline is near.``"""
     return f"by {request.by}" + (f": {request.reason}" if request.reason else "")
 
 
 def outcome_sentence(request: ApprovalRequest) -> str:
-    """What has become of a request, for somebody who would decide it, too."""
+    """Returns the outcome of a request, for another approver."""
     match request.standing:
         case ApprovalState.WAITING:
             return "It waits."
@@ -162,17 +158,17 @@ def outcome_sentence(request: ApprovalRequest) -> str:
 
 
 def approved_sentence(request: ApprovalRequest) -> str:
-    """For its person: who approved it, and what they said. The job may run by the time this is read."""
+    """Returns the owner's sentence about an approval. The job may run by the time it is read."""
     return f"Approved: {request.what}. It was approved {_ended(decision_sentence(request))}"
 
 
 def denied_sentence(request: ApprovalRequest) -> str:
-    """For its person: who denied it, and why."""
+    """Returns the owner's sentence about a denial."""
     return f"Denied: {request.what}. The request has ended. It was denied {_ended(decision_sentence(request))}"
 
 
 def pending_sentence(request: ApprovalRequest, team: Team) -> str:
-    """Who decides, for whoever can not."""
+    """Returns who may decide, for users who may not."""
     match request.kind:
         case ApprovalKind.SPECIAL:
             return ONLY_HUB
@@ -183,7 +179,7 @@ def pending_sentence(request: ApprovalRequest, team: Team) -> str:
 
 
 def usage_sentence(request: ApprovalRequest, world: ClusterState) -> str:
-    """What the person and the team have now, for who decides; not what ``why`` says already."""
+    """Returns the usage of the user and the team, for the approver; without what ``why`` says already."""
     team = world.team(request.team)
     title, kind = (team.title or team.name) if team else request.team, request.gpu_type
     held = world.held_by(request.team, request.user) - world.reserved_by_user(request.team, request.user)
@@ -199,7 +195,7 @@ def usage_sentence(request: ApprovalRequest, world: ClusterState) -> str:
 
 
 def your_decision_sentence(count: int) -> str:
-    """For who can decide something."""
+    """Returns the approver's sentence about pending requests."""
     return "1 request waits for your approval." if count == 1 else f"{count} requests wait for your approval."
 
 

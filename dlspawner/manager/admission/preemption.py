@@ -1,16 +1,16 @@
-"""Who has to leave: notice and promise in one turn, then the stop, or the news that the job goes on after all.
+"""Preemption: notice and reservation in one transaction, then the stop of the victims, or its cancellation.
 
-* `begin` is a pass's answer to ``Preempt``: every victim gets its notice, which begins when it has run for the minimum
-  time, and the waiting job is promised the nodes.
-* `review`, again and again: promises that are worth nothing any more are taken back, whoever is not needed is spared,
-  whose notice is over is stopped (`stopping`). Nobody is stopped for a job that does not wait any more, nor for one
-  that the Hub would not start without a fresh login, or fails to start: it is asked to when others have been told to
-  leave for it, now and then until they do, and just before; once it says no they are told that they go on.
-* Guaranteed jobs beyond a quota that was lowered turn preemptible when their notice is over, and go on. Until then they
-  are nobody's victims, so that nothing is planned with what they hold. When the quota has room for them again they are
-  guaranteed again.
+* `issue_preemption` carries out a scheduling cycle's ``Preempt``: every victim gets its notice, which begins when the
+  victim has run for the minimum time, and the nodes are reserved for the pending job.
+* `reconcile_preemptions` runs again and again: it releases reservations that cannot be had any more, cancels the
+  preemption of victims that are not needed, and stops victims whose notice has expired. No victim is stopped for a job
+  that is not pending any more, nor for one that the Hub would not start without a fresh login, or fails to start: the
+  Hub is probed when the notices begin, now and then until they expire, and just before the stop.
+* Guaranteed jobs beyond a lowered quota turn preemptible when their notice expires, and continue. Until then they are
+  no victims, so that nothing is planned with what they hold. When the quota covers them again they are guaranteed
+  again.
 
-All of it is in the database before anybody acts on it: a Manager that takes over goes on where this one was.
+All of it is in the database before it is acted on: the next leader continues where this one was.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.notify import post
 
 _EVERY_SECONDS = 1.0
-_SURE = timedelta(minutes=1)  # for which it is taken for granted that the Hub would start a job
-_LOOK_SECONDS = 1.0  # between looks for a job of which it is not
+_SURE = timedelta(minutes=1)  # for which the result of a probe holds
+_LOOK_SECONDS = 1.0  # between searches for a job to probe
 _BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
-_UNCHANGED = "unchanged"  # there as long as a review has changed nothing: what it changes may have consequences
-_REVIEWED = "reviewed"  # in the world's memo, which every change clears: when there is something to do next
+_UNCHANGED = "unchanged"  # present as long as a reconciliation has changed nothing: changes may have consequences
+_REVIEWED = "reviewed"  # in the cluster state's cache, which every change clears: the next time to reconcile
 log = logging.getLogger("dlspawner.manager")
 
 CONTINUES = "Its GPUs are not needed any more: the job goes on."
@@ -57,7 +57,7 @@ AGAIN = "Your team has enough quota for it again: the job is guaranteed again."
 
 
 def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> None:
-    """Ask the victims to leave, and promise their place to the job that waits."""
+    """Gives the victims notice, and reserves their nodes for the pending job."""
     idle = _idle_elsewhere(record.job, turn.cluster_state)
     for name in found.victims:
         victim = turn.store.records[name]
@@ -70,9 +70,9 @@ def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> No
 
 
 def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
-    """Whatever follows from what has changed, or from the time; again until nothing follows.
+    """One step of what follows from changes or from the time; to be repeated until nothing changes.
 
-    ``by``: nobody is stopped whose notice was not over by then.
+    ``by``: only victims whose notice had expired by then are stopped.
     """
     by = turn.now if by is None else by
     turn.cluster_state.memo[_UNCHANGED] = True
@@ -99,14 +99,14 @@ def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None
 
 
 def _move(turn: Transaction, job: Job, kind: NoticeKind, until: datetime) -> None:
-    """Tell somebody who was told already that it is at another time."""
+    """Changes the time of a notice that was posted already."""
     known = turn.store.notices.pending((job.id, kind))
     if known is not None:
         post(turn, job, kind, known.text, cause=known.cause, until=until)
 
 
 def _reclaim(turn: Transaction) -> None:
-    """Quotas that were lowered, or raised again."""
+    """Demotes jobs that exceed a lowered quota; cancels that when the quota was raised."""
     beyond = {job.id for job in over_quota_jobs(turn.cluster_state)}
     for record in tuple(turn.store.records.values()):
         job = record.job
@@ -129,7 +129,7 @@ def _reclaim(turn: Transaction) -> None:
 
 
 def _restore(turn: Transaction) -> None:
-    """Who turned preemptible for a lowered quota is guaranteed again where the quota has room for it."""
+    """Restores the guarantee of jobs that turned preemptible, where the quota covers them again."""
     turned = [one.job for one in turn.store.records.values() if one.demote_at is not None and one.job.preemptible]
     for job in restorable(turned, turn.cluster_state):
         lifecycle.restore_guarantee(turn, turn.store.records[job.id])
@@ -149,7 +149,7 @@ def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str
 
 
 def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
-    """Why GPUs that are idle elsewhere are not taken; nothing where none are that the job could have."""
+    """Returns why GPUs that are idle elsewhere are not used; empty if the job could use none."""
     share = world.quota_by_team(waiting.request.gpu_type or "").get(waiting.team, {})
     if find_free_nodes(waiting, world, frozenset(world.rooms).difference(share)) is not None:
         return _KEPT_TOGETHER
@@ -165,7 +165,7 @@ _AGAIN = "It waits in the queue after that, at its old place, and starts anew wh
 
 
 def _stop_text(record: JobRecord, world: ClusterState) -> str:
-    """What is read afterwards."""
+    """Returns the sentence about a stop."""
     if record.job.preemptible:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:
@@ -174,23 +174,23 @@ def _stop_text(record: JobRecord, world: ClusterState) -> str:
 
 
 def _preemptible(record: JobRecord, world: ClusterState) -> str:
-    """What a preemptible job is called; who has not asked for that reads why it is one."""
+    """Returns what a preemptible job is called, with the reason if its owner had not requested that."""
     if record.demote_at is None:
         return "preemptible job"
     return f"job, which is preemptible since your {_lost(record.job, world)},"
 
 
 def _lost(job: Job, world: ClusterState) -> str:
-    """What happened to a team whose quota is no longer enough for a job."""
+    """Returns why the team's quota is not enough for the job any more."""
     return "team's quota was lowered" if world.team(job.team) else f"team “{job.team}” was removed"
 
 
 @dataclass(slots=True)
 class Preemptor:
-    """Reviews one book whenever there may be something to do; `run` never ends by itself.
+    """Reconciles the preemptions of one store; `run` never ends by itself.
 
-    ``probe`` has the Hub try the start of a job that waits for others to leave, and takes its promise back when that
-    would come to nothing; False when nobody knows.
+    ``probe`` requests the start of a job that waits for victims, and releases its nodes if the start would fail;
+    False if that is not known.
     """
 
     book: JobStore
@@ -201,11 +201,11 @@ class Preemptor:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._look_at_promised(), name="look whether the Hub would start whom others leave for")
+            group.create_task(self._look_at_promised(), name="probe the starts of jobs with victims")
             await self._review()
 
     async def _look_at_promised(self) -> None:
-        """One after the other, so that the Hub has little of it; who was told to leave for it in vain soon knows."""
+        """Probes one job after the other, so that the Hub has little load; needless notices are cancelled soon."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._forget()
@@ -216,7 +216,7 @@ class Preemptor:
                     if job is not None and await self.probe(job):
                         self._probed[job.id] = self.now()
             except DatabaseUnavailable as problem:
-                log.warning("who has a promise is not asked for: %s", problem.__cause__)
+                log.warning("probes wait for the database: %s", problem.__cause__)
 
     def _forget(self) -> None:
         now = self.now()
@@ -225,23 +225,23 @@ class Preemptor:
     async def _review(self) -> None:
         while True:
             if self._is_due():
-                by = self.now()  # whose notice is over later has not been asked for
+                by = self.now()  # for notices that expire later no probe was made
                 try:
                     await self._make_sure(by)
                     await self.book.transact(partial(reconcile_preemptions, by=by))
                 except DatabaseUnavailable as problem:
-                    log.warning("who has to leave waits for the database: %s", problem.__cause__)
+                    log.warning("preemptions wait for the database: %s", problem.__cause__)
             await asyncio.sleep(_EVERY_SECONDS)
 
     async def _make_sure(self, by: datetime) -> None:
         if self._unsure(by):
             async with self._asking:
-                unsure = self._unsure(by)  # one of them may just have been asked for
+                unsure = self._unsure(by)  # one of them may just have been probed
                 await asyncio.gather(*map(self.probe, unsure))
                 self._probed |= {job.id: by for job in unsure}
 
     def _unsure(self, now: datetime) -> list[Job]:
-        """The jobs for which somebody would be stopped now, but for those that were probed a moment ago."""
+        """Returns the jobs for which victims would be stopped now, without those probed a moment ago."""
         book = self.book
         due = [job for job in book.cluster_state.jobs.values() if job.notice is not None and job.notice <= now]
         due = [job for job in due if job.state in _BEFORE_STOP]
@@ -249,7 +249,7 @@ class Preemptor:
             return []
         self._forget()
         notices = [book.notices.pending((job.id, NoticeKind.PREEMPTED)) for job in due]
-        # Whoever they were told to leave for, or has been promised their place since.
+        # The jobs named in the notices, and those that have reserved the nodes since.
         causes, nodes = (
             {known.cause for known in notices if known is not None},
             {node for job in due for node in job.nodes},

@@ -1,11 +1,12 @@
-"""The queue at work: whose turn it is, over and over. The order and the decision are the core's.
+"""The scheduling cycle: which pending jobs start now. The order and the decision are the core's.
 
-A *pass* is made after every change that may have freed something, before anybody new is let in, and every few seconds,
-because time alone lets jobs start, too. What a turn gives is reserved in the same transaction: the job is *due*, and
-``starts`` tells the Hub. At most ``at_once`` such starts are under way at one time, from the turn until the pods are
-there, so that a Hub is not asked for more than it takes and no reservation ends before its start was asked for; what a
-node does after that, such as pulling a large image, is in nobody's way. A pass ends early, too, when it has made enough
-promises: everybody else in this process waits for it, and the next one follows at once.
+A cycle runs after every change that may have freed capacity, before a new job is admitted, and every few seconds,
+because time alone lets jobs start too. The nodes of a scheduled job are reserved in the same transaction, and the
+dispatcher asks the Hub for the start. At most ``max_concurrent_starts`` starts are in flight, from the cycle until the
+pods are observed, so that the Hub gets no more requests than it takes, and no reservation expires before its start was
+requested; what a node does after that, such as pulling a large image, delays no other job. A cycle also ends early when
+it has made enough reservations for victims' nodes: every other task of this process waits for it, and the next cycle
+follows at once.
 
 A job whose decision fails by a fault of the program is logged and skipped; the next cycle decides it again.
 """
@@ -30,30 +31,28 @@ from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
 _EVERY_SECONDS = 3.0
-_CUT_SECONDS = 1.0  # between passes that left turns to the next one, because enough starts were under way
-_PROMISES = 20  # in one pass
+_CUT_SECONDS = 1.0  # after a cycle that ended early
+_PROMISES = 20  # in one cycle
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
 class Scheduler:
-    """Gives turns to the jobs of one book; ``preempt`` does what lets a turn come, nothing while it is ``None``."""
+    """Schedules the jobs of one store; ``preempt`` issues preemptions, none while it is ``None``."""
 
     book: JobStore
     max_concurrent_starts: int
     preempt: Callable[[Transaction, JobRecord, Preempt], None] | None = None
-    work_available: asyncio.Event = field(default_factory=asyncio.Event)  # somebody is due
-    truncated: bool = (
-        False  # whether the last pass left turns for the next one, because enough jobs are due or promised
-    )
-    # Servers that the Hub is being told to start just now, and for which job.
+    work_available: asyncio.Event = field(default_factory=asyncio.Event)  # a job awaits its start
+    truncated: bool = False  # True if the last cycle ended early
+    # Servers whose start is being requested from the Hub, and for which job.
     starts_in_flight: dict[tuple[str, str], str] = field(default_factory=dict)
-    order: dict[str, int] = field(default_factory=dict)  # the how-manieth turn of this process each due job was given
+    order: dict[str, int] = field(default_factory=dict)  # the number of the scheduled start, by job
     _turns: int = 0
     _not_before: dict[str, datetime] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Make passes until it is cancelled."""
+        """Runs scheduling cycles until it is cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CUT_SECONDS if self.truncated else _EVERY_SECONDS):
@@ -61,11 +60,11 @@ class Scheduler:
             try:
                 await self.book.transact(self.schedule)
             except DatabaseUnavailable as problem:
-                log.warning("the queue waits for the database: %s", problem.__cause__)
+                log.warning("the scheduling cycle waits for the database: %s", problem.__cause__)
                 await asyncio.sleep(1)
 
     def schedule(self, turn: Transaction) -> None:
-        """One pass."""
+        """One scheduling cycle."""
         self.book.capacity_changed.clear()
         self.truncated = False
         approvals.reevaluate_all(turn)
@@ -91,7 +90,7 @@ class Scheduler:
                 promises -= 1
                 if promises < 0:
                     self.truncated = True
-                    self.book.capacity_changed.set()  # the next pass need not wait for anything
+                    self.book.capacity_changed.set()  # the next cycle follows at once
                     break
                 self.preempt(turn, record, found)
 
@@ -104,11 +103,11 @@ class Scheduler:
         self.work_available.set()
 
     def behind_earlier_jobs(self, job: Job) -> bool:
-        """Whether others that wait for the same have not got their turns yet, although there may be room."""
+        """True if earlier jobs of the same queue were not scheduled yet, although capacity may be free."""
         return self.truncated and queue_key(job) in self.book.cluster_state.queues
 
     def backoff(self, job: str, until: datetime) -> None:
-        """Give no turn to this job before then; forgotten when this process ends."""
+        """Schedules this job not before then; forgotten when this process ends."""
         self._not_before = {one: then for one, then in self._not_before.items() if one in self.book.records}
         self._not_before[job] = until
 

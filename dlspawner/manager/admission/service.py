@@ -1,12 +1,13 @@
-"""The desk: what is answered to the Hub's question whether a job may start. The decision is the core's.
+"""Answers the Hub's admission requests. The decision is the core's.
 
-A question has the job's id, and asking again gets the same answer: an answer may be lost, and the Hub then asks again.
-What was admitted is reserved in the same turn; the Hub creates the pod before the reservation's deadline or not at all.
+A request has the job's id, and is idempotent: the same request gets the same response, because a response may be lost.
+What is admitted is reserved in the same transaction; the Hub creates the pod before the reservation's deadline or not
+at all.
 
-Who has to wait is written down as *queued*, and ``queue`` and ``starts`` do the rest; who needs an approval first as
-*pending-approval* (`approval.deciding`). A server has at most one job that waits; the Hub asks for its id (``waiting``)
-and asks with it again, so that it is the same job. Whoever asks again for no more than before keeps the place, which is
-the first submit time, and an approval; for more, the place is a new one.
+A job that cannot start now is *queued*, and scheduler and dispatcher do the rest; a job that needs an approval first is
+*pending-approval*. A server has at most one pending job; the Hub asks for its id and sends it again, so that it is the
+same job. A repeated request for no more than before keeps the first submit time and an approval; one for more is a new
+job.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _ASKED = 10_000  # servers whose latest start is remembered
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """A job that wants to start: whose, and the essentials of its final pods."""
+    """A job that is to start: its owner, and the essentials of its final pods."""
 
     job: str
     user: str
@@ -66,9 +67,9 @@ class AdmissionRequest:
     request_seconds: float
     namespace: str  # where its pods would be
     pods: tuple[Manifest, ...]
-    special: tuple[SpecialPermission, ...] = ()  # permissions that somebody has to approve
-    image: str = ""  # what gets them
-    nonce: str = ""  # which its pods will have; none: any will do
+    special: tuple[SpecialPermission, ...] = ()  # permissions that need an approval
+    image: str = ""  # the image that gets them
+    nonce: str = ""  # the nonce of its pods; none: any is accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +85,14 @@ class AdmissionResponse:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A job that waits, and its place in the queue, from 1."""
+    """A pending job and its position in the queue, from 1."""
 
     job: Job
     position: int
 
 
 class AdmissionService:
-    """Answers from one book."""
+    """Answers admission requests from one store."""
 
     def __init__(
         self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
@@ -103,7 +104,7 @@ class AdmissionService:
         self._last_starts: dict[tuple[str, str], tuple[datetime, str]] = {}
 
     async def review(self, question: AdmissionRequest) -> AdmissionResponse:
-        """May this job start now?"""
+        """Decides an admission request."""
         place = self._namespaces.of(special=bool(question.special))
         if question.namespace != place or not place:
             log.error(
@@ -123,14 +124,14 @@ class AdmissionService:
         if answer.decision != "wait" or waits is None:
             return answer
         async with self._advising:
-            await asyncio.sleep(0)  # many may be told to wait at once, and each advice costs as much as many decisions
+            await asyncio.sleep(0)  # many responses may be due at once, and alternatives cost as much as many decisions
             advice = self.explainer.advice(waits.job, self.store.now())
         return replace(answer, sentences=(*answer.sentences, *_advice(advice)))
 
     def last_start_of(self, user: str, server: str, since: datetime) -> str | None:
-        """The job that the Hub has asked for since then, because somebody wanted it started, and that was not refused.
+        """Returns the job of the server's latest admission request since then that a user caused and was not refused.
 
-        Known for the servers of the latest 10,000 starts, and until this Manager ends.
+        Known for the servers of the latest 10,000 starts, and until this process ends.
         """
         at, job = self._last_starts.get((user, server), (since, None))
         return job if at >= since else None
@@ -138,14 +139,14 @@ class AdmissionService:
     def _remember_start(self, question: AdmissionRequest, answer: AdmissionResponse) -> None:
         where = (question.user, question.server)
         if answer.decision == "refuse" or where in self._queue.starts_in_flight:
-            return  # the latter is a start of ours, whose turn has come
+            return  # the latter is a start that the dispatcher requested
         self._last_starts.pop(where, None)
         self._last_starts[where] = (self.store.now(), question.job)
         if len(self._last_starts) > _ASKED:
             del self._last_starts[next(iter(self._last_starts))]
 
     def pending(self, user: str, server: str | None = None) -> list[QueuePosition]:
-        """What of this person's waits, at one server or at all of them."""
+        """Returns the user's pending jobs, of one server or of all."""
         book = self.store
         mine = [job for (name, where), job in book.pending.items() if name == user and server in (None, where)]
         now = book.now()
@@ -155,19 +156,19 @@ class AdmissionService:
         ]
 
     def starting_or_pending(self, user: str, server: str) -> JobRecord | None:
-        """The job that waits for this server, or is being started there and does not run yet."""
+        """Returns the server's job that is pending or starting."""
         book = self.store
         started = (book.records[one.id] for one in book.on(user, server) if one.state is JobState.STARTING)
         return book.pending_job(user, server) or next(started, None)
 
     async def last_event(self, user: str, server: str) -> tuple[str, str] | None:
-        """Why this server's last job is as it is: reason and detail of its last event."""
+        """Returns reason and detail of the last event of the server's last job."""
         return await self._ledger.last_event(user, server)
 
     async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
-        """The Hub has not made the pod of this reservation, and will not; ``passes``: what was wrong passes by itself.
+        """Releases a reservation whose pod the Hub has not created and will not; ``passes``: the cause is temporary.
 
-        A job that had waited waits on then.
+        A job that was queued before is requeued then.
         """
 
         def give_back(turn: Transaction) -> None:
@@ -188,7 +189,7 @@ class AdmissionService:
     def _answer(self, turn: Transaction, question: AdmissionRequest) -> AdmissionResponse:
         turn.store.asked = turn.cluster_state.teams.has_limits(turn.cluster_state.cluster)
         if turn.store.capacity_changed.is_set():
-            self._queue.schedule(turn)  # nobody new gets what others wait for
+            self._queue.schedule(turn)  # a new job gets nothing that pending jobs wait for
         known = turn.record(question.job)
         if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
             return AdmissionResponse("refuse", "job-id", (NOT_YOURS,))
@@ -213,12 +214,12 @@ class AdmissionService:
         return self._readmit(turn, question, known, wanted)
 
     def _was_cancelled(self, question: AdmissionRequest) -> bool:
-        """Whether we ask the Hub for this start just now, for a job that ended before the Hub learned its id."""
+        """True if the dispatcher requests this start just now, for a job that ended before the Hub learned its id."""
         told = self._queue.starts_in_flight.get((question.user, question.server))
         return told is not None and told not in self.store.records
 
     def _requested_job(self, turn: Transaction, question: AdmissionRequest) -> Job | Refuse:
-        """The job that is asked for, as a new one."""
+        """Returns the requested job as a new one."""
         world = turn.cluster_state
         charged = request_of(question.pods, world.cluster)
         if isinstance(charged, Refuse):
@@ -245,24 +246,24 @@ class AdmissionService:
     def _readmit(
         self, turn: Transaction, question: AdmissionRequest, known: JobRecord, wanted: Job
     ) -> AdmissionResponse:
-        """A job that waits is asked for again: by its person, or by the Hub that was told to start it."""
+        """A pending job is requested again: by its owner, or by the Hub after the dispatch."""
         keeps = _is_no_larger(wanted, known.job)
         same = keeps and _options(wanted) == _options(known.job)
-        turn.store.mark_inadmissible(known.job.id, "")  # its person asks, or the files have changed
+        turn.store.mark_inadmissible(known.job.id, "")  # the owner asks, or the configuration has changed
         known = turn.store.records[known.job.id]
         record = replace(known, request_seconds=question.request_seconds)
         if record.awaiting_start and same:
             return self._admit(turn, question, record, known.job.nodes)
         if not keeps and (never := limits.config_violation(wanted, turn.cluster_state)) is not None:
-            return _answered(question, never)  # and what waits there waits on
-        if not same:  # and what it was promised was for another job
+            return _answered(question, never)  # and the pending job stays pending
+        if not same:  # its reserved nodes were for other options
             job = replace(wanted, submitted=known.job.submitted, approved=known.job.approved) if keeps else wanted
             record = as_queued(replace(record, job=job, demote_at=None))
         elif record.job.state is JobState.LOGIN_REQUIRED:
             record = as_queued(record)
         if known.job.state is JobState.LOGIN_REQUIRED:
             withdraw(turn, record.job.id, NoticeKind.LOGIN_REQUIRED)
-        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)  # what cannot start is told again, here
+        withdraw(turn, record.job.id, NoticeKind.CANNOT_START)  # the response tells it again
         if record.job != known.job:
             lifecycle.update_request(turn, record, changed=not same)
         if known.awaiting_start and record.job.team != known.job.team:
@@ -272,7 +273,7 @@ class AdmissionService:
     def _decide(
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
     ) -> AdmissionResponse:
-        """Whether it may start now; what may not is in the queue after that."""
+        """Admits, refuses or queues the job."""
         world, job = turn.cluster_state, record.job
         found = admission.admit(job, world, turn.now)
         if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):
@@ -314,7 +315,7 @@ class AdmissionService:
 
 
 def _moved(before: Job, after: Job, world: ClusterState) -> str:
-    """What somebody reads whose job changed teams while it waited, as the Hub said when its turn came."""
+    """Returns the owner's sentence about a pending job that changed teams, as the Hub said at its start."""
     old, new = (
         f"“{team.title or team.name}”" if (team := world.team(one.team)) else f"“{one.team}”" for one in (before, after)
     )
@@ -322,12 +323,12 @@ def _moved(before: Job, after: Job, world: ClusterState) -> str:
 
 
 def _preferred_nodes(job: Job) -> tuple[str | None, ...]:
-    """The nodes that its pods are to prefer; where jobs without GPUs go, Kubernetes' scheduler knows best."""
+    """Returns the nodes that the pods are to prefer; for jobs without GPUs Kubernetes' scheduler knows best."""
     return job.nodes if job.request.gpu_type is not None else ()
 
 
 def _is_no_larger(wanted: Job, known: Job) -> bool:
-    """Whether a job asks for nothing that another one does not ask for, so that it can have that one's place."""
+    """True if a job requests nothing beyond another one, so that it can have that one's place."""
     same = (wanted.team, wanted.preemptible, wanted.request.gpu_type) == (
         *(known.team, known.preemptible, known.request.gpu_type),
     )
@@ -336,7 +337,7 @@ def _is_no_larger(wanted: Job, known: Job) -> bool:
 
 
 def _options(job: Job) -> tuple[object, ...]:
-    """What a turn was given for, beside team and GPU type."""
+    """Returns the options that a reservation is for, beside team and GPU type."""
     special = None if job.special is None else (job.special.special, job.special.image)
     return (job.request, job.template, job.priority, job.requeue, special)
 

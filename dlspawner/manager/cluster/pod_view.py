@@ -1,7 +1,7 @@
-"""What the Manager sees of a pod, and what a look at it changes. PURE: values in, values out.
+"""The Manager's view of a pod, and what a change of the pod means for its job. PURE.
 
 What a pod says about itself is a claim; what it holds is counted from its spec, never from its labels, and never
-refused: it is there. A GPU resource of several types is of the type that the pod's node is.
+refused, because the pod exists. A GPU resource of several types counts as the type of the pod's node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST = CpuMemory(2**62, 2**62)
 
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
-    """One pod with a job's label; ``job`` is what it claims to be, if its labels agree with each other."""
+    """One pod with a job's label; ``job`` is the identity that it claims, if its labels agree with each other."""
 
     uid: str
     name: str
@@ -41,15 +41,15 @@ class ObservedPod:
     node: str | None
     running: bool
     terminating: bool
-    over: bool  # it has ended and holds nothing, although it is still there
-    namespace: str  # as `Namespaces.short` says it
-    manifest: Manifest  # of its spec what counts
-    failure: str = ""  # of one that is over, where its program failed by itself: how
-    stopped: bool = False  # of one that is over: its deletion has ended it, and not its program
+    over: bool  # it has ended and holds nothing, although the object exists
+    namespace: str  # as `JobNamespaces.to_key` returns it
+    manifest: Manifest  # the parts of its spec that count
+    failure: str = ""  # how the program of an ended pod failed by itself
+    stopped: bool = False  # True if the deletion has ended the pod, and not its program
 
 
 def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
-    """A pod as the Kubernetes API tells it."""
+    """Reads a pod of the Kubernetes API."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = status.get("phase")
     failure = _failure(metadata, status) if phase == "Failed" else ""
@@ -69,7 +69,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
 
 
 def pod_ref(pod: ObservedPod) -> PodRef:
-    """What is kept of a pod."""
+    """Returns what is stored of a pod."""
     return PodRef(pod.uid, pod.name, pod.running, pod.namespace)
 
 
@@ -78,7 +78,7 @@ def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _failure(metadata: Manifest, status: Manifest) -> str:
-    """How the program failed that the job stands on; nothing where the deletion of its pod has ended it."""
+    """Returns how the job's main program failed; empty if the deletion of its pod has ended it."""
     end = _end(status)
     code = int(end.get("exitCode") or 0)
     if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or _ended(end) > _asked(metadata))):
@@ -89,23 +89,23 @@ def _failure(metadata: Manifest, status: Manifest) -> str:
 
 
 def _ended_before(metadata: Manifest, status: Manifest) -> bool:
-    """Whether a program had ended when its pod was asked to: within the same second it was the stop that did it."""
+    """True if the program ended before the deletion was requested; within the same second the deletion counts."""
     return _ended(_end(status)) < _asked(metadata)
 
 
 def _end(status: Manifest) -> Manifest:
-    """How the container has ended that the job stands on; nothing of one that has not."""
+    """Returns the end of the job's main container; empty while it runs."""
     ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
     return next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
 
 
 def _ended(end: Manifest) -> datetime:
-    """When a container ended, to the second; one that tells no time counts as late."""
+    """Returns when a container ended, to the second; without a time it counts as late."""
     return _moment(end["finishedAt"]) if end.get("finishedAt") else _NEVER
 
 
 def _asked(metadata: Manifest) -> datetime:
-    """When a pod's deletion was asked for."""
+    """Returns when a pod's deletion was requested."""
     return _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
@@ -114,12 +114,12 @@ def _moment(text: str) -> datetime:
 
 
 def _may_run(status: Mapping[str, Any]) -> bool:
-    """On a node that does not answer a container of a failed pod may run on."""
+    """True for a container that may still run: on an unreachable node, of a pod that counts as failed."""
     return bool((status.get("state") or {}).get("running"))
 
 
 def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
-    """What a pod holds, whatever the rules for jobs are."""
+    """Returns what a pod holds, whatever the limits of jobs are."""
     unlimited = replace(
         cluster,
         gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
@@ -133,7 +133,7 @@ def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> 
 
 
 def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
-    """The charge of a pod that no job could have."""
+    """Returns what a pod holds that no job could request."""
     found = foreign_usage([pod.manifest])
     known = [(milli, name) for name, milli in found.gpus if milli and name in cluster.gpu_resources]
     gpus, resource = max(known, default=(0, ""))
@@ -144,7 +144,7 @@ def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> Re
 
 
 def claimed_name(text: str) -> str:
-    """A name that a pod claims, as far as every database takes it."""
+    """Returns a name that a pod claims, as far as every database accepts it."""
     return text.replace("\0", "").encode(errors="replace").decode()[:_LONGEST_NAME]
 
 
@@ -176,7 +176,7 @@ def observe(
 
 
 def _which(record: JobRecord, actual: ResourceRequest) -> int:
-    """Which pod of the charge a new one is: the first that nobody has seen and that asks for the same, or the first."""
+    """Returns the index of a new pod: the first unobserved pod with the same request, or the first unobserved."""
     unseen = [index for index in range(len(record.job.request.pods)) if not record.pods or record.pods[index] is None]
     wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
     alike = (
@@ -214,14 +214,14 @@ def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
 
 
 def restore(record: JobRecord) -> JobRecord:
-    """A job that has ended because its pods were thought to be gone."""
+    """Returns the record of a job that has ended because its pods were thought to be gone, as it was before."""
     job = record.job
     state = JobState.STOPPING if record.stop else JobState.RUNNING if job.started else JobState.STARTING
     return replace(record, job=replace(job, state=state, notice=None))
 
 
 def drop_missing_pods(record: JobRecord) -> JobRecord:
-    """The record of a job without those of its pods that never came; whole where none came."""
+    """Returns the record without the pods that were never created; unchanged if none was."""
     kept = [index for index, pod in enumerate(record.pods) if pod is not None]
     if not kept:
         return record

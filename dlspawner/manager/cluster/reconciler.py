@@ -1,33 +1,28 @@
-"""The book and the cluster, kept in agreement: what is seen is written down, what should not be is stopped.
+"""Keeps the job store and the cluster in agreement: pods that are observed are written, expired reservations end.
 
-* A pod that a reservation covers is *seen*: from then on the job lives as long as the pod. Quota is free when the pod
-  is gone, or has ended for good, not when its deletion was asked for.
-* A reservation that the Hub was told of is over when its deadline has passed, every request that may have been sent
-  before it has timed out, and a consistent list shows no pod with the job's id. A job that had waited then waits again.
-* A pod is believed to be a reservation's only with the nonce of the start that was admitted, which nobody else knows
-  before the Hub's own pod is there, and with the name of that pod, which nobody else can have once it is there.
-* A pod with a job's label that nothing covers (it is late, somebody made it, its labels are another job's) is charged
-  before anything else is done with it, and then stopped, with its own grace period. Pods without that label are not
-  ours; they are nobody's quota and nobody stops them.
+* A pod that a reservation covers is *observed*: from then on the job lives as long as the pod. Quota is free when the
+  pod is gone, or has ended for good, not when its deletion was requested.
+* A reservation that the Hub knows ends when its deadline has passed, every request that may have been sent before it
+  has timed out, and a consistent list shows no pod with the job's id. A job that was queued before is then requeued.
+* A pod is matched to a reservation only by the nonce of the admitted start, which is secret until the Hub's own pod
+  exists, and by the name of that pod, which no other pod can have once that pod exists.
+* A pod with a job's label that no reservation covers (it is late, a user made it, its labels are another job's) is
+  charged before anything else is done with it, and then deleted (`orphans`). Pods without that label are charged to no
+  quota and never deleted.
 * A pod that was a job's once stays that job's, whatever becomes of its labels.
-* Pods of jobs that the Hub has made without asking are taken into the book and go on. It does not ask while it knows
-  of no limits, so a pod of a job that was never asked about is not stopped before the Hub has asked for the first time
-  in this term, and since there are limits: limits may come and go, and databases may be lost.
+* Pods of jobs that the Hub has made without an admission request are adopted and continue. The Hub sends no request
+  while it knows of no limits, so a pod without a request is not deleted before the Hub's first request in this term,
+  and since there are limits: limits may come and go, and databases may be lost.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
-  ended is its job's again.
-* Pods that are no jobs, of all namespaces where the Manager may see them, take room on their nodes (`neighbours`).
+  ended recovers the job.
+* Pods that are no jobs, of all namespaces that the Manager may watch, use capacity of their nodes (`ForeignPods`): a
+  job that is sent to a node without room would hold its GPUs and not start.
 
-Pods that are no jobs, and what they hold of their nodes: system pods, DaemonSets, other people's work. PURE.
-
-They are nobody's quota, but a job that is sent to where they leave no room would hold its GPUs and not start.
-
-News of pods on their way to the book: those that may wait for a moment are written down together.
-
-Of a pod that starts there are several changes within a moment, while the Hub waits for its server on the same
-processors and disk. What is held, and by whom, is the same before and after all of them: so they wait until nothing
-more comes, and of each pod only the latest is looked at, many pods in one transaction. Everything else (a pod that is
-gone, that leaves or has ended, one that nothing covers, a complete list) is written down at once, after what came
-before it; and so is all that waits as soon as somebody asks (`caught_up`).
+Pod events: those that may wait for a moment are written together (`PodEventQueue`). A pod that starts has several
+events within a moment, while the Hub waits for its server on the same processors and disk. What is held is the same
+before and after all of them, so they wait until no more come; of each pod only the latest is processed, many pods in
+one transaction. Every other event (a pod that is gone, terminates or has ended, one without a reservation, a complete
+list) is written at once, after the events before it; and so are all pending events on a request (`flush`).
 """
 
 from __future__ import annotations
@@ -62,7 +57,7 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 
 
 class ForeignPods:
-    """By node; ``put`` and ``remove`` name the nodes on which something has changed."""
+    """Resource usage of pods that are no jobs, by node; ``put`` and ``remove`` return the nodes that have changed."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, str] = {}  # by uid of a pod
@@ -82,7 +77,7 @@ class ForeignPods:
         return {node} | ({old} if old else set())
 
     def remove(self, uid: str) -> set[str]:
-        """A pod that is gone, or holds nothing any more."""
+        """A pod is gone, or holds nothing any more."""
         node = self._nodes.pop(uid, None)
         if node is None:
             return set()
@@ -90,7 +85,7 @@ class ForeignPods:
         return {node}
 
     def usage_on(self, node: str) -> ForeignUsage:
-        """What they hold of a node together."""
+        """Returns what they hold of a node together."""
         gpus: dict[str, int] = {}
         cpu = memory = 0
         for one in self._held.get(node, {}).values():
@@ -100,17 +95,17 @@ class ForeignPods:
         return ForeignUsage(tuple(sorted(gpus.items())), cpu, memory)
 
 
-TOGETHER_SECONDS = 0.15  # for which news wait for more
-_LONGEST = 3  # times that, after which none waits any longer
-_PATIENCE_SECONDS = 1.0  # of whoever asks, with a database that is away
-_MOST = 500  # pods that wait at one time; who brings more of them waits as well
+TOGETHER_SECONDS = 0.15  # for which events wait for more
+_LONGEST = 3  # times that, after which no event waits any longer
+_PATIENCE_SECONDS = 1.0  # for a flush, while the database is unavailable
+_MOST = 500  # pending pods; with more of them the watch waits
 
 
 @dataclass(slots=True)
 class PodEventQueue:
-    """``note`` writes one change down, for as long as that takes; `run` never ends by itself.
+    """``note`` writes one event, however long that takes; `run` never ends by itself.
 
-    ``seconds``: for which those wait that may, since the last of them; with 0 every change is written down by itself.
+    ``seconds``: for which events that may wait do so, since the last of them; 0: every event is written by itself.
     """
 
     note: Callable[[WatchEvent], Awaitable[None]]
@@ -118,8 +113,8 @@ class PodEventQueue:
     seconds: float = TOGETHER_SECONDS
     _groups: list[tuple[str, dict[str, WatchEvent]]] = field(
         default_factory=list
-    )  # in their order; within one there is none
-    _last: float = 0.0  # when something came, in the loop's time
+    )  # in their order; within a group there is none
+    _last: float = 0.0  # when the last event came, in the loop's time
     _some: asyncio.Event = field(default_factory=asyncio.Event)
     _urgent: asyncio.Event = field(default_factory=asyncio.Event)
     _taken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -128,7 +123,7 @@ class PodEventQueue:
     _done: int = 0
 
     async def put(self, change: WatchEvent) -> None:
-        """The next change; returns at once unless too many wait."""
+        """Adds an event; returns at once unless too many are pending."""
         kind = change.type if change.type in {"DELETED", "SYNCED"} else "there"
         uid = str(change.object["metadata"]["uid"]) if change.object else ""
         if not self._groups or self._groups[-1][0] != kind or not self.seconds:
@@ -145,7 +140,7 @@ class PodEventQueue:
             await self._taken.wait()
 
     async def flush(self) -> None:
-        """All that has been put by now is written down, unless that takes long."""
+        """Waits until every event that was put by now is written, or for a second."""
         puts = self._puts
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS), self._written:
@@ -154,7 +149,7 @@ class PodEventQueue:
                 await self._written.wait_for(lambda: self._done >= puts)
 
     async def run(self) -> None:
-        """Write down what is put, until it is cancelled."""
+        """Writes the events until it is cancelled."""
         while True:
             await self._some.wait()
             await self._wait_for_more()
@@ -179,16 +174,18 @@ class PodEventQueue:
 
 T = TypeVar("T")
 
-_LATE_SECONDS = 2.0  # after a deadline, for clocks that tick apart
-_DUE_SECONDS = 60.0  # after the deadline of a turn, which `starts` ends by itself unless something is wrong
+_LATE_SECONDS = 2.0  # after a deadline, for clocks that differ
+_DUE_SECONDS = (
+    60.0  # after the deadline of a scheduled start, which the dispatcher ends itself unless something is wrong
+)
 _OTHERS_SECONDS = 2.0
-_KNOWN_SECONDS = 60.0  # for which a pod that is gone is known by its job: its log and its events may come later
+_KNOWN_SECONDS = 60.0  # for which a gone pod's job is known: its log and its events may come later
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """What one acting Manager sees of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
+    """The leader's view of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
 
     book: JobStore
     ledger: JobRepository
@@ -196,23 +193,21 @@ class Reconciler:
     namespaces: JobNamespaces
     now: Callable[[], datetime]
     watch_all_namespaces: bool = True
-    observers: Sequence[
-        Callable[[WatchEvent], None]
-    ] = ()  # are told of every change of a pod, before it is written down
+    observers: Sequence[Callable[[WatchEvent], None]] = ()  # called with every event of a pod, before it is written
     news_seconds: float = TOGETHER_SECONDS
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, ObservedPod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: ForeignPods = field(default_factory=ForeignPods)
-    _unseen: set[str] = field(default_factory=set)  # namespaces that have not been listed yet
+    _unseen: set[str] = field(default_factory=set)  # namespaces without a complete list
 
     def pod_identities(self) -> dict[str, naming.PodIdentity]:
-        """What pods say of the jobs that they are, by uid."""
+        """Returns the identities that pods claim, by uid."""
         return {uid: pod.job for uid, pod in self._pods.items() if pod.job is not None}
 
     def job_of(self, uid: str) -> str | None:
-        """The job that a pod was seen to be of; None for pods that nothing covers."""
+        """Returns the job of a pod; None for pods without a reservation."""
         job = self._jobs.get(uid)
         return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
@@ -223,7 +218,7 @@ class Reconciler:
             if self.watch_all_namespaces:
                 others_known = asyncio.Event()
                 group.create_task(self._watch_others(others_known), name="watch pods of other namespaces")
-                with contextlib.suppress(TimeoutError):  # nothing is wrong without them, but the guess at what fits
+                with contextlib.suppress(TimeoutError):  # without them only the free capacity may be overestimated
                     await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
             self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
@@ -250,7 +245,7 @@ class Reconciler:
                 self._settle(node.name)
 
     def _settle(self, *names: str) -> None:
-        """Nodes with what pods that are no jobs hold there."""
+        """Puts nodes into the store, with what foreign pods hold there."""
         for name in names:
             node = self._nodes.get(name)
             if node is not None:
@@ -266,7 +261,7 @@ class Reconciler:
                 self._settle(*self._meet(change.object))
 
     def _meet(self, pod: Manifest) -> set[str]:
-        """A pod that is no job; the nodes on which that changes something."""
+        """Counts a foreign pod; returns the nodes on which that changes something."""
         node = (pod.get("spec") or {}).get("nodeName")
         return self._neighbours.put(str(pod["metadata"]["uid"]), node, pod)
 
@@ -288,7 +283,7 @@ class Reconciler:
                 await news.put(change)
 
     def _may_wait(self, change: WatchEvent) -> bool:
-        """Whether a change says nothing of what is held: its job is starting, and it is neither over nor leaving."""
+        """True if an event changes nothing that is held: the job is starting, the pod neither ended nor terminating."""
         if change.type in {"DELETED", "SYNCED"}:
             return False
         metadata, status = change.object["metadata"], change.object.get("status") or {}
@@ -297,16 +292,16 @@ class Reconciler:
         return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
 
     async def _persist(self, change: WatchEvent) -> None:
-        """Write down what a change means, however long the database is away."""
+        """Writes what an event means, however long the database is unavailable."""
         for delay in delays():
             try:
                 await self._note(change)
             except DatabaseRejected:
-                log.error("a pod cannot be written down; what it holds is counted on its node only")  # noqa: TRY400
+                log.error("the database rejects a pod; what it holds is counted on its node only")  # noqa: TRY400
                 self._settle(*self._meet(change.object))
                 return
             except DatabaseUnavailable as problem:
-                log.warning("pod change waits for the database: %s", problem.__cause__)
+                log.warning("pod event waits for the database: %s", problem.__cause__)
                 await asyncio.sleep(delay)
             else:
                 return
@@ -344,24 +339,24 @@ class Reconciler:
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
 
     def _forget(self, uid: str) -> None:
-        """Whose pod it was, unless it is there again: one list did not have it."""
+        """Forgets the job of a gone pod, unless the pod is there again: one list did not have it."""
         if uid not in self._pods:
             self._jobs.pop(uid, None)
 
     async def _before(self, pod: ObservedPod) -> JobRecord | None:
-        """The job that a pod says it is, as it ended; ``None`` where something covers the pod."""
+        """Returns the ended job that a pod claims; ``None`` if a record covers the pod."""
         claimed, records = pod.job, self.book.records
         if pod.over or claimed is None or claimed.id in records or f"{EXTERNAL_POD_PREFIX}{pod.uid}" in records:
             return None
         return await self.ledger.find(claimed.id)
 
     async def _was_nobodys(self, pod: ObservedPod) -> bool:
-        """Whether this pod, which is over and is seen here for the first time, was an earlier Manager's stray."""
+        """True if this pod, which has ended and is new to this term, was an earlier leader's unadmitted pod."""
         claims = pod.over and pod.job is not None and pod.job.id in self.book.records and pod.uid not in self._jobs
         return claims and await self.ledger.find(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is not None
 
     def _covered(self, turn: Transaction, pod: ObservedPod, before: JobRecord | None) -> None:
-        """One look at a pod with a job's label: what it means for the record that covers it."""
+        """Processes a pod with a job's label: what it means for the record that covers it."""
         where = self.namespaces.from_key(pod.namespace)
         record = _of_pod(turn, pod, self._jobs.get(pod.uid, ""), where)
         if record is None and before is not None and _was_its(before, pod) and turn.record(before.job.id) is None:
@@ -374,23 +369,23 @@ class Reconciler:
         world = turn.cluster_state
         self._jobs[pod.uid] = record.job.id
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
-        # Who is stopped waits again only when the pod is gone.
+        # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
             lifecycle.finish(turn, seen, failure=pod.failure, stopped=pod.stopped)
         elif reason is not None:
             lifecycle.observe(turn, seen, reason)
 
     def _was_last(self, record: JobRecord, uid: str) -> bool:
-        """Whether a job has ended with this pod."""
+        """True if a job has ended with this pod."""
         return not record.reserved and all(self._is_over(pod.uid) for pod in record.seen if pod.uid != uid)
 
     def _is_over(self, uid: str) -> bool:
-        """Whether a pod that was seen once is gone or has ended."""
+        """True if a pod that was observed once is gone or has ended."""
         pod = self._pods.get(uid)
         return (pod is None and self.ready.is_set()) or (pod is not None and pod.over)
 
     def _charge(self, turn: Transaction, pod: ObservedPod, *, asked_about: bool) -> None:
-        """A pod that nothing covers: what it holds is held by somebody, from now on."""
+        """Charges a pod without a reservation: adopts its job, or keeps it until it is deleted."""
         claimed, world = pod.job, turn.cluster_state
         adopting = claimed is not None and not (asked_about or self.book.asked)
         known = claimed is not None and turn.record(claimed.id) is None
@@ -418,7 +413,7 @@ class Reconciler:
             lifecycle.adopt(turn, record, pod.name)
             return
         why = "its labels contradict each other" if claimed is None else f"nothing is reserved for job {claimed.id}"
-        log.warning("pod=%s is charged and will be stopped: %s", pod.name, why)
+        log.warning("pod=%s is charged and will be deleted: %s", pod.name, why)
         lifecycle.charge_unadmitted(turn, record, f"pod={pod.name} {why}")
 
     def _gone(self, turn: Transaction, uid: str) -> None:
@@ -427,7 +422,7 @@ class Reconciler:
                 lifecycle.on_pods_gone(turn, record)
 
     def _forget_unlisted(self, turn: Transaction) -> None:
-        """After the first complete list: whatever is not in it went while nobody looked."""
+        """After the first complete lists: pods that are not in them went while no Manager watched."""
         for record in tuple(turn.store.records.values()):
             held = record.job.holds and not record.reserved
             if held and not any(pod.uid in self._pods for pod in record.seen):
@@ -463,7 +458,7 @@ class Reconciler:
                 return
             known = {pod.uid for pod in now.seen} | {uid for uid, job in self._jobs.items() if job != now.job.id}
             if any(pod.uid not in known and turn.record(f"{EXTERNAL_POD_PREFIX}{pod.uid}") is None for pod in found):
-                return  # the watch is about to tell, or has told already that it is gone: this list may be older
+                return  # its event is on the way, or was processed already: this list may be older
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 lifecycle.expire_reservation(turn, left, ends=False)
@@ -476,7 +471,7 @@ class Reconciler:
 
 
 def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
-    """The priority of a pod that says it is this job: none that its team may not use."""
+    """Returns the priority that a pod claims, if its team may use it; else the team's default."""
     if claimed is None:
         return 0
     team = world.team(claimed.team) or Team(claimed.team)
@@ -484,14 +479,14 @@ def _level(world: ClusterState, claimed: naming.PodIdentity | None) -> int:
 
 
 def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
-    """Whether this pod was the job's while the job lasted."""
+    """True if this pod was the job's while the job lasted."""
     claimed = pod.job
     same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
     return same and any(one.uid == pod.uid for one in record.seen)
 
 
 def _let_one_wait(turn: Transaction) -> None:
-    """Of a server's jobs only the newest waits, whatever an earlier Manager has written down."""
+    """Of a server's jobs only the newest stays pending, whatever an earlier Manager has written."""
     for record in tuple(turn.store.records.values()):
         other = turn.store.pending_job(record.job.user, record.job.server)
         if record.is_pending and other is not None and other.job.id != record.job.id:
@@ -499,14 +494,14 @@ def _let_one_wait(turn: Transaction) -> None:
 
 
 def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:
-    """The record that covers a pod: the job it is ``known`` as, its own, or the one that it says it is."""
+    """Returns the record that covers a pod: the job it is ``known`` as, its own, or the one that it claims."""
     for job in (known, f"{EXTERNAL_POD_PREFIX}{pod.uid}"):
         own = turn.record(job)
         if own is not None and any(one.uid == pod.uid for one in own.seen):
             return own
     record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
     if pod.job is None or record is None or record.is_pending or (record.seen and not record.reserved):
-        return None  # who waits was told of no pod; and what was nobody's once never is a job's
+        return None  # a pending job has no pod; and an unadmitted pod never becomes a job's
     if record.nonce and not naming.verify(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
-        return None  # somebody else has made it, or an earlier start
+        return None  # made by a user, or by an earlier start
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

@@ -1,24 +1,19 @@
-"""Stopping a job with a reason: decided in a turn, written down, and then done until it is done.
+"""Carries out stops that were decided, and cancels starts.
 
-`stop` is the decision. From then on the job is ``stopping``, whatever happens to this process; whoever acts asks the
-Hub to stop its server until the pod is gone, as the person would, so that the template's grace period holds. The Hub
-asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the person. If the Hub does not allow us to stop
-servers, the pod itself is asked to end, and administrators are told.
+`lifecycle.stop` is the decision. From then on the job is *stopping*, whatever happens to this process: the leader asks
+the Hub to stop the job's server until the pod is gone, as the user would, so that the template's grace period holds.
+The Hub asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the user. If the Hub does not allow the
+Manager to stop servers, the pod itself is deleted, and administrators are notified.
 
-A stop is of one job and not of its server: when the Hub has another job there by now, or none, the pod itself is asked
-to end; and before each question to the Hub it is made sure that no other Manager acts, which would know of more. What
-becomes of a job whose pod is gone is `gone`'s to say.
+A stop is of one job and not of its server: if the Hub has another job there by now, or none, the pod itself is deleted;
+and before each request to the Hub the Manager makes sure that it is still the leader, because another leader would know
+more. `lifecycle.on_pods_gone` says what becomes of a job whose pods are gone.
 
-Cancelling: the end of a request that somebody takes back, wherever it is between its submission and a ready server.
-
-Who waits, or was not yet told that it may have a pod, ends at once. Who was told may have a pod any moment, or has one:
-it is stopped, as `stopping` does it. Whether a job whose pod runs is ready is the Hub's to say; one that is ready is
-stopped, and not cancelled.
-
-A stop of the server says the same while the Hub starts it: the Hub tells (`interrupted`), because it would otherwise
-be told to start the job again. What the Manager itself has stopped stays as it is, and may wait again.
-
-The end of a job that a person asks for: from a page or by REST, by its owner or by whoever may act on it.
+Cancelling ends a request anywhere between its submission and a ready server. A pending job, or one that the Hub does
+not know yet, ends at once. A job that the Hub knows may have a pod: it is stopped. The Hub says if a running job is
+ready; a ready one is stopped, and not cancelled. A stop of the server while the Hub starts it cancels the job too: the
+Hub reports it (`lifecycle.on_start_interrupted`), because the job would otherwise be dispatched again. Jobs that the
+Manager has stopped stay as they are, and may be requeued.
 """
 
 from __future__ import annotations
@@ -50,7 +45,7 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class Terminator:
-    """Carries the stops of one book out; `run` never ends by itself."""
+    """Carries out the stops of one store; `run` never ends by itself."""
 
     book: JobStore
     hub: HubClient
@@ -73,11 +68,11 @@ class Terminator:
         return record if record is not None and record.stop is not None else None
 
     async def _carry_out(self, job: str) -> None:
-        asked = False  # whether the Hub has said that the server is stopped
+        asked = False  # True once the Hub has no such server running
         polite = True
         record = self._wanted(job)
         if record is not None and record.stop is not None and record.stop.code is EventReason.STOPPED_BY_OWNER:
-            await self._until_gone(job)  # the Hub has been asked already, unless whoever did so was ended then
+            await self._until_gone(job)  # the Hub has the request already, unless the requesting process ended
         while (record := self._wanted(job)) is not None:
             async with self._turns:
                 if asked or self._replaced(record):
@@ -89,7 +84,7 @@ class Terminator:
             await self._until_gone(job)
 
     def _replaced(self, record: JobRecord) -> bool:
-        """Whether the Hub has another job on this server."""
+        """True if the Hub has another job on this server."""
         mine = record.job
         others = (one.job for one in self.book.records.values() if one.job.holds and one.job.id != mine.id)
         return any((other.user, other.server) == (mine.user, mine.server) for other in others)
@@ -97,15 +92,15 @@ class Terminator:
     async def _until_gone(self, job: str) -> None:
         try:
             async with asyncio.timeout(_AGAIN_SECONDS):
-                while self._wanted(job) is not None:  # noqa: ASYNC110 - the book tells nobody what has changed
+                while self._wanted(job) is not None:  # noqa: ASYNC110 - the store has no event per job
                     await asyncio.sleep(_LOOK_SECONDS)
         except TimeoutError:
             return
 
     async def _is_stopped_by_others(self, record: JobRecord) -> bool:
-        """Whether somebody has just asked the Hub to stop what is cancelled here: a second stop would give them a 500.
+        """True if the user stops the cancelled job's server just now: a second stop would answer that with 500.
 
-        JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later if nobody else has.
+        JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later unless it is stopped.
         """
         job = record.job
         if record.stop is None or record.stop.code is not EventReason.CANCELLED:
@@ -118,13 +113,13 @@ class Terminator:
         return server is not None and server.ready and server.pending is None
 
     async def _ask_hub(self, record: JobRecord) -> bool:
-        """Whether the Hub has no such server running now."""
+        """Asks the Hub to stop the server; True if the Hub has no such server running now."""
         job = record.job
         try:
-            await self.book.transact(lambda turn: None)  # what was decided last is on the disk then, or taken back
+            await self.book.transact(lambda turn: None)  # the last decision is committed then, or undone
             if self._wanted(job.id) is None:
                 return False
-            await self.book.ensure_leader()  # or by now the server may be one that nobody wants to stop
+            await self.book.ensure_leader()  # or the server may have another job by now
             return await self.hub.stop_server(job.user, job.server)
         except DatabaseUnavailable as problem:
             log.warning("job=%s its stop waits for the database: %s", job.id, problem.__cause__)
@@ -143,16 +138,16 @@ class Terminator:
         try:
             await self.book.transact(lambda turn: post_to_admins(turn, NoticeKind.HUB_FORBIDS, text, cause=text))
         except DatabaseUnavailable as problem:
-            log.warning("administrators are not told that the Hub does not stop servers: %s", problem)
+            log.warning("administrators are not notified that the Hub refuses stops: %s", problem)
 
     async def _delete_pod(self, record: JobRecord) -> None:
-        """Delete exactly this pod, with its own grace period."""
+        """Deletes exactly this pod, with its own grace period."""
         for pod in record.seen:
             log.warning("job=%s pod=%s the Hub does not stop such a job: its pod is deleted", record.job.id, pod.name)
             try:
                 await self.cluster.delete(PODS, pod.name, self.namespaces.from_key(pod.namespace), uid=pod.uid)
             except (ObjectNotFound, Conflict):
-                continue  # gone, or a namesake: the watch tells
+                continue  # gone, or another pod has this name: the watch reports it
             except KubernetesError as problem:
                 log.warning("job=%s pod=%s is not deleted yet: %s", record.job.id, pod.name, problem)
 
@@ -161,7 +156,7 @@ RUNS = "The server runs already, so there is nothing to cancel. Stop it as any s
 
 
 class CancelResult(Enum):
-    """What there was to cancel."""
+    """What was cancelled."""
 
     REQUEST = "a request, which has ended or is on its way to it"
     NOTHING = "nothing"
@@ -169,7 +164,7 @@ class CancelResult(Enum):
 
 
 async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server: str, who: str) -> CancelResult:
-    """Cancel what is on its way to this server; HubUnavailable when only the Hub knows whether it is ready."""
+    """Cancels the start of this server; HubUnavailable when only the Hub knows whether the server is ready."""
     if await book.transact(lambda turn: cancel_request(turn, user, server, who)):
         return CancelResult.REQUEST
     running = await unready_job(book, hub, user, server)
@@ -181,7 +176,7 @@ async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server:
 
 
 async def unready_job(book: JobStore, hub: HubClient, user: str, server: str) -> JobRecord | None:
-    """The job whose pod runs and whose server is not ready yet."""
+    """Returns the job whose pod runs and whose server is not ready yet."""
     record = _running(book, user, server)
     if record is None:
         return None
@@ -201,13 +196,13 @@ _LOOKS, _ENDS_LOOK_SECONDS = 40, 0.05
 
 @dataclass(frozen=True, slots=True)
 class JobEnder:
-    """Ends jobs of one book. Fenced and StoreUnavailable come through: nothing was done then."""
+    """Ends jobs for users. Raises NotLeader and DatabaseUnavailable: nothing was done then."""
 
     book: JobStore
     hub: HubClient
 
     async def end(self, record: JobRecord, who: str) -> bool:
-        """End a job, wherever it stands by the time that is decided; False when it has ended, or ends already."""
+        """Ends a job in any state; False when it has ended, or ends already."""
         now: JobRecord | None = record
         while now is not None:
             if await self._end(now, who):
@@ -233,12 +228,16 @@ class JobEnder:
             await self.book.ensure_leader()
             if await self.hub.stop_server(job.user, job.server):
                 await self._is_seen(job)
-        except (HubError, DatabaseUnavailable, NotLeader) as problem:  # it is decided: `stopping` asks until it is done
+        except (
+            HubError,
+            DatabaseUnavailable,
+            NotLeader,
+        ) as problem:  # it is decided: the terminator repeats the request
             log.warning("job=%s user=%s server=%s its stop has to wait: %s", job.id, job.user, job.server, problem)
         return True
 
     async def _is_seen(self, job: Job) -> None:
-        """Until the end of a job that the Hub has told of is written down, or for two seconds."""
+        """Waits until the end that the Hub has reported is written, or for two seconds."""
         for _ in range(_LOOKS):
             if job.id not in self.book.records:
                 return
@@ -246,7 +245,7 @@ class JobEnder:
 
 
 def _cancel(turn: Transaction, job: Job, who: str) -> bool:
-    """Cancel what is on its way to the job's server, if that is this job: who may end this one may not any other."""
+    """Cancels this job; never another one of its server, which the caller may not be allowed to end."""
     waits = turn.store.pending_job(job.user, job.server)
     if turn.record(job.id) is None or (waits is not None and waits.job.id != job.id):
         return False

@@ -1,14 +1,13 @@
-"""Who acts: of several Managers on one database the one that holds the lease.
+"""Leader election: of several Managers on one database the one that holds the lease decides.
 
-It renews the lease three times while it lasts, and stops acting when it cannot; the database refuses whatever it still
-tries to write (`ledger`). The others ask for the lease once a second, so that one of them acts soon after it expired.
-One that stops in order gives the lease up. Acting begins with reading the administrators' files anew (`files`) and
-rebuilding the book, from the database and then from complete lists of nodes and pods; nothing is decided before.
+The leader renews the lease three times while it lasts, and steps down when it cannot; the database refuses whatever a
+former leader still tries to write (`db.repository`). The others request the lease once a second, so that one of them
+leads soon after it expired. A Manager that stops in order releases the lease. A term begins by reloading the
+administrators' files and rebuilding the job store, from the database and then from complete lists of nodes and pods;
+nothing is decided before.
 
-Whether the Hub answers, as far as anybody here has seen: what people are told at once, and not when they look again.
-
-Nobody asks the Hub for this while it answers: each request that fails says that it is away. Only then it is asked every
-few seconds, until it is back.
+The health of the Hub is observed from the Manager's own requests: each failed one says that the Hub is unavailable.
+Only then the Hub is probed every few seconds, until it is back.
 """
 
 from __future__ import annotations
@@ -55,17 +54,17 @@ from dlspawner.settings import Settings
 
 _POLL_SECONDS = 1.0
 _FILES_SECONDS = 0.5
-_USAGE_SECONDS = 60.0  # what is forgotten of a team's usage when everything is killed
+_USAGE_SECONDS = 60.0  # usage of that time is lost if every process is killed
 log = logging.getLogger("dlspawner.manager")
 
 
 class _LeaseLost(Exception):
-    """The lease is another one's, or nobody can tell."""
+    """Another Manager has the lease, or the database does not answer."""
 
 
 @dataclass(slots=True)
 class LeaderElector:
-    """The part of the Manager that decides; `desk` is there while this process is the one that acts."""
+    """Leads while it has the lease; ``admission`` is set while this process is the leader."""
 
     ledger: JobRepository
     files: ConfigReloader
@@ -89,7 +88,7 @@ class LeaderElector:
     admission: AdmissionService | None = None
     culler: Culler | None = None
     log_reader: LogReader | None = None
-    is_leader: bool = False  # as far as is known; another Manager acts while it is not so
+    is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _term: int = 0
 
@@ -99,7 +98,7 @@ class LeaderElector:
         self.metrics.world = lambda: self.admission.store.cluster_state if self.admission is not None else None
 
     async def run(self) -> None:
-        """Act whenever the lease is ours; ends when it is cancelled."""
+        """Leads whenever this Manager has the lease; ends when it is cancelled."""
         try:
             while True:
                 term = await self._acquire()
@@ -115,7 +114,7 @@ class LeaderElector:
                 await self.ledger.release(self.identity)
 
     async def flush_observed(self) -> None:
-        """What was seen of pods by now is known, for somebody who looks at jobs, or decides about one."""
+        """Waits until the pod events so far are written, before a reader or a decision uses them."""
         if self.admission is not None:
             await asyncio.gather(*(catch_up() for catch_up in self.admission.store.pending_observers))
 
@@ -128,16 +127,16 @@ class LeaderElector:
             acting.cancel()
             await asyncio.wait({acting})
             if not acting.cancelled():
-                acting.exception()  # when we are cancelled ourselves nobody else looks at it, and asyncio complains
+                acting.exception()  # if this task is cancelled, asyncio would report it as never retrieved
         try:
             acting.result()
         except* (_LeaseLost, NotLeader) as ends:
             log.warning("lease term=%d holder=%s lost: %s", term, self.identity, _first(ends))
         except* (DatabaseUnavailable, KubernetesError) as ends:
-            log.warning("term=%d cannot act: %s", term, _first(ends))
+            log.warning("term=%d cannot lead: %s", term, _first(ends))
             await asyncio.sleep(_POLL_SECONDS)
         except* Exception:
-            log.exception("term=%d ended by a fault; it begins anew", term)
+            log.exception("term=%d ended by a fault; a new one begins", term)
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _acquire(self) -> int | None:
@@ -158,18 +157,18 @@ class LeaderElector:
                 group.create_task(self._renew(term), name="renew the lease")
                 await self._read_files(book)
                 await book.load()
-                group.create_task(book.run(), name="the book's writer")
+                group.create_task(book.run(), name="job store")
                 group.create_task(self._reconcile(book, clock), name="reconcile")
-                group.create_task(self._reload(book), name="read the files anew")
-                group.create_task(self.event_bus.run(), name="tell who listens")
-                group.create_task(_persist_usage(book), name="write down what teams have used")
+                group.create_task(self._reload(book), name="reload the configuration")
+                group.create_task(self.event_bus.run(), name="event bus")
+                group.create_task(_persist_usage(book), name="persist usage")
         finally:
             self.admission = self.culler = self.log_reader = None
             book.notices.close()
             self.event_bus.end()
 
     async def _read_files(self, book: JobStore) -> None:
-        """Since this Manager read them another one may have acted, by a later version."""
+        """Reloads the files: another Manager may have used a later version meanwhile."""
         found = await config_reload.newer(self.files, self.ledger)
         if found is not None:
             self.settings = found
@@ -220,23 +219,23 @@ class LeaderElector:
                 group.create_task(stopper.run(), name="stop jobs")
                 queue = Scheduler(book, self.max_concurrent_starts, issue_preemption)
                 starts = Dispatcher(book, queue, self.hub)
-                group.create_task(Preemptor(book, clock, starts.probe).run(), name="who has to leave")
+                group.create_task(Preemptor(book, clock, starts.probe).run(), name="preemption")
                 group.create_task(queue.run(), name="queue")
                 group.create_task(starts.run(), name="starts")
                 self.culler = await self._cull(book, reconciler, clock)
-                group.create_task(self.culler.run(), name="look for unused jobs")
+                group.create_task(self.culler.run(), name="cull idle jobs")
                 keeper = HistoryKeeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
                 group.create_task(keeper.run(), name="keep history")
                 group.create_task(logs.run(), name="keep logs")
-                group.create_task(self.hub_health.run(self.hub.check_reachable), name="look for the Hub")
-                group.create_task(hearing.run(), name="hear what happens to pods")
+                group.create_task(self.hub_health.run(self.hub.check_reachable), name="probe the Hub")
+                group.create_task(hearing.run(), name="collect pod events")
                 self.log_reader = LogReader(logs)
                 group.create_task(watch_scopes(book, self.hub), name="check the Manager's scopes")
                 looks = Explainer(book, self._offers_preemptible)
                 estimating = StartTimeEstimator(book, self.ledger, looks, lambda: self.settings)
                 group.create_task(estimating.run(), name="estimate starts")
                 self.admission = AdmissionService(book, self.ledger, queue, looks, reconciler.namespaces)
-                log.info("acting: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+                log.info("leading: jobs=%d nodes=%d", len(book.records), len(book.nodes))
 
     def _offers_preemptible(self, template: str) -> bool:
         found = self.settings.template(template)
@@ -258,7 +257,7 @@ class LeaderElector:
         return culler
 
     async def _reload(self, book: JobStore) -> None:
-        # What an earlier term has said may be over.
+        # A notice of an earlier term may be outdated.
         told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
         await book.transact(lifecycle.notify_all_inadmissible)
         while True:
@@ -297,7 +296,7 @@ async def _persist_usage(book: JobStore) -> None:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of the problems themselves, however the tasks were grouped."""
+    """Returns the first problem, however the tasks were grouped."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
@@ -309,14 +308,14 @@ PROBE_SECONDS = 3.0
 
 @dataclass(slots=True)
 class HubHealth:
-    """``told`` is called when the Hub has gone, and when it is back."""
+    """The Hub's availability; ``told`` is called when it changes."""
 
     told: Callable[[], None]
     unreachable: bool = False
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_answer(self, answers: bool) -> None:
-        """The Hub was asked something, and has answered or not."""
+        """A request to the Hub was answered or not."""
         if answers is not self.unreachable:
             return
         self.unreachable = not answers
@@ -325,7 +324,7 @@ class HubHealth:
         self.told()
 
     async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Look for a Hub that is away; never ends by itself."""
+        """Probes an unavailable Hub; never ends by itself."""
         while True:
             await self._gone.wait()
             await asyncio.sleep(PROBE_SECONDS)

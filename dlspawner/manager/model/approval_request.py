@@ -1,10 +1,10 @@
-"""A request: one word that a job waits for, or has waited for. PURE.
+"""A request for an approval of a job. PURE.
 
 Rules:
 
-* A job has at most one request of a kind that waits, and only while it is *pending-approval*: whatever ends that state
-  ends its requests in the same transaction (`book.Turn.write`).
-* A request is decided once, and never changes after that. Who asks for something else makes another one.
+* A job has at most one pending request of a kind, and only while it is *pending-approval*: the transition that ends
+  this state ends the requests in the same transaction (`Transaction.write`).
+* A request is decided once, and never changes after that. A changed job makes a new request.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LONGEST_REASON = 500
 
 
 class ApprovalState(Enum):
-    """Where a request stands; the values are what REST, logs and the database say."""
+    """The state of a request; the values are those of REST, logs and the database."""
 
     WAITING = "waiting"
     APPROVED = "approved"
     DENIED = "denied"
-    WITHDRAWN = "withdrawn"  # nobody has to decide it any more: cancelled, changed, or not needed as things are now
+    WITHDRAWN = "withdrawn"  # no decision is needed any more: cancelled, changed, or not needed now
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """``what`` is asked for and ``why`` that needs a word, as it was when it was asked.
+    """``what`` is requested and ``why`` that needs an approval, as of the request.
 
-    ``by`` is who decided it ``at`` that time, and ``reason`` what they said; of one that was withdrawn a word for it.
+    ``by``: the approver, who decided ``at`` that time, with this ``reason``; of a withdrawn request the event's reason.
     """
 
     id: str
@@ -61,7 +61,7 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody says to a request."""
+    """An approver's decision about a request."""
 
     approved: bool
     by: str
@@ -69,7 +69,7 @@ class Decision:
 
 
 def new_request(job: Job, need: RequiredApproval, now: datetime) -> ApprovalRequest:
-    """A job asks for this."""
+    """Returns a new request of the job."""
     return ApprovalRequest(
         id=secrets.token_hex(8),
         job=job.id,
@@ -86,14 +86,14 @@ def new_request(job: Job, need: RequiredApproval, now: datetime) -> ApprovalRequ
 
 
 def withdraw_requests(requests: Iterable[ApprovalRequest], now: datetime, why: str) -> tuple[ApprovalRequest, ...]:
-    """Those of them that wait, as they are when nobody has to decide them any more."""
+    """Returns the pending ones of these requests as withdrawn."""
     return tuple(
         replace(one, standing=ApprovalState.WITHDRAWN, at=now, reason=why) for one in requests if one.is_pending
     )
 
 
 def as_json(request: ApprovalRequest) -> dict[str, object]:
-    """A request as programs read it."""
+    """Returns a request as JSON."""
     return {
         "id": request.id,
         "job": request.job,

@@ -1,7 +1,4 @@
-"""What is kept of jobs for people: a job, its events and its pods'; which are wanted, a place in their list. PURE.
-
-The words of the portal's pages for states and reasons, and the names that people give. PURE.
-"""
+"""Jobs, their events and their pods' events as users read them: filters, cursors, and sentences about them. PURE."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from dlspawner.manager.model.records import StopReason
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are wanted; ``None``, or no states: whatever it is. ``since`` and ``until`` are submit times.
+    """A filter of jobs; ``None``, or no states: any. ``since`` and ``until`` are submit times.
 
-    An empty ``gpu_type`` is that of jobs without GPUs.
+    An empty ``gpu_type``: jobs without GPUs.
     """
 
     user: str | None = None
@@ -36,7 +33,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class JobCursor:
-    """A place in the list of all jobs, the newest of which is the first."""
+    """A position in the list of all jobs, newest first."""
 
     submitted: datetime
     job: str
@@ -44,9 +41,9 @@ class JobCursor:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """What people are told of a job; ``reason`` is that of its last event, ``stopped`` when it was stopped.
+    """A job as users see it; ``reason`` is that of its last event, ``stopped`` the time of the stop's decision.
 
-    ``approval`` is the latest thing that it has asked for.
+    ``approval``: its latest request.
     """
 
     id: str
@@ -86,7 +83,7 @@ class JobTransition:
 
 @dataclass(frozen=True, slots=True)
 class PodEventMessage:
-    """One thing that happened to a pod of a job; ``key`` is the same when it is told again."""
+    """One event of a pod of a job; ``key`` is the same when Kubernetes repeats it."""
 
     key: str
     at: datetime
@@ -103,7 +100,7 @@ ENDING = "It is being stopped."
 
 
 def progress_sentence(state: JobState, stop: StopReason | None, happened: str = "") -> str:
-    """What is waited for while a job starts or ends; ``happened``: the latest that Kubernetes told of its pods."""
+    """Returns the progress of a starting or stopping job; ``happened``: the latest event of its pods."""
     if stop is not None:
         return stop.message
     if state is JobState.STARTING:
@@ -118,7 +115,7 @@ def has_detail(reason: str, stop: StopReason | None) -> bool:
 
 
 def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
-    """Why a job has ended."""
+    """Returns why a job has ended."""
     if stop is not None and stop.message:
         return stop.message
     known = find_reason(reason)
@@ -129,23 +126,23 @@ def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
 
 
 def request_text(job: Job, team: str) -> str:
-    """What a job has or wants: ``2 GPUs of type a100, preemptible, team Vision``."""
+    """Returns what a job requests: ``2 GPUs of type a100, preemptible, team Vision``."""
     words = [size_text(job) if job.request.gpus else "", "preemptible" if job.preemptible else ""]
     return ", ".join(word for word in (*words, f"team {team}" if team else "") if word)
 
 
 def size_text(job: Job) -> str:
-    """How large a job is: ``2 GPUs of type a100``, ``no GPU``."""
+    """Returns the size of a job: ``2 GPUs of type a100``, ``no GPU``."""
     return gpus_text(job.request.gpus, job.request.gpu_type)
 
 
 def gpus_text(milli: int, kind: str | None) -> str:
-    """An amount of GPUs with its type."""
+    """Returns an amount of GPUs with its type."""
     if not milli:
         return "no GPU"
     return counted(milli) + (f" of type {kind}" if kind else "")
 
 
 def is_server_name(server: str) -> bool:
-    """Whether a new job may have this name; without one it is the default server's."""
+    """True if a new job may have this name; an empty one is the default server's."""
     return not server or _NAME.fullmatch(server) is not None

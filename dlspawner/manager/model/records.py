@@ -1,6 +1,6 @@
-"""What the Manager keeps of a job beside the core's own value, and how a charge is written down.
+"""What the Manager stores of a job beside the core's own value, and how a resource request is written. PURE.
 
-PURE. A charge is kept whole, with the demands that its pods make of their nodes, so that a restart knows what is held
+A resource request is stored whole, with the node placement of its pods, so that a restarted Manager knows what is held
 where, whatever cluster.yaml says by then.
 """
 
@@ -19,11 +19,11 @@ from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 
-MAX_START_ATTEMPTS = 10  # of a job whose starts come to nothing, and nobody says why
+MAX_START_ATTEMPTS = 10  # of a job whose starts fail without a reason
 WAITING = frozenset(
     {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
-)  # it holds nothing, and may start yet
-EXTERNAL_POD_PREFIX = "pod-"  # how the id of a record begins that is of a pod and of no job
+)  # pending: it holds nothing, and may start
+EXTERNAL_POD_PREFIX = "pod-"  # prefix of the ids of records of pods without a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class StopReason:
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A pod that was seen, and whether it runs; ``namespace`` as `Namespaces.short` says it."""
+    """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it."""
 
     uid: str
     name: str
@@ -48,12 +48,11 @@ class PodRef:
 class JobRecord:
     """A job and its pods.
 
-    ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the charge, ``None`` for one that
-    nobody has seen yet; none at all before the first is seen. ``stop`` is why it is being stopped; ``yields`` when it
-    turns preemptible, because its team has less quota now. ``due``: its turn has come, and the Hub has to be told:
-    nobody was told yet that it may have a pod. ``turns``: how often that was so, 0 for a job that never waited.
-    ``failures``: at how many of its starts the Hub itself has failed. ``nonce``: of the last start that was admitted,
-    which its pods have; empty where the Hub, an earlier version, had told none.
+    ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the request, ``None`` for a pod that
+    was not observed yet; empty before the first is observed. ``demote_at``: when the job turns preemptible, because its
+    team has less quota now. ``awaiting_start``: the job is scheduled, and the Hub has not sent its admission request
+    yet. ``start_attempts``: how often it was scheduled, 0 for a job that was never queued. ``failures``: how many of
+    its starts the Hub has answered with status 500. ``nonce``: of the last admitted start, which its pods have.
     """
 
     job: Job
@@ -73,31 +72,31 @@ class JobRecord:
 
     @property
     def reserved(self) -> bool:
-        """Whether something is held for a pod that nobody has seen yet."""
+        """True if resources are held for a pod that was not observed yet."""
         if self.job.state is JobState.STOPPING:
             return not self.seen
         return self.job.state is JobState.STARTING and len(self.seen) < len(self.job.request.pods)
 
     @property
     def is_dispatched(self) -> bool:
-        """Whether the Hub is at work on a start whose turn has come: until its pods are seen."""
+        """True while the Hub starts a scheduled job: until its pods are observed."""
         return self.awaiting_start or (
             self.start_attempts > 0 and self.reserved and self.job.state is JobState.STARTING
         )
 
     @property
     def admitted(self) -> bool:
-        """Whether the Hub was ever told that it may start this job."""
+        """True if the job was ever admitted."""
         return self.deadline is not None or self.start_attempts > 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether the job is still in the queue's hands: it waits, or its turn came and the Hub has not asked yet."""
+        """True if the job waits, or is scheduled and the Hub has not sent its admission request yet."""
         return self.awaiting_start or self.job.state in WAITING
 
     @property
     def pod_uid(self) -> str | None:
-        """Of the first pod that was seen."""
+        """The uid of the first pod that was observed."""
         return self.seen[0].uid if self.seen else None
 
     @property
@@ -106,14 +105,14 @@ class JobRecord:
 
 
 def as_ended(record: JobRecord) -> JobRecord:
-    """The job's end."""
+    """Returns the record of the ended job."""
     return replace(record, job=replace(record.job, state=JobState.ENDED), awaiting_start=False)
 
 
 def as_queued(record: JobRecord, state: JobState = JobState.QUEUED) -> JobRecord:
-    """The job back in its place: it holds nothing, and came when it first came.
+    """Returns the record of the pending job: it holds nothing, and keeps its first submit time.
 
-    One that had turned preemptible is again what its person had asked for.
+    A job that had turned preemptible is again what its owner requested.
     """
     preemptible = record.job.preemptible and record.demote_at is None
     job = replace(record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible)
@@ -122,7 +121,7 @@ def as_queued(record: JobRecord, state: JobState = JobState.QUEUED) -> JobRecord
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """A record as it is from now on, the event that made it so, and what that changes of its requests."""
+    """A transition: the record after it, its reason, and the approval requests that it changes."""
 
     record: JobRecord
     at: datetime
@@ -133,19 +132,19 @@ class JobEvent:
 
 
 def write_request(charge: ResourceRequest) -> str:
-    """A charge as JSON."""
+    """Returns a resource request as JSON."""
     return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
 
 
 def write_special(special: Permissions | None) -> str | None:
-    """Special permissions as JSON."""
+    """Returns special permissions as JSON."""
     if special is None:
         return None
     return json.dumps({**asdict(special), "special": [one.value for one in special.special]})
 
 
 def read_special(text: str | None) -> Permissions | None:
-    """What ``write_special`` wrote."""
+    """Reads the result of ``write_special``."""
     if not text:
         return None
     content = json.loads(text)
@@ -153,22 +152,22 @@ def read_special(text: str | None) -> Permissions | None:
 
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:
-    """A job's pods as JSON."""
+    """Returns a job's pods as JSON."""
     return json.dumps([None if pod is None else _written(pod) for pod in pods])
 
 
 def _written(pod: PodRef) -> dict[str, object]:
-    """Without a namespace that says nothing, so that an earlier version reads it as well."""
+    """Leaves an empty namespace out."""
     return {key: value for key, value in asdict(pod).items() if key != "namespace" or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:
-    """The pods that ``write_pods`` wrote."""
+    """Reads the result of ``write_pods``."""
     return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
 
 
 def read_request(text: str) -> ResourceRequest:
-    """The charge that ``write_charge`` wrote."""
+    """Reads the result of ``write_request``."""
     content = json.loads(text)
     return ResourceRequest(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
 

@@ -1,9 +1,9 @@
-"""The administrators' files as the Manager sees them: read at start, and again whenever one of them changes.
+"""Reloads the administrators' files: read at start, and again after every change.
 
-A file that breaks while the Manager runs changes nothing: the last good version stays, the log says what is wrong, and
-administrators are told that something is. The acting Manager keeps the texts of that version in the database, all files
-together because they are checked together, so that a Manager that starts, or takes over, while one is broken goes on
-with what was in use (``first``, ``overtaken``).
+An invalid file changes nothing while the Manager runs: the last good version stays, the log has the problems, and
+administrators are notified. The leader stores the texts of that version in the database, all files together because
+they are checked together, so that a Manager that starts, or takes over, while a file is invalid continues with the
+version that was in use (``initial``, ``newer``).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class ConfigReloader:
-    """Where the files are, and their last good version."""
+    """The files and their last good version."""
 
     templates: Path
     cluster: Path
     teams: Path
-    problems: tuple[Problem, ...] = ()  # of the version that is there now and not used
-    texts: Mapping[str, str] = field(default_factory=dict)  # of the good version that was read last
+    problems: tuple[Problem, ...] = ()  # of the present version, which is not used
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the last good version
     _seen: settings.Stamps = field(default=())
 
     def load(self) -> settings.Settings:
-        """Read them now; InvalidConfiguration has every problem of all of them."""
+        """Reads the files; InvalidConfiguration has every problem of all of them."""
         self._seen = self._stamps()
         found = settings.load(self.templates, self.cluster, self.teams)
         self.problems = ()
@@ -49,7 +49,7 @@ class ConfigReloader:
         return found
 
     def parse_stored(self, texts: Mapping[str, str]) -> settings.Settings | None:
-        """What these texts of an earlier version say; ``None`` without any, or when they are not good any more."""
+        """Returns the settings of stored texts; ``None`` without any, or if they are not valid any more."""
         if not texts:
             return None
         with TemporaryDirectory(prefix="dlspawner-") as folder:
@@ -64,7 +64,7 @@ class ConfigReloader:
                 return None
 
     def changed(self) -> settings.Settings | None:
-        """The new version, if there is one and it is good."""
+        """Returns the new version, if there is one and it is valid."""
         if self._stamps() == self._seen:
             return None
         try:
@@ -75,11 +75,11 @@ class ConfigReloader:
                 "the files were changed and are not used, the last good version stays:\n%s", wrong
             )
             return None
-        log.info("cluster=%s teams=%s read anew", self.cluster, self.teams)
+        log.info("cluster=%s teams=%s reloaded", self.cluster, self.teams)
         return found
 
     def _named(self) -> dict[str, Path]:
-        """Every file by its name in the database."""
+        """Returns every file by its name in the database."""
         templates = {f"jobs/{file.name}": file for file in sorted(self.templates.glob("*.y*ml"))}
         return {"cluster": self.cluster, "teams": self.teams, **templates}
 
@@ -88,7 +88,7 @@ class ConfigReloader:
 
 
 async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Settings:
-    """What a Manager starts with; InvalidConfiguration when neither the files nor a version of them in use are good."""
+    """Returns the settings at start; InvalidConfiguration if neither the files nor the stored version are valid."""
     try:
         return await asyncio.to_thread(files.load)
     except InvalidConfiguration as wrong:
@@ -104,7 +104,7 @@ async def initial(files: ConfigReloader, ledger: JobRepository) -> settings.Sett
 
 
 async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settings | None:
-    """What a Manager that begins to act has to use instead of what it read before; ``None`` when that is all right."""
+    """Returns the settings that a new leader uses instead of those it read before; ``None`` to keep them."""
     found = await asyncio.to_thread(files.changed)
     if found is None and files.problems:
         return await asyncio.to_thread(files.parse_stored, await ledger.read(config_versions.read_versions))
@@ -112,7 +112,7 @@ async def newer(files: ConfigReloader, ledger: JobRepository) -> settings.Settin
 
 
 async def persist(files: ConfigReloader, ledger: JobRepository, term: int) -> None:
-    """Let others know the version that is in use now, unless they do."""
+    """Stores the version that is in use, unless it is stored already."""
     texts = files.texts
     if not files.problems and texts and await ledger.read(config_versions.read_versions) != texts:
         await ledger.write_as_leader(term, partial(config_versions.write_versions, texts=texts))

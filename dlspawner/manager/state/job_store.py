@@ -1,18 +1,13 @@
-"""The book: the world as the acting Manager knows it, and the only way to change it.
+"""The cluster state as the leader knows it, and the only way to change it.
 
-Every change is a *turn*: a plain function that looks at the world and writes records, which runs alone. Turns that wait
-together are written in one transaction, and nobody hears of a result before it is on the disk. Whatever goes wrong with
-that write, the world is read anew from the database before the next turn: what was not written has not happened.
+Every change is a *transaction*: a plain function that reads the state and writes records; it runs alone. Transactions
+that wait together are committed to the database in one, and no caller gets a result before the commit. If the commit
+fails, the state is read again from the database before the next transaction: what was not written has not happened.
 
-The book's time is steady within its term: whatever happens to the machine's clock, a reservation lasts as long as the
-Hub was told (`acting` begins a new term when the clock has jumped). A reservation that an term finds lasts a whole
-reservation time from then on, because nobody knows which clock wrote its deadline; but a short one where the clock says
-that many have passed, or Managers that die one after the other would keep it for ever.
+Stored times are UTC; a deadline that another Manager has written holds as it is.
 
-Refused: a transaction per decision that reads all it needs with locks. It would be right without the fencing, too, and
-cost a scan of everything that is held for every job.
-
-Which jobs there are on a server that have not ended: the book's index, so that nobody looks through all. PURE.
+Refused: a database transaction per decision that reads all it needs with locks. It would be right without fencing too,
+and costs a scan of everything that is held for every job.
 """
 
 from __future__ import annotations
@@ -42,17 +37,16 @@ T = TypeVar("T")
 Operation = Callable[["Transaction"], Any]
 _Submitted = tuple[Operation, asyncio.Future[Any]]
 
-OVER = "this Manager has stopped acting"
-_TOGETHER = 100  # turns in one transaction
-_EXTENDED, _SHORT = 5, timedelta(seconds=10)  # reservation times that epochs add to a deadline, and what they add then
+OVER = "this Manager is no longer the leader"
+_TOGETHER = 100  # transactions in one commit
 _REMEMBERED = 10_000  # jobs that have ended in this term
-_LONGEST_SECONDS = 0.05  # for which turns are taken while everything else in this process waits
+_LONGEST_SECONDS = 0.05  # for which transactions run while every other task of this process waits
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
 class Transaction:
-    """The world during one turn, and what the turn has written so far."""
+    """The cluster state during one transaction, and what the transaction has written so far."""
 
     store: JobStore
     now: datetime
@@ -69,14 +63,14 @@ class Transaction:
         return self.store.records.get(job)
 
     def persist_usage(self) -> None:
-        """Bring what teams have used lately to this moment, and write it down."""
+        """Advances the decayed usage of the teams to this moment, and writes it."""
         self.cluster_state.tick(self.now)
         self.persists_usage = True
 
     def expect_new(self, job: str) -> None:
-        """Nobody has heard of this job before. If the database has, the turn is taken again and ``has_ended`` says so.
+        """Marks a job as new. If the database has it, the transaction runs again and ``recently_ended`` is true.
 
-        The look at it is part of the transaction that writes the turn, so that a new job costs no other one.
+        The check is part of the commit, so that a new job costs no further database transaction.
         """
         self.new_ids.append(job)
 
@@ -123,13 +117,13 @@ class Transaction:
         )
 
     def change_notice(self, change: NoticeChange) -> None:
-        """Change what people are told; for `notices` alone."""
+        """Changes a notice; for `notify` alone."""
         self.notice_changes.append(change)
         self.store.notices.apply(change)
 
 
 class JobStore:
-    """The world of one term; `run` is its writer, everybody else asks for turns."""
+    """The state of one term; `run` is its writer, every other task submits transactions."""
 
     def __init__(
         self,
@@ -142,15 +136,17 @@ class JobStore:
         self._ledger, self.term, self.now, self.reservation = ledger, term, now, reservation
         self._waiting: asyncio.Queue[tuple[Operation, asyncio.Future[Any]]] = asyncio.Queue()
         self._stale = self._over = False
-        self._alone = 0  # how many of the turns that wait are taken one by one
-        self._usage: Mapping[str, DecayedUsage] | None = None  # as read at the term's start; then the world has it
-        self.capacity_changed = asyncio.Event()  # something may have become free since the last pass over the queue
-        self.files = 0  # how often they were read anew
-        self.asked = False  # whether the Hub has asked in this term, and since there are limits
+        self._alone = 0  # how many of the next transactions are committed one by one
+        self._usage: Mapping[str, DecayedUsage] | None = (
+            None  # as read when the term began; later the cluster state has it
+        )
+        self.capacity_changed = asyncio.Event()  # capacity may have become free since the last scheduling cycle
+        self.files = 0  # how often the configuration was reloaded
+        self.asked = False  # whether the Hub has sent an admission request in this term, since there are limits
         self.nodes: dict[str, Node] = {}
         self.records: dict[str, JobRecord] = {}
         self.pending: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
-        self.requests: dict[str, tuple[ApprovalRequest, ...]] = {}  # that wait for somebody's word, by job
+        self.requests: dict[str, tuple[ApprovalRequest, ...]] = {}  # pending approval requests, by job
         self.there = ServerIndex()
         self._ended: dict[str, None] = {}  # in their order
         self.cluster_state = ClusterState(settings.cluster, settings.teams)
@@ -165,13 +161,13 @@ class JobStore:
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
-        """Read everything from the database."""
+        """Reads everything from the database."""
         if self._usage is None:
             self._usage = self.cluster_state.usage = await self._ledger.usage()
         found, notices = await self._ledger.load(), await self._ledger.notices()
         requests = await self._ledger.pending_requests()
         old = self.cluster_state
-        self.records = {record.job.id: self._timed(record) for record in found}
+        self.records = {record.job.id: record for record in found}
         self.there = ServerIndex(record.job for record in found)
         in_line = sorted((record.job for record in found if record.is_pending), key=lambda job: job.submitted)
         self.pending = {(job.user, job.server): job.id for job in in_line}
@@ -185,27 +181,14 @@ class JobStore:
         self.notices.load(notices)
         self._stale = False
 
-    def _timed(self, record: JobRecord) -> JobRecord:
-        """With a deadline by this term's time."""
-        if not record.reserved or record.deadline is None:
-            return record
-        known = self.records.get(record.job.id)
-        if known is not None and known.deadline is not None:
-            return replace(record, deadline=known.deadline)
-        # The database has the first deadline until the record changes.
-        now, last = self.now(), self.reservation
-        if abs(now - record.deadline) > _EXTENDED * last:
-            last = min(last, _SHORT)
-        return replace(record, deadline=now + last)
-
     def mark_idle(self, job: str, idle: bool) -> None:
-        """Whether a job is known to be unused, for who looks for victims; like nodes, that is never written down."""
+        """Marks a job as idle, for the choice of victims; never written to the database, as nodes are not."""
         record = self.records.get(job)
         if record is not None and record.job.idle != idle:
             self._mark(replace(record, job=replace(record.job, idle=idle)))
 
     def mark_inadmissible(self, job: str, refused: str) -> None:
-        """The Hub does not start this job, which waits, and why; "": it may be asked again. Never written down."""
+        """The Hub refuses to start this pending job, and why; "": it may be dispatched again. Never written."""
         record = self.records.get(job)
         if record is not None and record.job.inadmissible != refused:
             self._mark(replace(record, job=replace(record.job, inadmissible=refused)))
@@ -216,7 +199,7 @@ class JobStore:
         self.there.put(marked.job)
 
     async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """The result of `work`, once what it wrote is on the disk. StoreUnavailable or Fenced: it has no effect."""
+        """Returns the result of `work` after its commit; DatabaseUnavailable or NotLeader: it has no effect."""
         if self._over:
             raise NotLeader(OVER)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -224,11 +207,11 @@ class JobStore:
         return await future
 
     async def ensure_leader(self) -> None:
-        """Fenced when another Manager acts by now: asked before what others do at our word who know of no epochs."""
+        """Raises NotLeader if another Manager leads: called before requests to services that know no terms."""
         await self._ledger.ensure_leader(self.term)
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now; what is said of nodes is never written down."""
+        """A node as it is now; nodes are never written to the database."""
         if self.nodes.get(node.name) != node:
             self.nodes[node.name] = node
             self.cluster_state.put_node(node)
@@ -240,13 +223,13 @@ class JobStore:
         self._signal_capacity()
 
     def _signal_capacity(self) -> None:
-        """What there is has changed, and no job."""
+        """Nodes or the configuration have changed, and no job."""
         self.capacity_changed.set()
         for hear in self.subscribers:
             hear(())
 
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
-        """The files were read anew."""
+        """The configuration was reloaded."""
         had = self.cluster_state.teams.has_limits(self.cluster_state.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
         self.cluster_state.configure(cluster, teams)
@@ -256,13 +239,13 @@ class JobStore:
         self._signal_capacity()
 
     def pending_job(self, user: str, server: str) -> JobRecord | None:
-        """The job that waits for this server."""
+        """Returns the pending job of this server."""
         return self.records.get(self.pending.get((user, server), ""))
 
     def update_approval_requests(
         self, job: Job, changed: Sequence[ApprovalRequest], now: datetime, why: str
     ) -> tuple[ApprovalRequest, ...]:
-        """What becomes of a job's requests, in the turn that writes the job; all that changes of them."""
+        """Updates a job's approval requests with the job; returns those that change."""
         mine = {one.id: one for one in (*self.requests.get(job.id, ()), *changed)}
         if job.state is not JobState.PENDING_APPROVAL:
             changed = (*changed, *withdraw_requests(mine.values(), now, why))
@@ -275,21 +258,21 @@ class JobStore:
         return tuple(changed)
 
     def note_recently_ended(self, job: str) -> None:
-        """A job has ended: who asks with its id again asks for no new one."""
+        """Remembers an ended job: a request with its id is no request for a new job."""
         self._ended[job] = None
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
     def recently_ended(self, job: str) -> bool:
-        """Whether it ended a moment ago."""
+        """True if the job ended in this term."""
         return job in self._ended and job not in self.records
 
     def on(self, user: str, server: str) -> list[Job]:
-        """The jobs on this server that have not ended, the newest first; pods that are no job's left out."""
+        """Returns the jobs of this server that have not ended, the newest first; without pods of no job."""
         return self.there.of(user, server)
 
     async def run(self) -> None:
-        """Take turns until the term is over, which ends in Fenced."""
+        """Runs transactions until the term is over, then raises NotLeader."""
         taken: list[_Submitted] = []
         try:
             while True:
@@ -298,7 +281,7 @@ class JobStore:
                 while len(taken) < _TOGETHER and not self._waiting.empty():
                     taken.append(self._waiting.get_nowait())
                 taken = await self._commit_batch(taken)
-                await asyncio.sleep(0)  # who waits for something else is not kept waiting for all of us
+                await asyncio.sleep(0)  # other tasks of this process run between batches
         finally:
             self._over = True
             while not self._waiting.empty():
@@ -306,10 +289,10 @@ class JobStore:
             for _, future in taken:
                 if not future.done():
                     future.set_exception(NotLeader(OVER))
-                    future.exception()  # whoever asked may be gone
+                    future.exception()  # the caller may be gone
 
     async def _commit_batch(self, taken: list[_Submitted]) -> list[_Submitted]:
-        """Take as many turns as fit into one transaction; those that are left."""
+        """Commits as many transactions as fit together; returns the others."""
         try:
             if self._stale:
                 await self.load()
@@ -332,10 +315,10 @@ class JobStore:
             return taken
         except DatabaseRejected as problem:
             self._stale = True
-            if len(asked) > 1:  # one of them is to blame: each for itself
+            if len(asked) > 1:  # one of them is at fault: each is committed alone
                 self._alone = len(asked)
                 return taken
-            log.exception("a turn cannot be written down, now or ever")
+            log.exception("the database rejects a transaction; it has no effect")
             _fail(asked, problem)
             await self._reload()
             return left
@@ -354,22 +337,22 @@ class JobStore:
         return left
 
     def _publish(self, entries: Sequence[JobEvent], told: Sequence[NoticeChange]) -> None:
-        """All of this is on the disk; what wrote nothing is no news."""
+        """Notifies subscribers and readers after a commit; transactions that wrote nothing are no event."""
         self.notices.publish(told)
         for hear in self.subscribers if entries else ():
             hear(entries)
 
     async def _reload(self) -> None:
-        """Forget at once what was not written, for those who look without a turn; else the next turn does it."""
+        """Drops at once what was not written, for readers outside transactions; or the next batch does."""
         if self._stale:
             with contextlib.suppress(DatabaseUnavailable):
                 await self.load()
 
     def _decide(self, taken: list[_Submitted]) -> tuple[list[Transaction], list[Any]]:
-        """What the first turns did that went well, and what each is answered when that is written.
+        """Runs the first transactions; returns those that succeeded, and the result of each.
 
-        It ends early when others have waited for long enough, and after half a turn: what that wrote is in the world
-        and is not written down, so nobody may see it.
+        Ends early when other tasks of the process have waited for long enough, and after a transaction that failed
+        halfway: its changes are in memory and will not be written, so no other transaction may read them.
         """
         now, begun = self.now(), time.monotonic()
         turns: list[Transaction] = []
@@ -378,12 +361,12 @@ class JobStore:
             if answers and time.monotonic() - begun > _LONGEST_SECONDS:
                 break
             if future.done():
-                answers.append(None)  # nobody waits for it any more
+                answers.append(None)  # its caller has given up
                 continue
             turn = Transaction(self, now)
             try:
                 answer = work(turn)
-            except Exception as error:  # noqa: BLE001 - a turn's own fault is told to whoever asked for it
+            except Exception as error:  # noqa: BLE001 - a transaction's own fault is raised at its caller
                 answers.append(_Broken(error))
                 if turn.events or turn.notice_changes:
                     self._stale = True
@@ -410,7 +393,7 @@ def _fail(taken: list[_Submitted], problem: Exception) -> None:
 
 
 def withdraw(turn: Transaction, job: str, *kinds: NoticeKind) -> None:
-    """What was said about a job holds no longer: of these kinds, or all of it. "" is what administrators were told."""
+    """Withdraws the notices of a job, of these kinds or all; job "": those to administrators."""
     for kind in kinds or tuple(NoticeKind):
         known = turn.store.notices.pending((job, kind))
         if known is not None:
@@ -418,12 +401,12 @@ def withdraw(turn: Transaction, job: str, *kinds: NoticeKind) -> None:
 
 
 class NoticeStoreClosed(Exception):
-    """This Manager no longer acts: another one has the notices."""
+    """This Manager is no longer the leader: another one has the notices."""
 
 
 @dataclass(slots=True)
 class NoticeStore:
-    """Every open notice. ``pending`` is for turns, everything else for readers."""
+    """Every open notice. ``pending`` is for transactions, everything else for readers."""
 
     _pending: dict[NoticeKey, Notice] = field(default_factory=dict)
     _shown: dict[str, dict[NoticeKey, Notice]] = field(default_factory=dict)  # by user, "" for administrators

@@ -52,7 +52,6 @@ c.Spawner.auth_state_hook = patience
 c.KubeSpawner.k8s_api_request_timeout = 2
 """
 SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
-NOTICED = "the clock was set by"
 
 
 @dataclass
@@ -231,10 +230,6 @@ def test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts(hub: Faul
     said = plain(cast.holder.get("/hub/home").text)
     assert "The job was removed from outside the Hub: start it again, or ask an administrator why." in said
     assert hub.held() == 1
-
-
-def noticed(hub: FaultyHub) -> int:
-    return (hub.state / "manager.log").read_text().count(NOTICED)
 
 
 def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(

@@ -113,7 +113,7 @@ def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_i
         time.sleep(10)  # as long as another Manager may take to act when one has died
         told = len((tmp_path / "manager.log").read_text())
         hub.start_manager()
-        wait_for(lambda: "acting: jobs=" in (tmp_path / "manager.log").read_text()[told:], "it acts", 60)
+        wait_for(lambda: "leading: jobs=" in (tmp_path / "manager.log").read_text()[told:], "it acts", 60)
         job = hub.until("bob", "ended", seconds=120)
         assert hub.ask("bob", "GET", f"jobs/{job['id']}/log?tail=0").text == "so much\n"
         wait_for(lambda: "jupyter-bob" not in hub.kubectl("get", "pods") and not hub.servers(), "nothing is left", 60)

@@ -36,7 +36,7 @@ async def ledger(db_url: str) -> AsyncIterator[JobRepository]:
     await store.close()
 
 
-async def write(ledger: JobRepository, *jobs: Job, reason: str = "running") -> None:
+async def write(ledger: JobRepository, *jobs: Job, reason: EventReason = EventReason.RUNNING) -> None:
     await ledger.write(1, [JobEvent(JobRecord(one), BEGIN, reason, new=True) for one in jobs])
 
 

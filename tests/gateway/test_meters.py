@@ -36,14 +36,14 @@ async def test_connections_sessions_and_bytes_both_ways(running: Running, alice:
     assert process.stdout is not None
     await asyncio.wait_for(process.stdout.readexactly(MIB), 30)
     assert value(running, "sessions") == 1
-    assert value(running, "open_connections", state="proven") == 1
+    assert value(running, "open_connections", state="authenticated") == 1
     assert value(running, "open_connections", state="door") == 0
     open_down = value(running, "bytes_total", direction="down")
     assert open_down is not None
     assert open_down >= MIB
     await finish(process, b"x" * 1000 + b"\n")
     await until(lambda: value(running, "sessions") == 0)
-    assert value(running, "open_connections", state="proven") == 0
+    assert value(running, "open_connections", state="authenticated") == 0
     down, up = (value(running, "bytes_total", direction=direction) for direction in ("down", "up"))
     assert down is not None
     assert up is not None
@@ -66,9 +66,9 @@ async def test_credentials_by_method_and_result(
     def judged(method: str, result: str) -> float | None:
         return value(running, "authentications_total", method=method, result=result)
 
-    assert judged("publickey", "proven") == 1
+    assert judged("publickey", "accepted") == 1
     assert judged("publickey", "failed") == 1
-    assert judged("password", "proven") == 1
+    assert judged("password", "accepted") == 1
     assert judged("password", "failed") == 6
     assert judged("keyboard-interactive", "failed") == 0, "what may come one day is 0 until then"
 

@@ -61,7 +61,7 @@ def test_bars_are_as_high_as_their_numbers_and_stand_on_each_other() -> None:
 def test_a_plot_says_what_it_is_and_a_name_in_it_is_text() -> None:
     root = ET.fromstring(stacked([ChartSeries("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "allocated"))  # noqa: S314 - ours
     assert root.attrib["role"] == "img"
-    assert (root.attrib["aria-labelledby"], root.attrib["aria-describedby"]) == ("held-title", "held-desc")
+    assert (root.attrib["aria-labelledby"], root.attrib["aria-describedby"]) == ("allocated-title", "allocated-desc")
     assert root.find("title").text == HOSTILE  # type: ignore[union-attr]
     assert root.find("desc").text == f"{HOSTILE} & more"  # type: ignore[union-attr]
 
@@ -368,7 +368,7 @@ async def test_it_can_be_read_in_a_browser_on_a_phone_and_in_the_dark(portal: Po
         fill_of = await page.evaluate("getComputedStyle(document.querySelector('.plot .s0')).fill")
         assert fill_of == "rgb(59, 130, 246)"
         await page.get_by_text("GPU-hours held by day as a table").click()
-        assert await page.locator("#held-table tbody tr").count() == 30
+        assert await page.locator("#allocated-table tbody tr").count() == 30
         await page.get_by_label("By", exact=True).select_option("team")
         await page.get_by_role("button", name="Show").click()
         await expect(page.locator("#totals tbody tr")).to_have_count(2)

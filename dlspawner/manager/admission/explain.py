@@ -1,11 +1,9 @@
-"""What is told of a job that waits: why, at which place, and what would start at once instead.
+"""Explains the queue: why a job is pending, its position, what would start at once instead, and an estimated start.
 
-Estimates of when the jobs of the queue start, made again and again beside everything else.
-
-Twice a minute, while jobs wait: a snapshot is taken, and played forward in a thread for so many seconds at the most
-(`core.estimates`). Nothing waits for it, and nothing is decided by it. Where the queue is too long for that, fewer of
-it are looked at the next time; of the others nothing is said. How long jobs ran is read from the database every few
-minutes.
+Estimates are computed twice a minute while jobs are queued: a snapshot is simulated forward in a thread for a limited
+time (`core.scheduling.estimates`). Nothing waits for an estimate, and nothing is decided by it. If the queue is too
+long for that, the next round estimates fewer jobs; the others get no estimate. Run times are read from the database
+every few minutes.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _NEXT = "Its turn comes any moment."
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """What the page says of a job that waits."""
+    """The status of a pending job, as its page shows it."""
 
     job: Job
     state: str  # queued, pending-approval, login-required, or starting
@@ -57,12 +55,12 @@ class QueueStatus:
 
     @property
     def keeps_place(self) -> bool:
-        """Whether asking for some of the advice keeps the place: for less of the same."""
+        """True if some alternative keeps the position: less of the same."""
         return any(self._is_less(one) for one in self.advice)
 
     @property
     def loses_place(self) -> bool:
-        """Whether asking for some of the advice gives the place up: for another type, or another kind of job."""
+        """True if some alternative gives the position up: another type, or another kind of job."""
         return not all(self._is_less(one) for one in self.advice)
 
     def _is_less(self, one: Alternative) -> bool:
@@ -70,7 +68,7 @@ class QueueStatus:
 
 
 class Explainer:
-    """Looks at jobs of one book; the function says which templates offer preemptible jobs."""
+    """Explains jobs of one store; the function tells if a template offers preemptible jobs."""
 
     def __init__(self, book: JobStore, offers_preemptible: Callable[[str], bool]) -> None:
         self.book, self._offers = book, offers_preemptible
@@ -81,7 +79,7 @@ class Explainer:
         self._kept: dict[object, tuple[datetime, tuple[Alternative, ...]]] = {}
 
     def explain(self, record: JobRecord, *, advises: bool = True) -> QueueStatus:
-        """What is told of it; without advice, which costs as much as many decisions, where nobody asks for it."""
+        """Returns the status; alternatives only on request, because they cost as much as many decisions."""
         job, world, now = record.job, self.book.cluster_state, self.book.now()
         position = queue.position(job, world, now)
         if job.state is JobState.PENDING_APPROVAL:
@@ -95,11 +93,11 @@ class Explainer:
         )
 
     def inadmissible(self, job: Job) -> bool:
-        """Whether a queued job can not start as things are: its turn does not come before they change."""
+        """True if the configuration does not allow a queued job: it is not scheduled before that changes."""
         return job.state is JobState.QUEUED and limits.config_violation(job, self.book.cluster_state) is not None
 
     def position(self, job: Job, now: datetime) -> tuple[int, str]:
-        """Which place a queued job has, and why it waits; the same for a moment, unless anything changes meanwhile."""
+        """Returns position and reason of a queued job; cached for a moment, unless anything changes meanwhile."""
         kept = self._places.get(job.id)
         if kept is None or kept[1] is not job or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             kept = (now, job, queue.position(job, self.book.cluster_state, now), self.why(job, now))
@@ -107,12 +105,12 @@ class Explainer:
         return kept[2], kept[3]
 
     def estimate(self, job: Job, now: datetime) -> Estimate | None:
-        """When a queued job probably starts; ``None`` when that is not known."""
+        """Returns when a queued job probably starts; ``None`` if that is not known."""
         found = self.estimates.get(job.id) if job.state is JobState.QUEUED else None
         return found.remaining(now) if found is not None else None
 
     def why(self, job: Job, now: datetime) -> str:
-        """Why a job has to wait, in the queue or for an approval; empty for one in any other state."""
+        """Returns why a job is queued or needs an approval; empty in any other state."""
         if job.state is JobState.PENDING_APPROVAL:
             blocked = limits.config_violation(job, self.book.cluster_state) or limits.caps(job, self.book.cluster_state)
             return blocked.sentence if blocked is not None else _NEXT
@@ -135,7 +133,7 @@ class Explainer:
                 assert_never(found)
 
     def reason(self, job: Job, now: datetime) -> Reason:
-        """The kind of reason for which a queued job has to wait; kept for a moment: many people look at once."""
+        """Returns the reason for which a job is queued; cached for a moment, because many users may read at once."""
         kept = self._reasons.get(job.id)
         if kept is None or not timedelta() <= now - kept[0] < _ADVICE_FOR:
             if len(self._reasons) > _MOST_REASONS:
@@ -156,7 +154,7 @@ class Explainer:
         return f"{said} {moment(max(times), now)}." if times else f"{said}."
 
     def advice(self, job: Job, now: datetime) -> tuple[Alternative, ...]:
-        """What would start at once, of what the job's person can choose."""
+        """Returns what would start at once, of the choices that the owner has."""
         held = self.book.cluster_state.held_by(job.team, job.user)
         wish = (job.team, job.request, job.preemptible, job.priority, job.approved, job.template, job.special, held)
         kept = self._kept.get(wish)
@@ -172,7 +170,7 @@ class Explainer:
 
 
 def _waiting(job: Job, book: JobStore) -> int:
-    """How many wait for what this job waits for, itself included."""
+    """Returns how many jobs are queued for the same, including this one."""
     return sum(len(keys) for keys in book.cluster_state.queues.get(queue_key(job), {}).values())
 
 
@@ -187,7 +185,7 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class StartTimeEstimator:
-    """The estimates of one book, for those who look; `run` never ends by itself."""
+    """Estimates the starts of one store; `run` never ends by itself."""
 
     book: JobStore
     ledger: JobRepository
@@ -239,7 +237,7 @@ class StartTimeEstimator:
 
 
 def lifetimes(snapshot: Snapshot, settings: Settings) -> dict[str, datetime]:
-    """Until when jobs may run at the most, of those that run and are stopped then."""
+    """Returns the latest end of the running jobs that have a lifetime."""
     known: dict[tuple[str, str, bool], timedelta | None] = {}
     found: dict[str, datetime] = {}
     for job in snapshot.jobs:

@@ -92,7 +92,7 @@ async def check_scopes(book: JobStore, hub: HubClient) -> None:
 
 
 async def retry_later(what: str, work: Any) -> None:
-    """What fails because a service is unavailable is tried again in the next round."""
+    """Awaits ``work``; a failure of a service is logged, and the next round tries again."""
     try:
         await work
     except (KubernetesError, DatabaseUnavailable) as problem:

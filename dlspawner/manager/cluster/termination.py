@@ -156,7 +156,7 @@ RUNS = "The server runs already, so there is nothing to cancel. Stop it as any s
 
 
 class CancelResult(Enum):
-    """What was cancelled."""
+    """The result of a cancel."""
 
     REQUEST = "a request, which has ended or is on its way to it"
     NOTHING = "nothing"

@@ -447,7 +447,7 @@ class NoticeStore:
         self._wake(users)
 
     def read(self, audience: Recipient, now: datetime) -> tuple[Notice, ...]:
-        """What is open for this audience, oldest first."""
+        """Returns the open notices of this recipient, oldest first."""
         of: Iterable[Mapping[NoticeKey, Notice]] = (
             self._shown.values()
             if audience.everything
@@ -457,7 +457,7 @@ class NoticeStore:
         return tuple(sorted(found, key=lambda notice: (notice.posted, notice.id)))
 
     def overdue(self, kind: NoticeKind, now: datetime) -> list[Notice]:
-        """Those of a kind that are over by themselves; for turns, which withdraw them."""
+        """Returns the notices of a kind that have expired; for transactions, which withdraw them."""
         return [one for one in self._pending.values() if one.kind is kind and one.over(now)]
 
     async def changed(self, audience: Recipient, seconds: float) -> None:

@@ -1,9 +1,9 @@
 """The Manager's own metrics, in a registry of their own.
 
-Counters follow what was written down (`note`), so that a decision whose write failed is none here either. They are of
-this process: after a restart they begin at 0, as Prometheus expects. What is true at one moment (GPUs held, queued,
-free) is read from the book of the Manager that acts when Prometheus asks; one that does not act has none of these, so
-that a sum over several Managers counts nothing twice.
+Counters follow committed events (`record`), so that a decision whose commit failed is not counted. They are of this
+process: after a restart they begin at 0, as Prometheus expects. Gauges (GPUs held, queued, free) are read from the
+leader's job store at each scrape; other Managers have none, so that a sum over several Managers counts nothing
+twice.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ManagerMetrics:
             self._culls.labels(reason.value, kind).inc()
 
     def expect(self, places: Iterable[PendingGpus], types: Iterable[str]) -> None:
-        """What may be counted one day is 0 until then: a rate over what is not there would be nothing at all."""
+        """Initialises counters with 0: a rate over a series that does not exist would be empty."""
         for team, kind in places:
             self._preemptions.labels(team, kind)
         for reason in EventReason:
@@ -120,7 +120,7 @@ class ManagerMetrics:
 
 
 class _StateCollector(Collector):
-    """What is so at the moment of asking."""
+    """Metrics of the present state."""
 
     def __init__(self, meters: ManagerMetrics) -> None:
         self._meters = meters

@@ -20,7 +20,6 @@ from tests.edges.test_manager.test_faults_hub import (  # noqa: F401  (what is i
     FaultyHub,
     api,
     cast,
-    test_a_clock_that_is_set_changes_nothing_that_people_read,
     test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too,
     test_an_earlier_pod_that_is_still_ending_when_the_admission_is_over_is_what_its_person_reads,
     test_watches_that_break_or_are_too_old_are_there_again,

@@ -24,9 +24,9 @@ TEST_ENV := env -u KUBECONFIG DLSPAWNER_TESTS_COMPLETE=1 PATH="$$PATH:$(CURDIR)/
 # old for a real cluster; tests that need a cluster of ours skip there).
 THEIRS = KUBECONFIG="$$KUBECONFIG" DLSPAWNER_KUBECTL="$$(command -v "$${DLSPAWNER_KUBECTL:-kubectl}")" DLSPAWNER_TESTS_COMPLETE=
 ON_KUBERNETES = $(if $(filter kubeconfig,$(CLUSTER)),$(THEIRS),$(BIN)/python -m tests.kubernetes $(FOR_TESTS) with)
-# Other people's SSH clients, OpenSSH's own tests, and what of their libraries a small machine lacks; for tests/gateway/clients.
+# Other people's SSH clients, OpenSSH's own tests, and what of their libraries a small machine lacks; for tests/component/gateway/clients.
 SSH_CLIENTS := putty-tools dropbear-bin libtomcrypt1 libtommath1 lftp sshfs libfuse3-3 openssh-tests
-# What stands in front of them; for tests/gateway/test_haproxy.py.
+# What stands in front of them; for tests/component/gateway/test_haproxy.py.
 BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
@@ -72,7 +72,7 @@ ifneq ($(CLUSTER),kubeconfig)
 endif
 
 test-on-control-planes: $(VENV)/.tests
-	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/edges/test_manager -m real
+	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/component/manager -m real
 
 # Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.
 kubernetes: $(VENV)/.jobs

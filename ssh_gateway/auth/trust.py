@@ -13,7 +13,7 @@ Certificates that were taken back: a text file, read again when it changes, in t
     key: ssh-ed25519 AA…  the same, written out; `sha1:`, `sha256:` or no word at all means the same here
 
 With no word before it, a certificate is taken back itself: its serial of its CA, or its key id where it has none. After
-one of these words it is its key. What was compared is ssh-keygen's own list (tests/gateway/test_revocations.py).
+one of these words it is its key. What was compared is ssh-keygen's own list (test_revocations.py).
 
 Lists are long, so whether a certificate is in one is a look-up and no search through it.
 

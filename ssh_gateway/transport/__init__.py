@@ -7,7 +7,7 @@ bounds on what a peer makes it keep, words for errors of our own (`Leg.internal_
 credential and SUCCESS (`Door.proven`). All this is in `leg`, and what only the person's has in `server`; a shorter way
 for data is in `bulk`, what holds the streams of `ssh -J` back in `streams`, and what a peer's bytes say in `reading`.
 
-Rules: nothing outside imports asyncssh's modules or underscored names; tests/gateway/test_wire.py fails loudly when a
+Rules: nothing outside imports asyncssh's modules or underscored names; test_wire.py fails loudly when a
 name moved or changed its meaning; asyncssh is pinned to one minor version.
 
 Refused: asyncssh's channels on both legs (they lose exit statuses, agent and unix-socket forwards, and everything that

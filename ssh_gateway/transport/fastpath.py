@@ -6,7 +6,7 @@ was read at once. Data that nobody has to look at takes the `Lane`. Everything e
 exchange, is asyncssh's: it is handed what is not complete, and packets that were opened and turned out to be none of
 these, with ciphers that keep one state for both.
 
-Private names of asyncssh are in this package only; tests/gateway/test_wire.py watches them.
+Private names of asyncssh are in this package only; tests/component/gateway/test_wire.py watches them.
 
 The buffers that all relayed connections of an event loop share, and how a socket reads into one.
 

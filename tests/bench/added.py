@@ -25,7 +25,7 @@ from statistics import median
 
 from tests.bench import spawn
 from tests.bench.figures import Figure, publish
-from tests.edges.test_manager.quota import QuotaHub
+from tests.component.manager.quota import QuotaHub
 
 ROOT = Path(__file__).parents[2]
 ALONE = 'c.DLSpawner.manager_url = ""\n'

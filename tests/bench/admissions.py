@@ -33,10 +33,10 @@ from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_client import ManagerClient
 from tests.bench import added
 from tests.bench.figures import Figure, publish
+from tests.component.manager import databases
+from tests.component.manager.manager_harness import Office, make_namespace, prepare, wants
+from tests.component.manager.world import free_port, manager_environment, process, wait_for
 from tests.contract.conftest import Server
-from tests.edges.test_manager import databases
-from tests.edges.test_manager.office import Office, make_namespace, prepare, wants
-from tests.edges.test_manager.world import free_port, manager_environment, process, wait_for
 
 ROUNDS, EACH, AT_ONCE = 5, 200, 4
 NODES, GPUS_EACH = 32, 64

@@ -19,7 +19,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.admission import admit, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.bench.figures import Figure, publish
-from tests.core.worlds import MINUTE, NOW, node, team, wants, world
+from tests.unit.core.factories import MINUTE, NOW, node, team, wants, world
 
 TEAMS, RUNNING, QUEUED, NODES = 100, 10_000, 5_000, 1_600
 AT_ONCE = 20  # turns that the Manager gives in one pass

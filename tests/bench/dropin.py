@@ -36,8 +36,8 @@ from tests.bench.pair import FLOOR, SPAWNERS, Bench, hub
 from tests.bench.spawn import crowd, one_at_a_time
 from tests.contract.client import Client
 from tests.e2e.stack import ROOT
+from tests.harness.ports import free_port
 from tests.kubernetes.conftest import made_node, renew_lease
-from tests.ports import free_port
 
 PEER = "stock KubeSpawner"
 ROUNDS = 9

@@ -42,7 +42,7 @@ from dlspawner.core.scheduling.estimates import (
     similar,
     simulate,
 )
-from tests.core.worlds import NOW, ask, node, team, wants, world
+from tests.unit.core.factories import NOW, ask, node, team, wants, world
 
 EVERY, PLAYS = timedelta(hours=4), 12
 _BEFORE = timedelta(days=1.5)  # until then only short jobs can have ended

@@ -29,9 +29,9 @@ from ssh_gateway.transport.keys import load_or_make
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
-from tests.gateway.peers import Client, Sshd
-from tests.gateway.test_ciphers import theirs as asyncsshs
-from tests.ports import free_port
+from tests.component.gateway.peers import Client, Sshd
+from tests.component.gateway.test_ciphers import theirs as asyncsshs
+from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com")

@@ -22,7 +22,7 @@ from tests.bench.spawn import Hub, answers
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 SPAWNERS = {"ours": "dlspawner.spawner.DLSpawner", "stock": "kubespawner.KubeSpawner"}
 FLOOR = {"floor": "tests.bench.floor.FloorSpawner"}

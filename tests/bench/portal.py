@@ -27,9 +27,9 @@ from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
 from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
-from tests.edges.test_manager.portals import Portal, portals
-from tests.edges.test_manager.test_history_page import fill as fill_history
-from tests.edges.test_manager.world import ROOT, running
+from tests.component.manager.portals import Portal, portals
+from tests.component.manager.test_history_page import fill as fill_history
+from tests.component.manager.world import ROOT, running
 
 JOBS, MINE, LISTENERS, CHANGES, LOADS = 5000, 40, 1000, 20, 30
 PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs", "history": "history"}

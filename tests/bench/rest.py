@@ -40,10 +40,10 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
-from tests.edges.test_manager import databases
-from tests.edges.test_manager.noticing import Served, offices, serving
-from tests.edges.test_manager.office import ask, settled, until, wants
-from tests.edges.test_manager.world import ROOT, World, free_port, running
+from tests.component.manager import databases
+from tests.component.manager.manager_harness import ask, settled, until, wants
+from tests.component.manager.noticing import Served, offices, serving
+from tests.component.manager.world import ROOT, World, free_port, running
 
 JOBS, ROUNDS, EACH, AT_ONCE = 5000, 40, 50, 4
 WHO = "root-admin"

@@ -22,7 +22,7 @@ from dlspawner.spawner.kube.reflector import pack
 from dlspawner.spawner.recovery import AlwaysUpServer
 from tests.bench.figures import Figure, publish
 from tests.e2e.stack import ROOT
-from tests.edges.spawner_builders import make_spawner
+from tests.harness.spawner_builders import make_spawner
 
 SERVERS = (1000, 5000)
 AIM_SECONDS = 0.01

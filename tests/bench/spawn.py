@@ -24,7 +24,7 @@ import requests
 from tests.bench.figures import Figure, ratio
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT, Launched
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 ROUNDS = 7
 CROWD = 50

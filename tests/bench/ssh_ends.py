@@ -24,7 +24,7 @@ from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.fastpath import READ
 from ssh_gateway.transport.keys import load_or_make
 from tests.bench.ssh_designs import be_redirection
-from tests.gateway.peers import JOB, FakePeople, FakePlaces, gateway
+from tests.component.gateway.peers import JOB, FakePeople, FakePlaces, gateway
 
 LOGINS_AT_ONCE = 8
 EVERYBODY = GatewayLimits(

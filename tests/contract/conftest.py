@@ -18,7 +18,7 @@ import pytest
 from tests.contract import machines
 from tests.contract.client import Client
 from tests.contract.machines import Machine
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 
 @dataclass

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.chromium import LAUNCH, PATIENCE
 from tests.e2e.deployed import WANTED, deployed
 from tests.e2e.people import Person, Stack
 from tests.e2e.stack import ROOT, running
+from tests.harness.chromium import LAUNCH, PATIENCE
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from pathlib import Path
 from dlspawner.local.processes import NAMESPACE
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT, Launched
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 
 @dataclass(frozen=True)

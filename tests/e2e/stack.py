@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.people import Stack, last_whole_line, wait_for
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = os.environ.get("DLSPAWNER_KUBECTL", "kubectl")

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import requests
 
+from tests.component.gateway.clients.test_files import mounts
+from tests.component.gateway.clients.ways import LIBRARIES, fingerprint, program
 from tests.e2e import winscp
 from tests.e2e.people import Person, Ssh, Stack
-from tests.gateway.clients.test_files import mounts
-from tests.gateway.clients.ways import LIBRARIES, fingerprint, program
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
@@ -140,7 +140,9 @@ def test_lftp_with_a_token(desk: Ssh) -> None:
 
 def test_sshfs(desk: Ssh) -> None:
     if not mounts():
-        pytest.xfail("FUSE cannot be used here: only what sshfs asks of ssh is tested, in tests/gateway/clients")
+        pytest.xfail(
+            "FUSE cannot be used here: only what sshfs asks of ssh is tested, in tests/component/gateway/clients"
+        )
     for number, folder in enumerate(FOLDERS):
         mounted = desk.folder / f"mounted-{number}"
         mounted.mkdir()

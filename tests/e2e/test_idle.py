@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import requests
 
+from tests.component.manager.metrics import program
 from tests.e2e.people import Person, Stack, wait_for
-from tests.edges.test_manager.metrics import program
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 

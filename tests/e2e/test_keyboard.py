@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.accessible import SHOWN
 from tests.e2e.browsing import log_in
 from tests.e2e.people import Person, Stack, wait_for
+from tests.harness.accessible import SHOWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 

@@ -12,10 +12,10 @@ import requests
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.accessible import DRAWN, JUMPS, SEEN_ONCE, TOO_WIDE, VIEWS, violations
-from tests.chromium import PATIENCE
 from tests.e2e.browsing import choose, log_in
 from tests.e2e.people import Person, Stack, wait_for
+from tests.harness.accessible import DRAWN, JUMPS, SEEN_ONCE, TOO_WIDE, VIEWS, violations
+from tests.harness.chromium import PATIENCE
 
 PICTURES = Path("build/pages")
 # Pages that load themselves again after a while, and would do so while somebody looks.

@@ -26,7 +26,7 @@ from tests.e2e.browsing import log_in
 from tests.e2e.gateways import Another, another
 from tests.e2e.people import Person, Ssh, Stack, wait_for
 from tests.e2e.stack import Launched
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 KEYS = 5  # one connection may offer six; the last refusal ends it otherwise than the client itself does
 ROUNDS = 5

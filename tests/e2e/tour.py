@@ -8,10 +8,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.chromium import LAUNCH
 from tests.e2e.browsing import choose, log_in, run_cell
 from tests.e2e.people import Stack, wait_for
 from tests.e2e.stack import running
+from tests.harness.chromium import LAUNCH
 
 FOLDER = Path(__file__).with_name("tour")
 TRAIN = (

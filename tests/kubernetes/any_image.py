@@ -20,10 +20,10 @@ from dlspawner import settings
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.naming import PodIdentity, read_job
 from dlspawner.spawner import owned_objects
+from tests.component.spawner.test_pod import launched
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_builders import make_spawner
-from tests.edges.test_spawner_pod import launched
+from tests.harness.spawner_builders import make_spawner
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 120

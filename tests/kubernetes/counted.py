@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.component.manager.quota import GPU, GPUS, QuotaHub, running
 from tests.contract import machines
 from tests.contract.client import Client
-from tests.edges.test_manager.quota import GPU, GPUS, QuotaHub, running
 from tests.kubernetes.failing import address
 
 MORE = """

@@ -18,7 +18,7 @@ import yaml
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Hub, Person
+from tests.harness.spawner_hub import Hub, Person
 
 # Answers the Hub, ends when asked to, and does what /tmp/do says.
 PROGRAM = r"""

@@ -24,7 +24,7 @@ from dlspawner.settings import Settings
 from dlspawner.spawner import owned_objects
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_builders import make_spawner
+from tests.harness.spawner_builders import make_spawner
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = TeamMount("vision-data", "/data/vision")

@@ -19,7 +19,7 @@ import pytest
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Hub, Person, running
+from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes import provoking
 from tests.kubernetes.conftest import RESTRICTED, Image, Kubectl
 from tests.kubernetes.failing import Outcome, Witness, make_hub, reason, start, wait_until_gone, witnessed

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import faults
+from tests.component.spawner.test_faults import PASSING, STAYING
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.faulty_hub import SENTENCE, FaultyHub, faulty
-from tests.edges.spawner_hub import new_name
-from tests.edges.test_spawner_faults import PASSING, STAYING
-from tests.faults import Answer
+from tests.harness import faults
+from tests.harness.faults import Answer
+from tests.harness.faulty_hub import SENTENCE, FaultyHub, faulty
+from tests.harness.spawner_hub import new_name
 from tests.kubernetes.conftest import RESTRICTED, Image
 from tests.kubernetes.failing import make_hub
 

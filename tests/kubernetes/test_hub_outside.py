@@ -11,7 +11,7 @@ import requests
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Hub, Person, running
+from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes.conftest import RESTRICTED, Image
 from tests.kubernetes.failing import make_hub, wait_until_gone
 

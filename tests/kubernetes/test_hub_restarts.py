@@ -8,8 +8,8 @@ import pytest
 
 from tests.contract import machines
 from tests.contract.client import Client
-from tests.edges.restarted import World, hub_of, storm, with_tiny
-from tests.edges.spawner_hub import running
+from tests.harness.restarted import World, hub_of, storm, with_tiny
+from tests.harness.spawner_hub import running
 
 pytestmark = pytest.mark.kubernetes
 

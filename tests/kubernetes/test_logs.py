@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.component.manager.logs_story import its_log_outlives_a_job_and_holds_no_token
+from tests.component.manager.quota import running
+from tests.component.manager.rest import SCOPES
+from tests.component.manager.test_logs_hub import NoisyHub
 from tests.contract.client import Client
-from tests.edges.test_manager.logs_story import its_log_outlives_a_job_and_holds_no_token
-from tests.edges.test_manager.quota import running
-from tests.edges.test_manager.rest import SCOPES
-from tests.edges.test_manager.test_logs_hub import NoisyHub
 from tests.kubernetes.conftest import Image
 from tests.kubernetes.counted import MORE, gpus, there
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Hub, Person, running
+from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes.cluster import start_node, stop_node
 from tests.kubernetes.conftest import RESTRICTED, Image
 from tests.kubernetes.failing import left, make_hub, reason, start, wait_until_gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.client import Client, pod
-from tests.edges.spawner_hub import CLAIM
+from tests.harness.spawner_hub import CLAIM
 from tests.kubernetes import planes
 
 pytestmark = pytest.mark.kubernetes

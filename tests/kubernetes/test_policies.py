@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dlspawner.core import naming
-from tests.edges.spawner_builders import make_spawner
+from tests.harness.spawner_builders import make_spawner
 from tests.kubernetes import deploy
 from tests.kubernetes.conftest import Kubectl
 from tests.kubernetes.jobs import shipped

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.component.manager.preempt_story import EXTRA, LendingHub, an_owner_gets_their_gpus_back, lendable
+from tests.component.manager.quota import running
 from tests.contract.client import Client
-from tests.edges.test_manager.preempt_story import EXTRA, LendingHub, an_owner_gets_their_gpus_back, lendable
-from tests.edges.test_manager.quota import running
 from tests.kubernetes.conftest import Image
 from tests.kubernetes.counted import MORE
 from tests.kubernetes.failing import address

@@ -1,7 +1,7 @@
 """Quota on a real Kubernetes, in containers: a crowd through a real Hub, and eight GPUs that stay eight.
 
 Also when the Manager, which has a PostgreSQL, is killed. Greater crowds and what else may happen to them are those of
-tests/edges/test_manager/test_quota_storm.py, on a real control plane.
+tests/component/manager/test_quota_storm.py, on a real control plane.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.component.manager import databases
+from tests.component.manager.crowds import serve, settle
+from tests.component.manager.quota import GPUS, QuotaHub, Sampler
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.test_manager import databases
-from tests.edges.test_manager.crowds import serve, settle
-from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler
 from tests.kubernetes.conftest import Image
 from tests.kubernetes.counted import counted
 

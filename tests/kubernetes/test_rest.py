@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from tests.bench.spawn import RESPONDER
+from tests.component.manager import metrics
+from tests.component.manager.quota import TEMPLATE, running
+from tests.component.manager.rest import SCOPES, RestHub
 from tests.contract import machines
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import free_port
-from tests.edges.test_manager import metrics
-from tests.edges.test_manager.quota import TEMPLATE, running
-from tests.edges.test_manager.rest import SCOPES, RestHub
+from tests.harness.spawner_hub import free_port
 from tests.kubernetes.conftest import Image
 from tests.kubernetes.counted import MORE, gpus, there
 

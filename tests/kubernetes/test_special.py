@@ -1,7 +1,7 @@
 """Special permissions in real containers: each is in effect in the second namespace, and refused in the ordinary one.
 
 How a job comes to be approved, and that the Hub makes it there, is shown with the embedded cluster
-(tests/edges/test_manager/test_special_hub.py); here pods are what the spawner makes of templates that ask.
+(tests/component/manager/test_special_hub.py); here pods are what the spawner makes of templates that ask.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dlspawner.core.launch.security import permission_uses
 from dlspawner.core.template import TeamDataAccess, Template
 from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
+from tests.component.spawner.test_asking import answering
+from tests.component.spawner.test_special import _answer
 from tests.contract.client import Client
-from tests.core.test_permissions import USES, ordinary
-from tests.edges.test_spawner_asking import answering
-from tests.edges.test_spawner_special import _answer
 from tests.kubernetes.conftest import Image, Kubectl
 from tests.kubernetes.jobs import TEAMS, Job, World, shipped
+from tests.unit.core.test_permissions import USES, ordinary
 
 pytestmark = pytest.mark.kubernetes
 

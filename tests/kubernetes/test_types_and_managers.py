@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 import requests
 
+from tests.component.manager.crowds import queue, turns
+from tests.component.manager.preempt_story import EXTRA
+from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.contract import machines
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.edges.spawner_hub import Person
-from tests.edges.test_manager.crowds import queue, turns
-from tests.edges.test_manager.preempt_story import EXTRA
-from tests.edges.test_manager.quota import GPUS, QuotaHub, Sampler, running
+from tests.harness.ports import free_port
+from tests.harness.spawner_hub import Person
 from tests.kubernetes.conftest import Image
 from tests.kubernetes.counted import MORE
 from tests.kubernetes.failing import address, witnessed
-from tests.ports import free_port
 
 pytestmark = pytest.mark.kubernetes
 SECONDS = 120

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.client import Client
-from tests.edges.test_manager import databases, test_faults_hub, test_queue_hub
-from tests.edges.test_manager.quota import GPUS
-from tests.edges.test_manager.test_faults_hub import (  # noqa: F401  (what is imported is run)
+from tests.component.manager import databases, test_faults_hub, test_queue_hub
+from tests.component.manager.quota import GPUS
+from tests.component.manager.test_faults_hub import (  # noqa: F401  (what is imported is run)
     Cast,
     FaultyHub,
     api,
@@ -31,7 +30,7 @@ from tests.edges.test_manager.test_faults_hub import (  # noqa: F401  (what is i
     test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it,
     test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts,
 )
-from tests.edges.test_manager.test_queue_hub import (  # noqa: F401
+from tests.component.manager.test_queue_hub import (  # noqa: F401
     browser,
     full,
     nothing_left,
@@ -39,6 +38,7 @@ from tests.edges.test_manager.test_queue_hub import (  # noqa: F401
     test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothing,
     test_who_asks_in_the_form_for_what_nobody_may_have_reads_the_most_at_once,
 )
+from tests.contract.client import Client
 from tests.kubernetes.conftest import Image, namespace_of_jobs
 from tests.kubernetes.counted import MORE, gpus, node, there
 

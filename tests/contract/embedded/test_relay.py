@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.client import Client, pod
 from tests.contract.conftest import NodeMaker
-from tests.ports import free_port
+from tests.harness.ports import free_port
 
 BIG = 8 * 1024 * 1024
 

@@ -1,0 +1,195 @@
+"""How containers start, fail, are probed, restarted and stopped, and what the status says about it."""
+
+import asyncio
+from pathlib import Path
+
+from dlspawner.clients.kubernetes import PODS
+from dlspawner.devcluster.node import Agent
+from tests.component.devcluster.conftest import NODES, SECONDS, World, is_ready, main_status
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+async def test_a_pod_that_succeeds_says_so_in_every_field(world: World) -> None:
+    await world.pod("ok", "echo done > /dev/termination-log")
+    pod = await world.phase("ok", "Succeeded")
+    status, container = pod["status"], main_status(pod)
+    assert container["state"]["terminated"] | {"startedAt": "", "finishedAt": "", "containerID": ""} == {
+        "exitCode": 0,
+        "reason": "Completed",
+        "message": "done\n",
+        "startedAt": "",
+        "finishedAt": "",
+        "containerID": "",
+    }
+    conditions = {c["type"]: (c["status"], c.get("reason")) for c in status["conditions"]}
+    assert conditions["Ready"] == conditions["ContainersReady"] == ("False", "PodCompleted")
+    assert conditions["Initialized"] == conditions["PodScheduled"] == ("True", None)
+    assert status["podIP"] == status["podIPs"][0]["ip"]
+    assert status["hostIP"] in {node.ip for node in world.agent.nodes}
+    assert status["qosClass"] == "BestEffort"
+    assert not container["ready"]
+
+
+async def test_init_containers_run_in_order_before_the_others(world: World) -> None:
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    inits = [
+        {"name": name, "image": "x", "command": ["sh", "-c", f"echo {name} >> /v/f"], **mount} for name in ("a", "b")
+    ]
+    volumes = [{"name": "v", "emptyDir": {}}]
+    assert await world.output("init", "cat /v/f", spec_initContainers=inits, spec_volumes=volumes, **mount) == "a\nb"
+
+
+async def test_a_failing_init_container_fails_the_pod(world: World) -> None:
+    inits = [{"name": "a", "image": "x", "command": ["sh", "-c", "exit 3"]}]
+    await world.pod("bad", "echo never", spec_initContainers=inits)
+    pod = await world.phase("bad", "Failed")
+    assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    assert "waiting" in main_status(pod)["state"]
+
+
+async def test_a_crashing_container_backs_off_and_counts(world: World) -> None:
+    await world.pod("crash", "echo run; exit 7", spec_restartPolicy="Always")
+    pod = await world.until("crash", lambda pod: main_status(pod).get("restartCount", 0) >= 2)
+    pod = await world.until("crash", lambda pod: "CrashLoopBackOff" in str(main_status(pod)["state"]))
+    assert main_status(pod)["lastState"]["terminated"]["exitCode"] == 7
+    assert pod["status"]["phase"] == "Running"
+    event = await world.event("crash", "BackOff")
+    assert event["message"].startswith("Back-off restarting failed container main")
+
+
+async def test_on_failure_restarts_failures_only(world: World) -> None:
+    script = "if [ -e /v/again ]; then exit 0; fi; touch /v/again; exit 1"
+    volumes, mounts = [{"name": "v", "emptyDir": {}}], [{"name": "v", "mountPath": "/v"}]
+    await world.pod("once", script, spec_restartPolicy="OnFailure", spec_volumes=volumes, volumeMounts=mounts)
+    pod = await world.phase("once", "Succeeded")
+    assert main_status(pod)["restartCount"] == 1
+
+
+async def test_a_command_that_does_not_exist_is_a_start_error(world: World) -> None:
+    await world.pod("typo", ["foo", "--bar"])
+    pod = await world.phase("typo", "Failed")
+    state = main_status(pod)["state"]["terminated"]
+    assert (state["reason"], state["exitCode"]) == ("StartError", 128)
+    assert 'exec: "foo": executable file not found in $PATH' in state["message"]
+
+
+async def test_a_running_pod_is_ready_when_its_probe_says_so_and_not_when_it_stops_saying_so(world: World) -> None:
+    probe = {"exec": {"command": ["test", "-e", "/v/up"]}, "periodSeconds": 1, "failureThreshold": 1}
+    volumes, mounts = [{"name": "v", "emptyDir": {}}], [{"name": "v", "mountPath": "/v"}]
+    await world.pod("probe", "exec sleep 60", readinessProbe=probe, spec_volumes=volumes, volumeMounts=mounts)
+    running = await world.phase("probe", "Running")
+    assert not is_ready(running)
+    up = world.state / "node/pods" / running["metadata"]["uid"] / "volumes/v/up"
+    up.touch()
+    await world.ready("probe")
+    up.unlink()
+    await world.until("probe", lambda pod: not is_ready(pod))
+    assert (await world.event("probe", "Unhealthy"))["message"].startswith("Readiness probe failed")
+
+
+async def test_a_liveness_failure_restarts_the_container(world: World) -> None:
+    probe = {"tcpSocket": {"port": 9}, "periodSeconds": 1, "failureThreshold": 1}
+    probe |= {"terminationGracePeriodSeconds": 1}
+    await world.pod("live", "exec sleep 60", livenessProbe=probe, spec_restartPolicy="Always")
+    pod = await world.until("live", lambda pod: main_status(pod).get("restartCount", 0) >= 1)
+    assert main_status(pod)["lastState"]["terminated"]["exitCode"] == 137
+    assert "failed liveness probe" in (await world.event("live", "Killing"))["message"]
+
+
+async def test_hooks_run_around_the_life_of_a_container(world: World) -> None:
+    script = "trap 'echo term >> /v/log; exit 0' TERM; while :; do sleep 0.05; done"
+    hooks = {
+        "postStart": {"exec": {"command": ["sh", "-c", "echo post >> /v/log"]}},
+        "preStop": {"exec": {"command": ["sh", "-c", "echo pre >> /v/log"]}},
+    }
+    path = world.state.parent / "hooks"
+    volumes = [{"name": "v", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
+    mounts = [{"name": "v", "mountPath": "/v"}]
+    await world.pod("hooks", script, lifecycle=hooks, spec_volumes=volumes, volumeMounts=mounts)
+    await world.ready("hooks")
+    await world.cluster.delete(PODS, "hooks", "jobs", grace=10)
+    await world.gone("hooks")
+    assert (path / "log").read_text().split() == ["post", "pre", "term"]
+
+
+async def test_deletion_waits_for_the_grace_then_kills_and_cleans_up(world: World) -> None:
+    await world.pod("stubborn", "trap '' TERM; while :; do sleep 0.05; done", spec_terminationGracePeriodSeconds=1)
+    pod = await world.ready("stubborn")
+    began = asyncio.get_running_loop().time()
+    await world.cluster.delete(PODS, "stubborn", "jobs")
+    await world.gone("stubborn")
+    assert 0.9 < asyncio.get_running_loop().time() - began < 25  # 30 are what nobody asked for
+    directory = world.state / "node/pods" / pod["metadata"]["uid"]
+    async with asyncio.timeout(SECONDS):
+        while directory.exists() or world.agent.pods:  # noqa: ASYNC110  (files have no events)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_deadline_ends_a_pod(world: World) -> None:
+    await world.pod("slow", "exec sleep 60", spec_activeDeadlineSeconds=1)
+    pod = await world.phase("slow", "Failed")
+    assert pod["status"]["reason"] == "DeadlineExceeded"
+
+
+async def test_a_pod_is_ready_within_moments_of_its_server(world: World) -> None:
+    serve = "exec python3 -S -m http.server --bind $POD_IP 8080"
+    await world.pod("fast", serve, readinessProbe={"tcpSocket": {"port": 8080}})
+    pod = await world.until("fast", lambda pod: pod["status"].get("podIP"))
+    ip = pod["status"]["podIP"]
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(ip, 8080)
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.002)
+    up = clock()
+    writer.close()
+    await world.ready("fast")
+    # About 0.05 on an idle machine. Where a server needs seconds to start, it is looked at less often.
+    assert clock() - up < max(0.5, up - began)
+
+
+async def test_checkpoints_of_several_threads_do_not_meet(world: World) -> None:
+    """A start sweeps in a thread of its own while pods already take addresses."""
+    await asyncio.gather(*(asyncio.to_thread(world.agent.checkpoint) for _ in range(300)))
+
+
+async def test_what_follows_a_stop_and_a_start_of_the_nodes(world: World) -> None:
+    gpu = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+    await world.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **gpu)
+    await world.pod("over", "true")
+    before = await world.ready("stay")
+    await world.phase("over", "Succeeded")
+    held = await world.said("stay")
+    await world.agent.stop()
+    stopped = await world.cluster.get(PODS, "stay", "jobs")
+    assert stopped["status"] == before["status"]
+    world.agent = Agent(world.cluster, world.state, NODES, stop_seconds=0.1)
+    await world.agent.start()
+    after = await world.until("stay", lambda pod: main_status(pod)["restartCount"] == 1 and is_ready(pod))
+    assert after["status"]["podIP"] == before["status"]["podIP"]
+    assert await world.said("stay") == held
+    over = await world.cluster.get(PODS, "over", "jobs")
+    assert over["status"]["phase"] == "Succeeded"
+    assert main_status(over)["restartCount"] == 0
+    await world.cluster.delete(PODS, "over", "jobs")
+    await world.gone("over")
+
+
+async def test_a_probe_that_is_given_up_while_it_starts_keeps_no_container_from_ending(world: World) -> None:
+    await world.pod("p", "exec sleep 600")
+    await world.ready("p")
+    (container,) = next(pod for node in world.agent.nodes for pod in node.pods).containers
+    before = len(list(DESCRIPTORS.iterdir()))
+    for seconds in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):  # a start takes some such time, and is given up in its midst
+        probe = asyncio.create_task(container.execute(["sleep", "600"], 600))
+        await asyncio.sleep(seconds)
+        probe.cancel()
+        await asyncio.gather(probe, return_exceptions=True)
+    async with asyncio.timeout(SECONDS):
+        while len(list(DESCRIPTORS.iterdir())) > before:  # noqa: ASYNC110  (descriptors have no events)
+            await asyncio.sleep(0.02)
+        await container.stop(0.1)

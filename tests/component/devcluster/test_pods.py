@@ -1,0 +1,159 @@
+"""What a pod may rely on, shown with real processes."""
+
+import asyncio
+import base64
+
+from dlspawner.clients.kubernetes import CLAIMS, CONFIG_MAPS, PODS, SECRETS
+from tests.component.devcluster.conftest import World, main_status
+
+ENV = [
+    {"name": "A", "value": "1"},
+    {"name": "B", "value": "$(A)2 $(MISSING) $$(A)"},
+    {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    {"name": "APP", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+    {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+    {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    {"name": "NO", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "k", "optional": True}}},
+]
+
+
+async def _secret(world: World, name: str, **data: str) -> None:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
+    await world.cluster.create(SECRETS, {"metadata": {"name": name, "namespace": "jobs"}, "data": encoded})
+
+
+async def test_the_environment_is_what_the_kubelet_would_make_of_it(world: World) -> None:
+    await _secret(world, "s", k="secret")
+    data = {"FROM": "map", "A": "overridden"}
+    await world.cluster.create(CONFIG_MAPS, {"metadata": {"name": "m", "namespace": "jobs"}, "data": data})
+    text = await world.output(
+        "env",
+        'echo "$A|$B|$IP|$APP|$CPU|$S|${NO-unset}|$FROM|$HOME|$(hostname)|$(id -u):$(id -g)"; echo "$0"',
+        env=ENV,
+        envFrom=[{"configMapRef": {"name": "m"}}],
+        resources={"limits": {"cpu": "1500m"}},
+        args=["arg $(A)"],
+    )
+    pod = await world.cluster.get(PODS, "env", "jobs")
+    ip = pod["status"]["podIP"]
+    first, second = text.splitlines()
+    assert first == f"1|12 $(MISSING) $(A)|{ip}|env|1500|secret|unset|map|/|env|1000:1000"
+    assert second == "arg 1"
+
+
+async def test_every_kind_of_volume_is_where_it_was_asked_for(world: World) -> None:
+    await _secret(world, "keys", a="alpha", b="beta")
+    volumes = [
+        {"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o400}},
+        {"name": "one", "secret": {"secretName": "keys", "items": [{"key": "b", "path": "x/y", "mode": 0o600}]}},
+        {"name": "gone", "secret": {"secretName": "none", "optional": True}},
+        {"name": "down", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "host", "hostPath": {"path": str(world.state.parent / "host"), "type": "DirectoryOrCreate"}},
+        {
+            "name": "all",
+            "projected": {"sources": [{"secret": {"name": "keys"}}, {"serviceAccountToken": {"path": "t"}}]},
+        },
+    ]
+    mounts = [
+        {"name": "keys", "mountPath": "/etc/deep/keys"},
+        {"name": "keys", "mountPath": "/etc/passwd", "subPath": "a"},
+        {"name": "one", "mountPath": "/one"},
+        {"name": "gone", "mountPath": "/gone"},
+        {"name": "down", "mountPath": "/down"},
+        {"name": "scratch", "mountPath": "/scratch"},
+        {"name": "scratch", "mountPath": "/scratch/nested", "subPathExpr": "$(POD_IP)"},
+        {"name": "host", "mountPath": "/host", "readOnly": True},
+        {"name": "all", "mountPath": "/all"},
+    ]
+    script = """set -e
+    cat /etc/deep/keys/a /etc/passwd /one/x/y /down/name; echo
+    stat -c %a /etc/deep/keys/a /one/x/y; ls /gone /all
+    touch /scratch/f /scratch/nested/g; ls "/scratch/$POD_IP"
+    for path in /host/x /etc/deep/keys/x /usr/x /etc/x; do touch $path 2>/dev/null && echo "wrote $path"; done; true
+    test -f /etc/hostname && touch /tmp/private && echo fine"""
+    text = await world.output("vols", script, spec_volumes=volumes, volumeMounts=mounts)
+    assert text.split() == ["alphaalphabetavols", "400", "600", "/all:", "a", "b", "/gone:", "g", "fine"]
+
+
+async def test_a_claim_is_provided_bound_and_kept(world: World) -> None:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    await world.cluster.create(CLAIMS, {"metadata": {"name": "home", "namespace": "jobs"}, "spec": spec})
+    volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]
+    mounts = [
+        {"name": "home", "mountPath": "/home/alice", "subPath": "homes/alice"},
+        {"name": "home", "mountPath": "/job", "subPath": "jobs/1"},
+    ]
+    fields = {"spec_volumes": volumes, "volumeMounts": mounts}
+    await world.output("write", "echo kept > /home/alice/f; echo job > /job/f", **fields)
+    await world.cluster.delete(PODS, "write", "jobs")
+    assert await world.output("read", "cat /home/alice/f /job/f", **fields) == "kept\njob"
+    assert (world.state / "volumes/jobs/home/homes/alice/f").read_text() == "kept\n"
+
+
+async def test_a_subpath_that_leads_out_of_its_volume_starts_nothing(world: World) -> None:
+    fields = {
+        "spec_volumes": [{"name": "v", "emptyDir": {}}],
+        "spec_initContainers": [
+            {
+                "name": "i",
+                "image": "x",
+                "command": ["ln", "-s", "/etc", "/v/out"],
+                "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+            }
+        ],
+        "volumeMounts": [{"name": "v", "mountPath": "/x", "subPath": "out/deep"}],
+    }
+    await world.pod("out", "cat /x/*", **fields)
+    pod = await world.until("out", lambda pod: "CreateContainerConfigError" in str(pod["status"]))
+    assert "leads out of the volume" in main_status(pod)["state"]["waiting"]["message"]
+
+
+async def test_a_missing_secret_keeps_the_pod_creating_until_it_is_there(world: World) -> None:
+    volumes = [{"name": "late", "secret": {"secretName": "late"}}]
+    await world.pod("late", "cat /late/k", spec_volumes=volumes, volumeMounts=[{"name": "late", "mountPath": "/late"}])
+    event = await world.event("late", "FailedMount")
+    assert event["message"] == 'MountVolume.SetUp failed for volume "late" : secret "late" not found'
+    pod = await world.cluster.get(PODS, "late", "jobs")
+    assert main_status(pod)["state"] == {"waiting": {"reason": "ContainerCreating"}}
+    await _secret(world, "late", k="here")
+    await world.phase("late", "Succeeded")
+    assert world.log("late") == "here"
+
+
+async def test_gpus_are_whole_distinct_and_given_back(world: World) -> None:
+    def asking(count: int) -> dict[str, object]:
+        return {"resources": {"limits": {"nvidia.com/gpu": count}}}
+
+    for name, count in (("one", 1), ("three", 3)):
+        await world.pod(name, "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **asking(count))
+        await world.ready(name)
+    held = [await world.said(name) for name in ("one", "three")]
+    devices = ",".join(held).split(",")
+    assert len(set(devices)) == 4
+    assert all(device.startswith("GPU-") for device in devices)
+    await world.pod("fifth", "echo $NVIDIA_VISIBLE_DEVICES", **asking(2))
+    await world.cluster.delete(PODS, "three", "jobs", grace=0)
+    await world.phase("fifth", "Succeeded")
+    assert set(world.log("fifth").split(",")) < set(held[1].split(","))
+    assert await world.output("none", "echo ${NVIDIA_VISIBLE_DEVICES-unset}") == "unset"
+
+
+async def test_the_pods_own_word_wins_over_the_device_plugin(world: World) -> None:
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    assert await world.output("void", "echo $NVIDIA_VISIBLE_DEVICES", env=env, **gpu) == "void"
+
+
+async def test_two_pods_may_use_one_port_and_see_only_themselves(world: World) -> None:
+    serve = "ps ax | wc -l; exec python3 -m http.server --bind $POD_IP 8080"
+    probe = {"httpGet": {"port": 8080}}
+    for name in ("one", "two"):
+        await world.pod(name, serve, readinessProbe=probe)
+    pods = [await world.ready(name) for name in ("one", "two")]
+    addresses = {pod["status"]["podIP"] for pod in pods}
+    assert len(addresses) == 2
+    for address in addresses:
+        _, writer = await asyncio.open_connection(address, 8080)
+        writer.close()
+    assert int((await world.said("one")).split()[0]) <= 4

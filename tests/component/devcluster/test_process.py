@@ -1,0 +1,156 @@
+"""The command people run: ready line, second instance, taken port, clean stop, SIGKILL."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, Object
+from tests.component.devcluster.conftest import SECONDS, is_ready
+
+NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"
+
+
+@contextlib.asynccontextmanager
+async def devcluster(state: Path, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    (state.parent / "nodes.yaml").write_text(NODES, encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "dlspawner.devcluster",
+            f"--state={state}",
+            f"--nodes={state.parent / 'nodes.yaml'}",
+            *args,
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def _ready(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout
+    async with asyncio.timeout(SECONDS):
+        line = (await process.stdout.readline()).decode()
+    assert line.startswith("Cluster ready: https://127.0.0.1:"), line
+    return line
+
+
+def _with(marker: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and marker.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+async def _marked_pod(state: Path, marker: str) -> None:
+    env = [{"name": "MARK", "value": marker}]
+    script = "sleep 600 & setsid sleep 600 & exec sleep 600"
+    container = {"name": "main", "image": "x", "command": ["sh", "-c", script], "env": env}
+    async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
+        await cluster.create(
+            PODS, {"metadata": {"name": "p", "namespace": "jobs"}, "spec": {"containers": [container]}}
+        )
+        async with asyncio.timeout(SECONDS):
+            async for change in cluster.watch(PODS, "jobs"):
+                if change.object and is_ready(change.object):
+                    return
+
+
+def _restarts(pod: Object) -> int:
+    return pod["status"]["containerStatuses"][0]["restartCount"]  # type: ignore[no-any-return]
+
+
+async def _until(wanted: Callable[[int], bool], marker: str) -> None:
+    """A container is ready from its start on, before its shell has started anything."""
+    async with asyncio.timeout(SECONDS):
+        while not wanted(len(_with(marker))):  # noqa: ASYNC110  (processes of others have no events)
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
+    marker = uuid4().hex
+    async with devcluster(tmp_path / "state") as process:
+        await _ready(process)
+        await _marked_pod(tmp_path / "state", marker)
+        await _until(lambda count: count >= 3, marker)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await _until(lambda count: count == 0, marker)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: Path, number: signal.Signals) -> None:
+    marker = uuid4().hex
+    state = tmp_path / "state"
+    async with devcluster(state) as process:
+        await _ready(process)
+        await _marked_pod(state, marker)
+        process.send_signal(number)
+        async with asyncio.timeout(8):
+            assert await process.wait() == 0
+        assert not _with(marker)
+    async with devcluster(state) as process:
+        await _ready(process)
+        async with await KubernetesClient.connect(state / "kubeconfig") as cluster, asyncio.timeout(SECONDS):
+            # What was written before the stop stands until the node has looked at the pod again, as on any kubelet.
+            async for change in cluster.watch(PODS, "jobs"):
+                if change.object and is_ready(change.object) and _restarts(change.object) == 1:
+                    break
+        assert _with(marker)
+
+
+@pytest.mark.slow
+async def test_a_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> None:
+    async with devcluster(tmp_path / "state") as first:
+        await _ready(first)
+        async with devcluster(tmp_path / "state") as second:
+            _, errors = await second.communicate()
+            assert second.returncode == 1
+            assert str(tmp_path / "state") in errors.decode()
+            assert "Traceback" not in errors.decode()
+
+
+async def test_a_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with devcluster(tmp_path / "state", f"--port={port}") as process:
+            _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert f"port {port}" in errors.decode()
+    assert "--port" in errors.decode()
+
+
+@pytest.mark.slow
+async def test_the_nodes_alone_join_a_cluster_by_its_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("nodes: [{name: a, colour: red}]", encoding="utf-8")
+    command = [sys.executable, "-m", "dlspawner.devcluster", "node", f"--state={tmp_path}"]
+    for extra, said in (
+        (["--kubeconfig=/none"], "/none"),
+        ([f"--nodes={tmp_path / 'wrong.yaml'}"], "unknown words in a node: colour"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            *command, *extra, stderr=subprocess.PIPE, env=os.environ | {"KUBECONFIG": "/none"}
+        )
+        _, errors = await process.communicate()
+        assert process.returncode == 1
+        assert said in errors.decode()
+        assert "Traceback" not in errors.decode()

@@ -1,0 +1,179 @@
+"""Logs and exec through the API server, with every kubectl there is and with the node's own framing."""
+
+import asyncio
+import base64
+import json
+import os
+import pty
+import struct
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlspawner.devcluster.node.streaming import spdy, websocket
+from tests.component.devcluster.conftest import SECONDS, World, main_status
+
+
+async def test_logs_can_be_read_in_every_way(world: World, kubectl: str) -> None:
+    await world.pod("talk", "echo one; echo two >&2; printf three", spec_restartPolicy="Never")
+    await world.phase("talk", "Succeeded")
+
+    async def logs(*options: str) -> str:
+        code, text = await world.kubectl("logs", "talk", *options, program=kubectl)
+        assert code == 0, text
+        return text
+
+    assert sorted((await logs()).split()) == ["one", "three", "two"]
+    assert len((await logs("--tail=1")).splitlines()) == 1
+    assert (await logs("--timestamps")).splitlines()[0].split(" ")[0].endswith("Z")
+    assert (await logs("--since=1h")) == await logs()
+    assert len(await logs("--limit-bytes=2")) == 2
+    assert sorted((await logs("-f")).split()) == ["one", "three", "two"]
+
+
+async def test_following_a_log_ends_with_its_container(world: World, kubectl: str) -> None:
+    fifo = "mkfifo /v/go; echo before; cat /v/go; echo after"
+    path = world.state.parent / "shared"
+    volumes = [{"name": "v", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
+    await world.pod("follow", fifo, spec_volumes=volumes, volumeMounts=[{"name": "v", "mountPath": "/v"}])
+    await world.ready("follow")
+    await world.said("follow")
+    following = asyncio.create_task(world.kubectl("logs", "-f", "follow", program=kubectl))
+    await asyncio.to_thread((path / "go").write_text, "go\n")
+    assert await following == (0, "before\ngo\nafter\n")
+
+
+async def test_the_log_of_the_run_before_is_kept(world: World, kubectl: str) -> None:
+    volumes, mounts = [{"name": "v", "emptyDir": {}}], [{"name": "v", "mountPath": "/v"}]
+    script = "echo x >> /v/n; echo run $(wc -l < /v/n); test $(wc -l < /v/n) = 2 && exec sleep 60; exit 1"
+    await world.pod("again", script, spec_restartPolicy="Always", spec_volumes=volumes, volumeMounts=mounts)
+    await world.until("again", lambda pod: main_status(pod).get("restartCount") == 1 and main_status(pod)["ready"])
+    assert await world.said("again") == "run 2"
+    assert await world.kubectl("logs", "-p", "again", program=kubectl) == (0, "run 1\n")
+    assert await world.kubectl("logs", "again", program=kubectl) == (0, "run 2\n")
+
+
+async def test_exec_carries_input_output_and_exit_status(world: World, kubectl: str) -> None:
+    await world.pod("box", "exec sleep 60", env=[{"name": "FROM", "value": "pod"}])
+    await world.ready("box")
+    code, text = await world.kubectl("exec", "box", "--", "sh", "-c", "echo $FROM; id -u; exit 3", program=kubectl)
+    assert text.splitlines()[:2] == ["pod", "1000"]
+    assert code == (3 if "1.20" not in kubectl else code)
+    assert "exit code 3" in text
+    data = bytes(range(256)) * 4096
+    script = "cat > /tmp/f; md5sum < /tmp/f; wc -c < /tmp/f"
+    code, text = await world.kubectl("exec", "-i", "box", "--", "sh", "-c", script, program=kubectl, stdin=data)
+    assert (code, text.split()[-1]) == (0, str(len(data)))
+    code, text = await world.kubectl("exec", "box", "--", "head", "-c", "3000000", "/dev/zero", program=kubectl)
+    assert (code, len(text)) == (0, 3_000_000)
+    code, text = await world.kubectl("exec", "box", "--", "foo", program=kubectl)
+    assert code
+    assert "executable file not found in $PATH" in text
+
+
+async def test_exec_gives_a_terminal_of_the_containers_own(world: World, kubectl: str) -> None:
+    await world.pod("term", "exec sleep 60")
+    await world.ready("term")
+    master, slave = pty.openpty()
+    os.set_blocking(master, False)
+    process = await asyncio.create_subprocess_exec(
+        kubectl,
+        *("exec", "-it", "term", "--", "sh", "-c", "stty size; tty; read line; echo got $line; exit 5"),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=os.environ | {"KUBECONFIG": str(world.kubeconfig)},
+    )
+    os.close(slave)
+    try:
+        seen = await _read_until(master, b"/dev/pts/")
+        os.write(master, b"word\n")
+        seen += await _read_until(master, b"got word")
+        async with asyncio.timeout(SECONDS):
+            assert await process.wait() == 5
+    finally:
+        os.close(master)
+    assert b"/dev/pts/0" in seen
+
+
+async def _read_until(fd: int, wanted: bytes) -> bytes:
+    seen = b""
+    until = time.monotonic() + SECONDS
+    while wanted not in seen:
+        assert time.monotonic() < until, seen
+        try:
+            seen += os.read(fd, 4096)
+        except BlockingIOError:
+            await asyncio.sleep(0.01)
+    return seen
+
+
+async def test_the_kubelet_wants_the_clusters_token(world: World) -> None:
+    node = world.agent.nodes[0]
+    for token, status in (("", b"401"), ("Bearer wrong", b"401"), (f"Bearer {world.cluster.token}", b"404")):
+        reader, writer = await asyncio.open_connection(node.ip, node._port)
+        writer.write(f"GET /containerLogs/a/b/c HTTP/1.1\r\nAuthorization: {token}\r\n\r\n".encode())
+        assert (await reader.readline()).split()[1] == status
+        writer.close()
+
+
+async def test_a_websocket_client_may_speak_v4_and_v5(world: World) -> None:
+    await world.pod("ws", "exec sleep 60")
+    await world.ready("ws")
+    for protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io"):
+        kubelet = next(node for node in world.agent.nodes if node.find("jobs", "ws"))
+        reader, writer = await asyncio.open_connection(kubelet.ip, kubelet._port)
+        head = [
+            "GET /exec/jobs/ws/main?command=cat&stdin=true&stdout=true HTTP/1.1",
+            f"Authorization: Bearer {world.cluster.token}",
+            "Upgrade: websocket",
+            f"Sec-WebSocket-Key: {base64.b64encode(b'0' * 16).decode()}",
+            f"Sec-WebSocket-Protocol: {protocol}",
+        ]
+        writer.write("\r\n".join([*head, "", ""]).encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert f"Sec-WebSocket-Protocol: {protocol}".encode() in answer
+        writer.write(_masked(b"\x00hello"))
+        assert await _message(reader) == b"\x01hello"
+        if protocol.startswith("v5"):
+            writer.write(_masked(b"\xff\x00"))
+            status = await _message(reader)
+            assert json.loads(status[1:])["status"] == "Success"
+        writer.close()
+
+
+def _masked(data: bytes) -> bytes:
+    mask = b"\x01\x02\x03\x04"
+    return struct.pack(">BB", 0x82, 0x80 | len(data)) + mask + bytes(b ^ mask[i % 4] for i, b in enumerate(data))
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readexactly(2)
+    return await reader.readexactly(head[1])
+
+
+@given(st.binary(max_size=70_000), st.integers(1, 5000))
+def test_websocket_frames_survive_any_cutting(data: bytes, size: int) -> None:
+    mask = b"abcd"
+    body = bytes(b ^ mask[i % 4] for i, b in enumerate(data))
+    frame = bytearray(websocket.frame(websocket.BINARY, body))
+    frame[1] |= 0x80
+    at = len(frame) - len(body)
+    wire = bytes(frame[:at]) + mask + body
+    parser = websocket.Parser()
+    messages = [m for start in range(0, len(wire), size) for m in parser.receive(wire[start : start + size])]
+    assert messages == [websocket.Message(websocket.BINARY, data)]
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=5), st.integers(1, 700))
+def test_spdy_frames_survive_any_cutting(parts: list[bytes], size: int) -> None:
+    client, server = spdy.Framer(), spdy.Framer()
+    wire = client.open(1, {"streamtype": "stdin"}) + client.open(3, {"streamtype": "error"})
+    wire += b"".join(client.data(1, part) for part in parts) + client.data(1, b"", fin=True)
+    events = [e for start in range(0, len(wire), size) for e in server.receive(wire[start : start + size])]
+    assert events[:2] == [
+        spdy.Opened(1, {"streamtype": "stdin"}, False),
+        spdy.Opened(3, {"streamtype": "error"}, False),
+    ]
+    assert events[2:] == [*(spdy.Data(1, part, False) for part in parts), spdy.Data(1, b"", True)]

@@ -1,0 +1,104 @@
+"""A desk with the three ways, in front of a gateway that allows agents and X11 and a real sshd that does as well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.clients.ways import Desk
+from tests.component.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
+from tests.harness.ports import free_port
+
+EVERYTHING = RelayPolicy(agent_forwarding=True, x11_forwarding=True)
+
+
+@pytest.fixture(scope="session")
+def open_sshd(
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sshd]:
+    """A job's sshd that also takes alice's own key."""
+    settings = ("X11Forwarding yes", "StreamLocalBindUnlink yes")
+    server = Sshd(tmp_path_factory.mktemp("job"), keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    yield server
+    server.stop()
+
+
+@contextlib.asynccontextmanager
+async def at_desk(
+    sshd: Sshd,
+    keys: GatewayKeys,
+    people: FakePeople,
+    key: asyncssh.SSHKey,
+    folder: Path,
+    *,
+    policy: RelayPolicy = EVERYTHING,
+) -> AsyncIterator[Desk]:
+    """A desk and its gateway, in front of one sshd."""
+    places = FakePlaces({("alice", "train"): sshd.target()})
+    async with gateway(keys, people, places, policy=policy) as running:
+        # a socket's path may be 108 bytes long, and OpenSSH adds some
+        with tempfile.TemporaryDirectory(prefix="desk") as sockets:
+            yield Desk(folder, Path(sockets), sshd, running, key, keys.host)
+
+
+@pytest.fixture
+async def desk(
+    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    async with at_desk(open_sshd, keys, people, alices_key, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def strict(
+    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    """A desk before a gateway as it comes: without agents and X11."""
+    async with at_desk(open_sshd, keys, people, alices_key, tmp_path, policy=RelayPolicy()) as found:
+        yield found
+
+
+@pytest.fixture
+async def two(desk: Desk) -> Desk:
+    """A desk with the key as PuTTY and as Dropbear want it."""
+    await asyncio.gather(desk.make_ppk(), desk.make_dropbear_key())
+    return desk
+
+
+@pytest.fixture
+async def watchful(
+    keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    """A desk before a job whose sshd asks every second whether the client is there."""
+    settings = ("ClientAliveInterval 1", "ClientAliveCountMax 3")
+    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    try:
+        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
+            yield found
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def restless(
+    request: pytest.FixtureRequest, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Desk]:
+    """A desk before a job whose sshd has these settings, and tells of new keys and requests in its log."""
+    settings = ("LogLevel DEBUG1", *request.param)
+    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server.start()
+    try:
+        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
+            yield found
+    finally:
+        server.stop()

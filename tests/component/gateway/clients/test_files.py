@@ -1,0 +1,317 @@
+"""Files by everything that copies them: scp both ways of speaking, sftp, rsync, git, lftp, PuTTY's psftp, sshfs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.component.gateway.clients.ways import Desk, Way, quoted
+from tests.component.gateway.peers import DEADLINE, Done
+
+MIB = 2**20
+
+Tree = dict[str, tuple[int, bytes | str]]
+
+
+def plant(root: Path) -> Tree:
+    """A tree with what copying tends to lose: empty and large files, modes, links, names with signs."""
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "empty").touch()
+    (root / "a name with spaces").write_bytes(os.urandom(10_000))
+    (root / "übergröße ☃").write_bytes(b"\0\r\n\xff" * 1000)
+    (root / "deep" / "large").write_bytes(os.urandom(3 * MIB + 17))
+    (root / "deep" / "er" / "script").write_text("#!/bin/sh\n")
+    (root / "deep" / "er" / "script").chmod(0o755)
+    (root / "deep" / "private").write_text("secret")
+    (root / "deep" / "private").chmod(0o600)
+    return read_tree(root)
+
+
+def read_tree(root: Path) -> Tree:
+    """Names, modes and contents of everything in a folder."""
+    found: Tree = {}
+    for path in sorted(root.rglob("*")):
+        name, mode = str(path.relative_to(root)), path.lstat().st_mode
+        found[name] = (mode, str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else "")
+    return found
+
+
+@pytest.fixture
+def planted(desk: Desk) -> tuple[Path, Tree]:
+    source = desk.directory / "tree"
+    return source, plant(source)
+
+
+def back(desk: Desk, way: Way) -> Path:
+    return desk.directory / f"back-{way.value}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [(), ("-O",), ("-C", "-l", "200000")], ids=["sftp", "scp protocol", "limited"])
+async def test_scp_copies_a_tree_there_and_back(desk: Desk, planted: tuple[Path, Tree], flags: tuple[str, ...]) -> None:
+    source, tree = planted
+
+    async def case(way: Way) -> tuple[Done, Done, bool, bool]:
+        there = await desk.run("scp", *flags, "-rpq", str(source), f"{way.value}:{desk.job_folder(way)}/copy")
+        here = await desk.run("scp", *flags, "-rpq", f"{way.value}:{desk.job_folder(way)}/copy", str(back(desk, way)))
+        return there, here, read_tree(desk.job_folder(way) / "copy") == tree, read_tree(back(desk, way)) == tree
+
+    assert await desk.each(case) == (Done(0, b"", ""), Done(0, b"", ""), True, True)
+
+
+@pytest.mark.parametrize("flags", [(), ("-O",)], ids=["sftp", "scp protocol"])
+async def test_scp_says_what_is_missing(desk: Desk, flags: tuple[str, ...]) -> None:
+    done = await desk.each_runs("scp", *flags, "HOST:no-such-file", "/dev/null")
+    assert done.status == 1
+    assert "no-such-file: No such file or directory" in done.err
+
+
+@pytest.mark.slow
+async def test_scp_copies_from_host_to_host_through_here(desk: Desk) -> None:
+    async def case(way: Way) -> tuple[Done, bytes]:
+        folder = desk.job_folder(way)
+        (folder / "one").write_bytes(b"content" * 1000)
+        done = await desk.run("scp", "-3q", f"{way.value}:{folder}/one", f"{way.value}:{folder}/two")
+        return done, (folder / "two").read_bytes()
+
+    assert await desk.each(case) == (Done(0, b"", ""), b"content" * 1000)
+
+
+SFTP = """\
+mkdir FOLDER/made
+cd FOLDER/made
+put LOCAL/large
+put -p LOCAL/er/script tool
+ls -1
+ln -s large link
+rename tool renamed
+chmod 640 large
+get large BACK
+-rm no-such-file
+rm renamed
+ls -1n
+pwd
+"""
+
+
+async def test_sftp_does_all_that_it_can(desk: Desk, planted: tuple[Path, Tree]) -> None:
+    source, _ = planted
+
+    async def case(way: Way) -> tuple[int, str, str, Tree, bytes]:
+        folder = desk.job_folder(way)
+        batch = SFTP.replace("FOLDER", str(folder)).replace("LOCAL", str(source / "deep"))
+        batch = batch.replace("BACK", str(back(desk, way)))
+        done = await desk.run("sftp", "-q", "-b", "-", way.value, feed=batch.encode())
+        said = done.text.replace(batch, "").replace(str(folder), "FOLDER").replace(str(back(desk, way)), "BACK")
+        lines = [line for line in said.splitlines() if not line.startswith(("-r", "lr"))]  # times and counts differ
+        return done.status, "\n".join(lines), done.err, read_tree(folder), back(desk, way).read_bytes()
+
+    status, said, _, tree, got = await desk.each(case)
+    assert status == 0
+    assert "Remote working directory: FOLDER/made" in said
+    assert sorted(tree) == ["made", "made/large", "made/link"]
+    assert tree["made/link"][1] == "large"
+    assert tree["made/large"][0] & 0o777 == 0o640
+    assert got == (source / "deep" / "large").read_bytes()
+
+
+@pytest.mark.slow
+async def test_sftp_stops_at_the_first_line_that_fails(desk: Desk) -> None:
+    done = await desk.each_runs("sftp", "-q", "-b", "-", "HOST", feed=b"rm no-such-file\nmkdir never\n")
+    assert done.status == 1
+    assert "No such file or directory" in done.err
+
+
+@pytest.mark.slow
+async def test_rsync_copies_a_tree_there_and_back_and_then_only_what_changed(
+    desk: Desk, planted: tuple[Path, Tree]
+) -> None:
+    source, _ = planted
+    (source / "link").symlink_to("deep/large")
+    os.utime(source / "deep", (1e9, 1e9))  # or what is removed there may change nothing: rsync compares whole seconds
+    tree = read_tree(source)
+
+    async def case(way: Way) -> tuple[list[int], str, bool, bool]:
+        host, folder = way.value, desk.job_folder(way)
+        rsync = ("rsync", "-az", "--delete", "-e", desk.openssh)
+        (folder / "copy").mkdir()
+        (folder / "copy" / "stale").touch()
+        done = [
+            await desk.run(*rsync, f"{source}/", f"{host}:{folder}/copy/"),
+            await desk.run(*rsync, f"{host}:{folder}/copy/", f"{back(desk, way)}/"),
+        ]
+        (folder / "copy" / "deep" / "private").unlink()
+        again = await desk.run(*rsync, "-i", f"{source}/", f"{host}:{folder}/copy/")
+        missing = await desk.run(*rsync, f"{host}:no-such-file", str(back(desk, way)))
+        statuses = [one.status for one in (*done, again, missing)]
+        return statuses, again.text, read_tree(folder / "copy") == tree, read_tree(back(desk, way)) == tree
+
+    statuses, changed, there, here = await desk.each(case)
+    assert (statuses, there, here) == ([0, 0, 0, 23], True, True)
+    assert [line.split()[1] for line in changed.splitlines()] == ["deep/", "deep/private"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["HOST:FOLDER/all.git", "ssh://HOSTFOLDER/all.git"], ids=["like scp", "as address"])
+async def test_git_pushes_clones_and_fetches(desk: Desk, address: str) -> None:
+    data = os.urandom(2 * MIB)
+
+    async def case(way: Way) -> list[tuple[int, bytes]]:
+        where = address.replace("FOLDER", str(desk.job_folder(way))).replace("HOST", way.value)
+        here, other = desk.directory / f"here-{way.value}", desk.directory / f"other-{way.value}"
+        here.mkdir()
+        (here / "data").write_bytes(data)
+        env = {"GIT_SSH_COMMAND": desk.openssh, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+        env |= {f"GIT_{role}_{word}": word for role in ("AUTHOR", "COMMITTER") for word in ("NAME", "EMAIL")}
+        env |= {f"GIT_{role}_DATE": "2024-01-01T00:00:00Z" for role in ("AUTHOR", "COMMITTER")}
+
+        async def git(*words: str, folder: Path = here) -> tuple[int, bytes]:
+            done = await desk.run("git", "-C", str(folder), *words, env=env)
+            return done.status, done.out
+
+        await desk.run("git", "init", "-q", "--bare", "-b", "main", str(desk.job_folder(way) / "all.git"), env=env)
+        first = [await git("init", "-qb", "main"), await git("add", "."), await git("commit", "-qm", "first")]
+        push, clone = await git("push", "-q", where, "main"), await git("clone", "-q", where, str(other))
+        second = [await git("commit", "-qm", "second", "--allow-empty"), await git("push", "-q", where, "main")]
+        fetched = [await git("pull", "-q", folder=other), await git("rev-parse", "HEAD", folder=other)]
+        refs, missing = await git("ls-remote", where), await git("ls-remote", f"{where}x")
+        assert (other / "data").read_bytes() == data
+        return [*first, push, clone, *second, *fetched, refs, missing]
+
+    done = await desk.each(case)
+    assert [status for status, _ in done] == [0] * 10 + [128]
+
+
+@pytest.mark.slow
+async def test_lftp_mirrors_there_and_back(desk: Desk, planted: tuple[Path, Tree]) -> None:
+    source, tree = planted
+
+    async def case(way: Way) -> tuple[int, str, bool, bool]:
+        commands = (
+            f"set net:max-retries 1; set sftp:connect-program '{desk.openssh} -a -x'; "
+            f"open sftp://{way.value}; cd {desk.job_folder(way)}; "
+            f"mirror -R {source} copy; mirror copy {back(desk, way)}; cls -1 copy/deep"
+        )
+        done = await desk.run("lftp", "--norc", "-c", commands)
+        there, here = read_tree(desk.job_folder(way) / "copy"), read_tree(back(desk, way))
+        return done.status, done.text, there == tree, here == tree
+
+    assert await desk.each(case) == (0, "copy/deep/er/\ncopy/deep/large\ncopy/deep/private\n", True, True)
+
+
+PSFTP = """\
+mkdir FOLDER/made
+cd FOLDER/made
+put LOCAL/large
+mput LOCAL/private LOCAL/er/script
+ls no-such-folder
+get large BACK
+mv script renamed
+del private
+chmod 600 large
+pwd
+quit
+"""
+
+
+@pytest.mark.slow
+async def test_psftp_does_all_that_it_can(desk: Desk, planted: tuple[Path, Tree]) -> None:
+    source, _ = planted
+    await desk.make_ppk()
+
+    async def case(way: Way) -> tuple[int, str, str, Tree, bytes]:
+        folder = desk.job_folder(way)
+        batch = PSFTP.replace("FOLDER", str(folder)).replace("LOCAL", str(source / "deep"))
+        script = desk.directory / f"psftp-{way.value}"
+        script.write_text(batch.replace("BACK", str(back(desk, way))))
+        done = await desk.run("psftp", *desk.putty(way), "-be", "-b", str(script))
+        said = done.text.replace(str(folder), "FOLDER").replace(str(back(desk, way)), "BACK")
+        return done.status, said, done.err, read_tree(folder), back(desk, way).read_bytes()
+
+    status, said, _, tree, got = await desk.each(case)
+    assert status == 0
+    assert "Unable to open no-such-folder: no such file or directory" in said
+    assert sorted(tree) == ["made", "made/large", "made/renamed"]
+    assert got == (source / "deep" / "large").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-sftp", "-scp"])
+async def test_pscp_copies_a_tree_there_and_back(desk: Desk, planted: tuple[Path, Tree], flag: str) -> None:
+    source, tree = planted
+    await desk.make_ppk()
+
+    async def case(way: Way) -> tuple[list[int], bool, bool]:
+        *options, login = desk.putty(way)
+        pscp, remote = ("pscp", *options, "-q", "-p", "-r", flag), f"{login}:{desk.job_folder(way)}/copy"
+        back(desk, way).mkdir()
+        (desk.job_folder(way) / "copy").mkdir()
+        done = [await desk.run(*pscp, str(source), remote), await desk.run(*pscp, remote, str(back(desk, way)))]
+        there, here = read_tree(desk.job_folder(way) / "copy" / "tree"), read_tree(back(desk, way) / "copy" / "tree")
+        return [one.status for one in done], contents(there) == contents(tree), contents(here) == contents(tree)
+
+    assert await desk.each(case) == ([0, 0], True, True)
+
+
+def contents(tree: Tree) -> dict[str, bytes | str]:
+    """A tree without modes, of which PuTTY keeps few."""
+    return {name: content for name, (_, content) in tree.items()}
+
+
+async def test_what_sshfs_asks_of_ssh_is_answered(desk: Desk) -> None:
+    """Its options, and the greeting of SFTP: version 3."""
+
+    async def case(way: Way) -> bytes:
+        options = ("-x", "-a", "-oClearAllForwardings=yes", "-2")
+        async with desk.background("ssh", *options, way.value, "-s", "sftp") as ssh:
+            assert ssh.stdin is not None
+            assert ssh.stdout is not None
+            ssh.stdin.write(bytes([0, 0, 0, 5, 1, 0, 0, 0, 3]))
+            return (await asyncio.wait_for(ssh.stdout.readexactly(9), DEADLINE))[4:]
+
+    assert await desk.each(case) == bytes([2, 0, 0, 0, 3])
+
+
+def mounts() -> bool:
+    """Whether this kernel lets us mount with FUSE, which is nothing that could be installed."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+async def test_sshfs_shows_the_jobs_files_in_a_folder_here(desk: Desk, planted: tuple[Path, Tree]) -> None:
+    if not mounts():
+        pytest.xfail(
+            "not shown: that sshfs mounts a job's files, and that they are read and written there, because this "
+            "machine lets nobody use FUSE; shown is only what it asks of ssh (test_what_sshfs_asks_of_ssh_is_answered)"
+        )
+    source, tree = planted
+
+    async def case(way: Way) -> tuple[bool, bool]:
+        folder = desk.job_folder(way)
+        mounted = desk.directory / f"mounted-{way.value}"
+        mounted.mkdir()
+        mount = quoted(
+            "sshfs",
+            "-f",
+            f"{way.value}:{folder}",
+            str(mounted),
+            "-o",
+            f"ssh_command={desk.openssh}",
+            "-o",
+            "idmap=user",
+        )
+        wait = f"for n in $(seq 1000); do mountpoint -q {mounted} && break; sleep 0.02; done"
+        use = f"cp -a {quoted(str(source))} {mounted}/copy && cp -a {mounted}/copy {back(desk, way)}"
+        script = f"{mount} & {wait}; {use}; status=$?; umount {mounted}; wait; exit $status"
+        done = await desk.run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
+        assert done.status == 0, done.err
+        return read_tree(folder / "copy") == tree, read_tree(back(desk, way)) == tree
+
+    assert await desk.each(case) == (True, True)

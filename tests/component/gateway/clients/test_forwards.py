@@ -1,0 +1,268 @@
+"""Forwards of every kind by OpenSSH's client: ports, sockets, SOCKS, standard input, agents, X11, keepalives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.component.gateway.clients.forwarding import answer_over, echo_server, echo_socket
+from tests.component.gateway.clients.ways import Desk, Way
+from tests.component.gateway.peers import DEADLINE, Done, listens, until
+from tests.harness.ports import free_port
+
+DATA = os.urandom(300_000)
+
+
+async def test_local_and_remote_ports_many_at_once(desk: Desk) -> None:
+    async def case(way: Way) -> list[bool]:
+        here, there = free_port(), free_port()
+        async with echo_server() as port:
+            forwards = ("-L", f"{here}:127.0.0.1:{port}", "-R", f"{there}:127.0.0.1:{port}")
+            async with desk.master(way, *forwards):
+                answers = await asyncio.gather(*(answer_over(where, DATA) for where in (here, there) * 8))
+        return [answer == DATA for answer in answers]
+
+    assert await desk.each(case) == [True] * 16
+
+
+@pytest.mark.slow
+async def test_a_remote_port_of_the_jobs_choice_is_told_and_can_be_given_back(desk: Desk) -> None:
+    async def case(way: Way) -> tuple[bytes, int, str]:
+        async with echo_server() as port, desk.master(way) as control:
+            asked = await desk.run("ssh", *control, "-O", "forward", "-R", f"0:127.0.0.1:{port}", way.value)
+            number = int(asked.text)
+            answer = await answer_over(number, b"through")
+            back = await desk.run("ssh", *control, "-O", "cancel", "-R", f"0:127.0.0.1:{port}", way.value)
+            return answer, back.status, back.err
+
+    assert await desk.each(case) == (b"through", 0, "")
+
+
+@pytest.mark.slow
+async def test_sockets_of_the_file_system_both_ways(desk: Desk) -> None:
+    async def case(way: Way) -> tuple[bytes, bytes, bytes]:
+        one, two, three, real = (desk.sockets / f"{way.value}{n}" for n in range(4))
+        async with echo_socket(real), echo_server() as port:
+            forwards = ("-L", f"{one}:{real}", "-R", f"{two}:{real}", "-R", f"{three}:127.0.0.1:{port}")
+            async with desk.master(way, *forwards):
+                return await answer_over(one, b"1"), await answer_over(two, b"2"), await answer_over(three, b"3")
+
+    assert await desk.each(case) == (b"1", b"2", b"3")
+
+
+async def socks(port: int, greeting: bytes, answers: int, payload: bytes) -> tuple[bytes, bytes]:
+    """What a SOCKS port says to a greeting, and what comes back of a payload then."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if greeting[0] == 5:
+        writer.write(b"\x05\x01\x00")
+        assert await asyncio.wait_for(reader.readexactly(2), DEADLINE) == b"\x05\x00"
+    writer.write(greeting)
+    said = await asyncio.wait_for(reader.readexactly(answers), DEADLINE)
+    writer.write(payload)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(-1), DEADLINE)
+    writer.close()
+    return said[:2], answer
+
+
+@pytest.mark.slow
+async def test_socks_of_every_version_and_in_both_directions(desk: Desk) -> None:
+    def greetings(port: int) -> list[tuple[bytes, int]]:
+        number, address = port.to_bytes(2, "big"), socket.inet_aton("127.0.0.1")
+        return [
+            (b"\x04\x01" + number + address + b"me\0", 8),
+            (b"\x04\x01" + number + b"\0\0\0\1me\0localhost\0", 8),
+            (b"\x05\x01\0\x01" + address + number, 10),
+            (b"\x05\x01\0\x03\x09localhost" + number, 10),
+        ]
+
+    async def case(way: Way) -> list[tuple[bytes, bytes]]:
+        here, there = free_port(), free_port()
+        async with echo_server() as port, desk.master(way, "-D", str(here), "-R", str(there)):
+            return [
+                await socks(where, greeting, answers, b"hello")
+                for where in (here, there)
+                for greeting, answers in greetings(port)
+            ]
+
+    said = await desk.each(case)
+    assert [answer for _, answer in said] == [b"hello"] * 8
+    assert [code for code, _ in said] == [b"\0\x5a", b"\0\x5a", b"\5\0", b"\5\0"] * 2
+
+
+async def test_standard_input_goes_to_a_port(desk: Desk) -> None:
+    async def case(way: Way) -> tuple[Done, Done]:
+        async with echo_server() as port:
+            there = await desk.run("ssh", "-W", f"127.0.0.1:{port}", way.value, feed=DATA)
+        return there, await desk.run("ssh", "-W", "127.0.0.1:1", way.value)
+
+    there, nobody = await desk.each(case)
+    assert there.out == DATA
+    assert nobody.status == 255
+    assert "open failed: connect failed: Connection refused" in nobody.err
+
+
+@pytest.mark.slow
+async def test_a_forward_that_fails_ends_the_session_where_that_is_wanted(desk: Desk) -> None:
+    with contextlib.ExitStack() as taken:
+        port = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        with contextlib.suppress(OSError):  # sshd is content with one of the two
+            taken.enter_context(socket.create_server(("::1", port), family=socket.AF_INET6))
+        options = ("-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:1")
+        done = await desk.each_runs("ssh", *options, "HOST", "echo never")
+    assert (done.status, done.out) == (255, b"")
+    assert "remote port forwarding failed for listen port" in done.err
+
+
+@contextlib.asynccontextmanager
+async def agent(desk: Desk, of: str = "all") -> AsyncIterator[Path]:
+    """An agent that holds one key."""
+    path = desk.sockets / f"agent-{of}"
+    async with desk.background("ssh-agent", "-D", "-a", str(path)):
+        await until(lambda: listens(path))
+        done = await desk.run("ssh-add", "-q", str(desk.identity), env={"SSH_AUTH_SOCK": str(path)})
+        assert done.status == 0, done.err
+        yield path
+
+
+@pytest.mark.slow
+async def test_an_agent_is_used_from_the_job(desk: Desk) -> None:
+    """It lists its key, and signs; without -A there is none."""
+
+    async def case(way: Way) -> tuple[Done, Done]:
+        folder = desk.job_folder(way)
+        (folder / "key.pub").write_text(Path(f"{desk.identity}.pub").read_text())
+        command = (
+            f'test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l; cd {folder}; echo text > text; '
+            "ssh-keygen -q -Y sign -f key.pub -n file text 2>/dev/null; "
+            "ssh-keygen -Y check-novalidate -n file -s text.sig < text"
+        )
+        options = ("-o", f"IdentityAgent={path}")
+        return (
+            await desk.run("ssh", *options, "-A", way.value, command),
+            await desk.run("ssh", *options, "-a", way.value, command),
+        )
+
+    async with agent(desk) as path:
+        forwarded, without = await desk.each(case)
+    assert forwarded.status == 0
+    assert 'Good "file" signature with ED25519 key SHA256:' in forwarded.text
+    assert without.status == 9
+
+
+@contextlib.asynccontextmanager
+async def x_server(desk: Desk, cookie: str) -> AsyncIterator[str]:
+    """A display that lets in who has the cookie: it says yes to a client's greeting, and nothing after it."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            hello = await reader.readexactly(12)
+            name, size = (int.from_bytes(hello[at : at + 2], "little") for at in (6, 8))
+            rest = await reader.readexactly(-(-name // 4) * 4 + -(-size // 4) * 4)
+            right = rest[-16:].hex() == cookie
+            writer.write((b"\1" if right else b"\0") + b"\0\x0b\0\0\0\0\0")
+            await writer.drain()
+        writer.close()
+
+    number = next(n for n in range(60, 400) if not Path(f"/tmp/.X11-unix/X{n}").exists())
+    Path("/tmp/.X11-unix").mkdir(mode=0o1777, exist_ok=True)
+    path = Path(f"/tmp/.X11-unix/X{number}")
+    server = await asyncio.start_unix_server(greet, str(path))
+    display = f":{number}"
+    done = await desk.run("xauth", "-q", "add", display, "MIT-MAGIC-COOKIE-1", cookie)
+    assert done.status == 0, done.err
+    try:
+        yield display
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+
+
+# An X client in a few lines: greets the display of its environment, with the cookie that xauth holds for it.
+X_CLIENT = """\
+n=${DISPLAY#*:}; n=${n%%.*}
+cookie=$(xauth list "$DISPLAY" | sed 's/.* //')
+exec 3<>/dev/tcp/127.0.0.1/$((6000 + n))
+printf 'l\\0\\013\\0\\0\\0\\022\\0\\020\\0\\0\\0MIT-MAGIC-COOKIE-1\\0\\0' >&3
+printf "$(echo $cookie | sed 's/../\\\\x&/g')" >&3
+echo "$(head -c 1 <&3 | od -An -tx1)" "${DISPLAY%%:*}"
+"""
+
+
+async def test_x11_reaches_the_display_here_with_its_cookie(desk: Desk) -> None:
+    cookie = secrets.token_hex(16)
+    (desk.sshd.home / ".Xauthority").touch()  # xauth says so when it makes it
+    async with x_server(desk, cookie) as display:
+        trusted = await desk.each_runs("ssh", "-Y", "HOST", X_CLIENT, env={"DISPLAY": display})
+        without = await desk.each_runs("ssh", "-x", "HOST", "echo $DISPLAY.", env={"DISPLAY": display})
+    assert (trusted.text.split(), without.text) == (["01", "localhost"], ".\n"), trusted.err
+
+
+# The display here has no SECURITY extension, which makes cookies for who is not trusted: it is given one instead.
+XAUTH = """#!/bin/sh
+case "$*" in
+*generate*) exec xauth -q -f "$2" add "$4" MIT-MAGIC-COOKIE-1 {cookie} ;;
+*) exec xauth "$@" ;;
+esac
+"""
+
+
+async def test_x11_of_those_who_are_not_trusted_reaches_the_display_here(desk: Desk, tmp_path: Path) -> None:
+    cookie, xauth = secrets.token_hex(16), tmp_path / "xauth"
+    xauth.write_text(XAUTH.format(cookie=cookie))
+    xauth.chmod(0o755)
+    (desk.sshd.home / ".Xauthority").touch()
+    async with x_server(desk, cookie) as display:
+        given = ("-X", "-o", f"XAuthLocation={xauth}", "-o", "ForwardX11Trusted=no")
+        found = await desk.each_runs("ssh", *given, "HOST", X_CLIENT, env={"DISPLAY": display})
+    assert found.text.split() == ["01", "localhost"], found.err
+
+
+@pytest.mark.slow
+async def test_keepalives_of_the_client_are_answered(desk: Desk) -> None:
+    alive = ("-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3")  # seconds: a busy machine takes its time
+    done = await desk.each_runs("ssh", *alive, "HOST", "sleep 4.5; echo alive")
+    assert done.text == "alive\n"
+
+
+@pytest.mark.slow
+async def test_a_client_that_the_job_does_not_hear_is_dropped(watchful: Desk) -> None:
+    """The job's sshd asks every second; a client that is stopped does not answer, and reads that it ended."""
+
+    async def case(way: Way) -> tuple[int, bool]:
+        alive = await watchful.run("ssh", way.value, "sleep 4.5; echo alive")
+        assert alive.text == "alive\n", alive.err
+        gone = watchful.job_folder(way) / "gone"
+        command = f"echo ready; cat; touch {gone}"
+        async with watchful.background("ssh", way.value, command) as ssh:
+            assert ssh.stdout is not None
+            assert await asyncio.wait_for(ssh.stdout.readline(), DEADLINE) == b"ready\n"
+            ssh.send_signal(signal.SIGSTOP)
+            await until(gone.exists)
+            ssh.send_signal(signal.SIGCONT)
+            _, err = await asyncio.wait_for(ssh.communicate(), DEADLINE)
+        return ssh.returncode or 0, bool(err.strip())  # the gateway's words are others than the kernel's
+
+    assert await watchful.each(case) == (255, True)
+
+
+@pytest.mark.parametrize("way", [Way.GATEWAY, Way.JUMP], ids=lambda way: way.value)
+async def test_agents_and_displays_that_are_not_allowed_do_not_come_along(strict: Desk, way: Way) -> None:
+    """The command runs all the same. Directly both work, so that nothing but the gateway can be the reason."""
+    command = 'echo "<$SSH_AUTH_SOCK>" "<$DISPLAY>"'
+    (strict.sshd.home / ".Xauthority").touch()
+    async with agent(strict) as path, x_server(strict, secrets.token_hex(16)) as display:
+        options, env = ("-o", f"IdentityAgent={path}", "-A", "-Y"), {"DISPLAY": display}
+        direct = await strict.run("ssh", *options, Way.DIRECT.value, command, env=env)
+        refused = await strict.run("ssh", *options, way.value, command, env=env)
+    assert "<>" not in direct.text
+    assert (refused.status, refused.text) == (0, "<> <>\n")
+    assert "X11 forwarding request failed on channel 0" in refused.err

@@ -1,0 +1,39 @@
+"""Keys of FIDO tokens with OpenSSH's own client; the token is OpenSSH's dummy of one, of Debian's `openssh-tests`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from tests.component.gateway.clients.test_regress import regress
+from tests.component.gateway.peers import DEADLINE, Client, Done, Running
+from tests.component.gateway.test_login import DENIED
+
+
+async def login(alice: Client, running: Running, folder: Path, kind: str, *made_with: str) -> Done:
+    """Log in with a new key of the dummy's, and no other."""
+    token, identity = regress() / "misc/sk-dummy/sk-dummy.so", folder / "sk"
+    making = await asyncio.create_subprocess_exec(
+        "ssh-keygen", "-q", "-t", kind, "-w", str(token), "-N", "", *made_with, "-f", str(identity)
+    )
+    assert await asyncio.wait_for(making.wait(), DEADLINE) == 0
+    running.people.keys.clear()
+    running.people.register("alice", asyncssh.read_public_key(f"{identity}.pub"))
+    (alice.directory / "id").unlink()
+    options = ("-o", f"SecurityKeyProvider={token}", "-i", str(identity))
+    return await alice.ssh(*options, "alice+train@gateway", "echo in")
+
+
+@pytest.mark.parametrize("kind", ["ed25519-sk", "ecdsa-sk"])
+async def test_a_security_key_opens_the_job(alice: Client, running: Running, tmp_path: Path, kind: str) -> None:
+    done = await login(alice, running, tmp_path, kind)
+    assert (done.status, done.text) == (0, "in\n"), done.err
+
+
+@pytest.mark.parametrize("kind", ["ed25519-sk", "ecdsa-sk"])
+async def test_one_that_asks_for_no_touch_does_not(alice: Client, running: Running, tmp_path: Path, kind: str) -> None:
+    done = await login(alice, running, tmp_path, kind, "-O", "no-touch-required")
+    assert (done.status, done.out, DENIED in done.err) == (255, b"", True), done.err

@@ -1,0 +1,370 @@
+"""Who is this and where is their job: the fakes of the other tests and the real things keep the same promises.
+
+The real Hub and Manager are those of the Manager's tests, the cluster is the embedded API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import asyncssh
+import pytest
+import requests
+
+from dlspawner.clients.hub import HubClient
+from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
+from ssh_gateway.backends.cluster import ClusterJobDirectory, condition, read_target
+from ssh_gateway.backends.directory import (
+    AuthBackend,
+    BackendUnavailable,
+    HubAndManager,
+    JobDirectory,
+    SshEndpoint,
+    StartStatus,
+    read_key,
+)
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
+from tests.component.gateway.peers import FakePeople, FakePlaces
+from tests.component.manager.world import World
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHFc0GDwAZFcXyQ8d0h5pqS4Sy1ZMzIP9RJpFDGo6h+t"
+
+
+@dataclass
+class Registry:
+    """People, and how somebody comes to have a key and a token there."""
+
+    people: AuthBackend
+    register: Callable[[str, asyncssh.SSHKey], None]
+    token: Callable[[str], str]
+
+
+@pytest.fixture(params=["fake", "real"])
+async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
+    if request.param == "fake":
+        fake = FakePeople()
+
+        def give_token(user: str) -> str:
+            fake.tokens[f"token of {user}"] = TokenOwner(user, every_server)
+            return f"token of {user}"
+
+        yield Registry(fake, fake.register, give_token)
+        return
+    world = request.getfixturevalue("world")
+
+    def register(user: str, key: asyncssh.SSHKey) -> None:
+        line = key.export_public_key().decode().strip()
+        headers = {"Authorization": f"token {world.token(user)}"}
+        answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
+        assert answer.status_code == 201, answer.text
+
+    async with (
+        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
+        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
+    ):
+        yield Registry(people, register, world.token)
+
+
+def somebody() -> str:
+    return f"user-{uuid.uuid4().hex[:8]}"
+
+
+async def test_a_registered_key_is_found_as_ssh_sends_it(registry: Registry) -> None:
+    user, key = somebody(), asyncssh.generate_private_key("ssh-ed25519")
+    registry.register(user, key)
+    (found,) = await registry.people.registered_keys(user)
+    assert (found.data, found.fingerprint) == (key.public_data, key.get_fingerprint())
+    await registry.people.key_used(user, found)
+
+
+async def test_nobody_has_no_keys(registry: Registry) -> None:
+    for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
+        assert await registry.people.registered_keys(name) == ()
+
+
+async def test_a_token_tells_whose_it_is_and_opens_their_servers(registry: Registry) -> None:
+    user = somebody()
+    bearer = await registry.people.token_owner(registry.token(user))
+    assert bearer is not None
+    assert (bearer.user, bearer.person, bearer.opens("train")) == (user, True, True)
+
+
+async def test_what_is_no_token_belongs_to_nobody(registry: Registry) -> None:
+    for token in ("", "wrong", "with space", "ü", "x" * 4096):
+        assert await registry.people.token_owner(token) is None
+
+
+async def test_nobody_has_no_servers(registry: Registry) -> None:
+    assert await registry.people.servers("nobody-of-this-name") == frozenset()
+
+
+async def test_nobodys_login_starts_anything(registry: Registry) -> None:
+    assert await registry.people.start(somebody(), "train") == StartStatus("off")
+    assert await registry.people.start_status(somebody(), "train", "") == StartStatus("off")
+
+
+async def test_a_token_narrowed_to_one_server_opens_only_that(world: World) -> None:
+    user = somebody()
+    token = world.server_token(user, "train")
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
+        bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(token)
+        assert bearer is not None
+        assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
+
+
+async def test_a_services_token_is_no_persons(world: World) -> None:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
+        bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(world.tokens["other"])
+        assert bearer is not None
+        assert not bearer.person
+
+
+async def test_activity_of_a_server_arrives_at_the_hub(world: World) -> None:
+    user = somebody()
+    world.server_token(user, "train")
+    at = datetime.now(UTC).replace(microsecond=0)
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
+        await HubAndManager(hub, "http://127.0.0.1:9", "x").report_activity(user, {"train": at})
+    seen = world.setup("GET", f"/users/{user}").json()["servers"]["train"]["last_activity"]
+    assert datetime.fromisoformat(seen) >= at
+
+
+async def test_who_does_not_answer_is_unavailable_with_a_sentence() -> None:
+    async with HubClient("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
+        people = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
+        with pytest.raises(BackendUnavailable, match="the Hub does not answer"):
+            await people.token_owner("token")
+        with pytest.raises(BackendUnavailable, match="the keys service does not answer"):
+            await people.registered_keys("alice")
+        with pytest.raises(BackendUnavailable):
+            await people.report_activity("alice", {"": datetime.now(UTC)})
+        await people.aclose()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, {}, {"id": 1, "key": "ssh-ed25519", "fingerprint": "x"}, {"id": 1, "key": "a b!", "fingerprint": "x"},
+     {"id": "x", "key": "ssh-ed25519 AAAA", "fingerprint": "x"}, {"id": 1, "key": 7, "fingerprint": "x"}],
+)  # fmt: skip
+def test_an_unreadable_key_is_left_out(entry: object) -> None:
+    assert read_key(entry) is None
+
+
+@dataclass
+class Town:
+    """Places, and how a job comes to be there."""
+
+    places: JobDirectory
+    launch: Callable[[str, str], object]
+
+
+@pytest.fixture(params=["fake", "real"])
+async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
+    if request.param == "fake":
+        fake = FakePlaces()
+
+        async def launch(user: str, server: str) -> SshEndpoint:
+            fake.targets[user, server] = SshEndpoint(
+                "j-aaaaaaaaaaaa", user, server, "127.0.0.1", 30022, "person", HOST_KEY
+            )
+            return fake.targets[user, server]
+
+        yield Town(fake, launch)
+        return
+    async with await KubernetesClient.connect(request.getfixturevalue("kubeconfig")) as cluster:
+
+        async def create(user: str, server: str) -> SshEndpoint:
+            made = job(user, server, ssh_host_key=HOST_KEY)
+            name = f"jupyter-{uuid.uuid4().hex[:8]}"
+            await create_pod(cluster, name, made)
+            port = await create_service(cluster, name, made)
+            return SshEndpoint(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
+
+        yield Town(ClusterJobDirectory(cluster, NAMESPACE), create)
+
+
+async def test_a_running_job_is_found_with_its_address_key_and_account(town: Town) -> None:
+    user = somebody()
+    expected = await town.launch(user, "train")
+    assert [(found.server, found.condition) for found in await town.places.jobs(user)] == [
+        ("train", JobCondition.READY)
+    ]
+    assert await town.places.endpoint(user, "train") == expected
+
+
+async def test_of_several_jobs_the_exact_one_is_found(town: Town) -> None:
+    user = somebody()
+    await town.launch(user, "train")
+    default = await town.launch(user, "")
+    assert {found.server for found in await town.places.jobs(user)} == {"train", ""}
+    assert await town.places.endpoint(user, "") == default
+
+
+async def test_other_peoples_jobs_and_no_jobs_are_not_found(town: Town) -> None:
+    user = somebody()
+    await town.launch(user, "train")
+    assert await town.places.jobs(user[:-1]) == ()
+    assert await town.places.endpoint(user[:-1], "train") is None
+    assert await town.places.endpoint(user, "trai") is None
+
+
+async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: Path) -> None:
+    """Labels select; the exact names in the annotations decide."""
+    user = somebody()
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        forged = job("mallory", "train", ssh_host_key=HOST_KEY)
+        await create_pod(cluster, f"forged-{user}", forged)
+        labels = {"metadata": {"labels": {"dlspawner.dev/user": user}}}
+        await cluster.patch(PODS, f"forged-{user}", labels, NAMESPACE)
+        places = ClusterJobDirectory(cluster, NAMESPACE)
+        assert await places.jobs(user) == ()
+        assert await places.endpoint(user, "train") is None
+
+
+async def test_a_copy_of_somebodys_pod_leads_nobody_elsewhere(kubeconfig: Path) -> None:
+    """Whoever can make pods, and a Service for them: the Hub's own came first."""
+    user, server, forger = somebody(), "train", asyncssh.generate_private_key("ssh-ed25519")
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        places, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
+        await create_pod(cluster, f"z-own-{user}", own)
+        port = await create_service(cluster, f"z-own-{user}", own)
+        await asyncio.sleep(1.1)  # Kubernetes says in whole seconds when a pod was made
+        theirs = replace(own, ssh_host_key=forger.export_public_key().decode().strip())
+        await create_pod(cluster, f"a-forged-{user}", theirs)
+        await create_service(cluster, f"a-forged-{user}", theirs)
+        target = await places.endpoint(user, server)
+        assert target is not None
+        assert (target.port, target.host_key) == (port, HOST_KEY)
+        await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
+        assert await places.endpoint(user, server) is None, "not while its own is on its way, either"
+
+
+async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:
+    user, second = somebody(), "jobs-special"
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        with contextlib.suppress(Conflict):
+            made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
+            await cluster.create(NAMESPACES, made)
+        ports = {}
+        for server, namespace in (("train", NAMESPACE), ("root", second)):
+            found = job(user, server, ssh_host_key=HOST_KEY)
+            await create_pod(cluster, f"{server}-{user}", found, namespace=namespace)
+            ports[server] = await create_service(cluster, f"{server}-{user}", found, namespace)
+        places = ClusterJobDirectory(cluster, NAMESPACE, second)
+        assert {one.server for one in await places.jobs(user)} == {"train", "root"}
+        for server, port in ports.items():
+            target = await places.endpoint(user, server)
+            assert target is not None
+            assert target.port == port
+        assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
+
+
+async def test_a_pod_that_runs_nowhere_yet_is_starting_and_has_no_target(kubeconfig: Path) -> None:
+    user = somebody()
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        await create_pod(cluster, f"pending-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=None)
+        places = ClusterJobDirectory(cluster, NAMESPACE)
+        (found,) = await places.jobs(user)
+        assert found.condition is JobCondition.STARTING
+        assert await places.endpoint(user, "train") is None
+
+
+async def test_a_pod_without_its_service_has_no_target(kubeconfig: Path) -> None:
+    user = somebody()
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        await create_pod(cluster, f"alone-{user}", job(user, "train", ssh_host_key=HOST_KEY))
+        assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "train") is None
+
+
+READY = job("alice", "train", ssh_host_key=HOST_KEY)
+POD = {"metadata": {"name": "p"}, "status": {"phase": "Running", "hostIP": "10.0.0.7"}}
+SERVICE = {
+    "metadata": {"labels": {"dlspawner.dev/job": READY.id}},
+    "spec": {"type": "NodePort", "clusterIP": "10.9.9.9", "ports": [{"name": "ssh", "port": 22, "nodePort": 30022}]},
+}
+
+
+async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> None:
+    kept, stopped = job(somebody(), "kept"), job(somebody(), "stopped")
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        places = ClusterJobDirectory(cluster, NAMESPACE)
+        for one in (kept, stopped):
+            await create_pod(cluster, one.id, one)
+        asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "c").replace("1", "d") for number in range(120))}
+        assert await places.running(asked) == {kept.id, stopped.id}
+        await cluster.delete(PODS, stopped.id, NAMESPACE)
+        assert await places.running(asked) == {kept.id}
+        assert await places.running(()) == frozenset()
+
+
+async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Registry) -> None:
+    mine, theirs = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+    user, other = somebody(), somebody()
+    registry.token(user)
+    registry.token(other)
+    registry.register(user, mine)
+    registry.register(other, theirs)
+    asked = {(user, mine.get_fingerprint()), (user, theirs.get_fingerprint()), (other, theirs.get_fingerprint())}
+    told = await registry.people.access_state(asked)
+    assert (told.gone_keys, told.blocked) == ({(user, theirs.get_fingerprint())}, frozenset())
+    assert (await registry.people.access_state(())).gone_keys == frozenset()
+
+
+async def test_who_is_deleted_is_gone(world: World) -> None:
+    stays, leaves = somebody(), somebody()
+    for user in (stays, leaves):
+        world.token(user)
+    async with (
+        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
+        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
+    ):
+        assert await people.deleted_users({stays, leaves}) == frozenset()
+        world.setup("DELETE", f"/users/{leaves}")
+        assert await people.deleted_users({stays, leaves}) == {leaves}
+
+
+def test_the_address_is_the_pods_own_node_and_the_services_port() -> None:
+    target = read_target(POD, SERVICE, READY)
+    assert target is not None
+    assert (target.host, target.port) == ("10.0.0.7", 30022)
+
+
+def test_inside_the_cluster_it_is_the_services_own_address() -> None:
+    target = read_target(POD, {**SERVICE, "spec": {**SERVICE["spec"], "type": "ClusterIP"}}, READY)
+    assert target is not None
+    assert (target.host, target.port) == ("10.9.9.9", 22)
+
+
+def test_another_jobs_service_is_no_way_to_this_one() -> None:
+    assert read_target(POD, {**SERVICE, "metadata": {"labels": {"dlspawner.dev/job": "j-zzzzzzzzzzzz"}}}, READY) is None
+    assert read_target(POD, {**SERVICE, "metadata": {}}, READY) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "status", "expected"),
+    {
+        "running": ({}, {"phase": "Running", "hostIP": "10.0.0.7"}, JobCondition.READY),
+        "running without an address": ({}, {"phase": "Running"}, JobCondition.STARTING),
+        "no status yet": ({}, {}, JobCondition.STARTING),
+        "being deleted": ({"deletionTimestamp": "now"}, {"phase": "Running", "hostIP": "x"}, JobCondition.STOPPING),
+        "ended": ({}, {"phase": "Failed"}, JobCondition.STOPPING),
+    }.values(),
+)
+def test_a_pod_is(metadata: dict[str, str], status: dict[str, str], expected: JobCondition) -> None:
+    assert condition({"metadata": metadata, "status": status}, READY) is expected
+
+
+def test_a_job_without_a_host_key_offers_no_ssh() -> None:
+    assert condition(POD, replace(READY, ssh_host_key=None)) is JobCondition.WITHOUT_SSH
+
+
+def test_a_candidate_is_what_routing_wants() -> None:
+    assert JobEndpoint("train", JobCondition.READY).created == ""

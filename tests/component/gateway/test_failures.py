@@ -1,0 +1,252 @@
+"""Errors of the gateway's own: the operator has the traceback, the client words, and the others never notice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import asyncssh
+import pytest
+from asyncssh.packet import MPInt, String
+
+from ssh_gateway import log
+from ssh_gateway.core import packets
+from ssh_gateway.log import BURST, LogBudget, line, say_failed
+from ssh_gateway.session.login import AuthHandler
+from ssh_gateway.session.session import Session
+from ssh_gateway.transport.connection import FAILED, UNREADABLE
+from tests.component.gateway.hostile import DENIED, call
+from tests.component.gateway.peers import Client, FakePlaces, Running, until
+from tests.component.gateway.test_audit import LINE, logged
+from tests.component.gateway.test_notices import seen
+
+__all__ = ["logged"]
+
+P256, SK = "ecdsa-sha2-nistp256", "sk-ecdsa-sha2-nistp256@openssh.com"
+SECRET = "a token\nevent=open"  # as errors quote it that are about values
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A function that fails once; for whom, and which function has to be in the traceback as well."""
+
+    owner: type
+    name: str
+    login: tuple[str, ...] = ("alice+train@gateway",)
+    command: str = "cat"
+    applies: Callable[..., bool] = lambda *_: True
+    through: str = "from_client"
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        works, left = getattr(self.owner, self.name), [1]
+
+        def broken(*arguments: Any) -> Any:
+            if left and self.applies(*arguments):
+                left.pop()
+                raise KeyError(SECRET)
+            return works(*arguments)
+
+        monkeypatch.setattr(self.owner, self.name, broken)
+
+
+def lines(logged: list[dict[str, str]], event: str) -> list[dict[str, str]]:
+    return [one for one in logged if one["event"] == event]
+
+
+def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | None) -> bool:
+    return not by_client
+
+
+FAULTS = {
+    "in a login": Fault(FakePlaces, "endpoint", through="_enter"),
+    "in a task of the connection": Fault(Session, "_resolve", login=("alice@gateway",), through="_connect_default"),
+    "on a client's request": Fault(Session, "_note"),
+    "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
+    "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
+    "on a stream of ssh -J": Fault(
+        Session, "_resolve_stream", login=("-J", "alice@gateway", "alice@train"), through="serve_stream"
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_log(
+    alice: Client,
+    logged: list[dict[str, str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+) -> None:
+    bystander = await alice.start("ssh", "alice+train@gateway", "cat")
+    assert bystander.stdin is not None
+    bystander.stdin.write(b"before\n")
+    await seen(bystander, b"before")
+    fault.begin(monkeypatch)
+    done = await alice.ssh(*fault.login, fault.command, feed=b"typed")
+    assert done.status == 255
+    assert FAILED in done.err
+    (failed,) = lines(logged, "failed")
+    assert failed["error"] == "KeyError"
+    assert "why" not in failed
+    calls = failed["traceback"].split(" > ")
+    assert calls[-1].endswith(" broken")
+    assert fault.through in {call.split()[-1] for call in calls}
+    await until(lambda: failed["conn"] in {one["conn"] for one in lines(logged, "close")})
+    assert "a token" not in caplog.text
+    bystander.stdin.write(b"after\n")
+    await seen(bystander, b"after")
+    bystander.kill()
+    await bystander.communicate()
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_what_fails_when_somebody_leaves_is_in_the_log(
+    running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Fault(AuthHandler, "_say_farewell").begin(monkeypatch)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    await until(lambda: lines(logged, "failed"))
+    (failed,) = lines(logged, "failed")
+    assert failed["traceback"].endswith(" broken")
+    assert "connection_lost" in failed["traceback"]
+    assert (await alice.ssh("alice+train@gateway", "echo still in")).text == "still in\n"
+
+
+def kexinit(key_exchange: bytes, host_key: bytes) -> bytes:
+    lists = [key_exchange, host_key, *[b"none"] * 6, b"", b""]
+    return packets.in_clear(bytes([20]) + bytes(16) + b"".join(map(packets.text, lists)) + bytes(5))
+
+
+GREETING = b"SSH-2.0-x\r\n"
+ECDH_INIT = packets.in_clear(bytes([30]) + packets.text(bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        pytest.param(b"SSH-2.0-\xff\xfe\r\n", UNREADABLE, id="a version that is no text"),
+        pytest.param(GREETING + packets.in_clear(b""), UNREADABLE, id="an empty packet"),
+        pytest.param(GREETING + kexinit(b"\xff", b"none"), UNREADABLE, id="a name of a key exchange that is no text"),
+        pytest.param(
+            GREETING + kexinit(b"curve25519-sha256", b"none") + ECDH_INIT,
+            "Unable to find compatible server host key",
+            id="what goes on behind its end",
+        ),
+    ],
+)
+async def test_what_a_client_does_wrong_is_no_error_of_ours(
+    running: Running, alice: Client, logged: list[dict[str, str]], said: bytes, answer: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(said)
+    async with asyncio.timeout(20):
+        assert answer.encode() in await reader.read(-1)
+    writer.close()
+    await until(lambda: not running.server.connections)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    assert lines(logged, "failed") == []
+
+
+def point(kind: str, curve: str, of: bytes, *more: bytes) -> bytes:
+    return String(kind) + String(curve) + String(of) + b"".join(more)
+
+
+def rsa(exponent: int, modulus: int) -> bytes:
+    return String("ssh-rsa") + MPInt(exponent) + MPInt(modulus)
+
+
+NO_KEYS = {
+    "RSA, an even exponent": ("rsa-sha2-256", rsa(2, 15)),
+    "RSA, nothing": ("rsa-sha2-256", rsa(65537, 0)),
+    "RSA, negative": ("rsa-sha2-256", rsa(-3, -15)),
+    "RSA, an even modulus": ("rsa-sha2-256", rsa(65537, 2**3072)),
+    "RSA, an exponent that is too large": ("rsa-sha2-256", rsa(2**5000 + 1, 2**4096 + 1)),
+    "a point beside the curve": (P256, point(P256, "nistp256", b"\4" + b"\1" * 64)),
+    "a point without an end": (P256, point(P256, "nistp256", b"\0")),
+    "no point": (P256, point(P256, "nistp256", b"")),
+    "a curve that nobody knows": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
+    "a security key beside the curve": (SK, point(SK, "nistp256", b"\4" + b"\1" * 64, String("ssh:"))),
+    "too short": ("ssh-ed25519", String("ssh-ed25519") + String(b"x" * 31)),
+    "empty": ("ssh-ed25519", b""),
+}
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["asked", "signed"])
+@pytest.mark.parametrize(("kind", "data"), NO_KEYS.values(), ids=NO_KEYS.keys())
+async def test_what_can_be_no_key_is_a_no_and_no_error_of_ours(
+    running: Running, logged: list[dict[str, str]], kind: str, data: bytes, signed: bool
+) -> None:
+    """Anybody may send one, as often as they like."""
+    caller = await call(running)
+    signature = (String(String(kind) + String(b"s" * 64)),) if signed else ()
+    assert await caller.with_any(b"alice", kind, data, *signature) == DENIED
+    assert lines(logged, "failed") == []
+    caller.abort()
+
+
+async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
+    running: Running, logged: list[dict[str, str]], alices_key: asyncssh.SSHKey
+) -> None:
+    caller = await call(running)
+    asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
+    (visitor,) = running.server.connections
+    await until(lambda: visitor._key == alices_key.get_fingerprint())
+    asking.cancel()
+    assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
+    (failed,) = lines(logged, "auth")
+    assert (failed["result"], failed["method"], failed.get("key")) == ("failed", "publickey", None)
+    caller.abort()
+
+
+def test_the_log_is_not_filled_by_who_finds_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "_failures", LogBudget())
+    for _ in range(3 * BURST):
+        say_failed(raised(KeyError("again")), conn="x")
+    assert BURST <= len(caplog.records) < 2 * BURST
+    log._failures.left = 1.0
+    say_failed(raised(KeyError("once more")), conn="x")
+    left_out = sum(int(said) for text in caplog.messages for said in re.findall(r" unlogged=(\d+) ", text))
+    assert len(caplog.records) + left_out == 3 * BURST + 1
+
+
+def raised(*problems: Exception) -> Exception:
+    """The last of these errors, raised because of those before it."""
+    found: Exception | None = None
+    for problem in problems:
+        try:
+            raise problem from found
+        except type(problem) as error:
+            found = error
+    assert found is not None
+    return found
+
+
+def deep(calls: int) -> None:
+    if calls:
+        deep(calls - 1)
+    raise ValueError(SECRET)
+
+
+def test_the_line_of_an_error_is_short_and_names_its_causes_but_no_value(caplog: pytest.LogCaptureFixture) -> None:
+    say_failed(raised(ValueError(SECRET), RuntimeError(SECRET)), conn="1-1")
+    say_failed(raised(AttributeError("'Visit' object has no attribute 'x'")))
+    try:
+        deep(500)
+    except ValueError as error:
+        say_failed(error)
+    values, code, long = (record.getMessage() for record in caplog.records if record.name == "ssh_gateway")
+    assert values.startswith(line("failed", conn="1-1", error="RuntimeError") + ' traceback="ValueError: ')
+    assert "; RuntimeError: " in values
+    assert "why=\"'Visit' object has no attribute 'x'\"" in code
+    assert long.count("deep") < 20
+    for written in (values, code, long):
+        assert LINE.fullmatch(written)
+        assert "token" not in written
+        assert len(written) < 1000
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}

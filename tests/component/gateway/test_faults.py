@@ -1,0 +1,425 @@
+"""What breaks in the middle, for OpenSSH's client: jobs that die or mean harm, slow strangers, a killed gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import JOB, Client, FakePeople, FakePlaces, Running, Sshd, finish, gateway, until
+from tests.component.gateway.test_bounds import MIB, resident
+from tests.harness.ports import free_port
+
+HARM = "\x1b[2J\u202eevil\nevent=open"
+
+
+def too_large(conn: asyncssh.SSHServerConnection) -> None:
+    conn.send_packet(packets.CHANNEL_DATA, bytes(4), packets.text(bytes(MIB)))
+
+
+def malformed(conn: asyncssh.SSHServerConnection) -> None:
+    conn._send(random.Random(7).randbytes(100_000))
+
+
+def without_a_channel(conn: asyncssh.SSHServerConnection) -> None:
+    conn.send_packet(packets.CHANNEL_DATA)
+
+
+def unknown(conn: asyncssh.SSHServerConnection) -> None:
+    for kind in [*range(8, 20), *range(101, 256)]:
+        conn.send_packet(kind, bytes(8))
+    conn.disconnect(2, "done")
+
+
+def rude(conn: asyncssh.SSHServerConnection) -> None:
+    conn.disconnect(2, HARM)
+
+
+HARMS: dict[str, tuple[Callable[[asyncssh.SSHServerConnection], None], str]] = {
+    "a packet larger than any": (too_large, "the connection to your job was lost"),
+    "bytes that are no packet": (malformed, "the connection to your job was lost"),
+    "a packet that ends too early": (without_a_channel, "the connection to your job was lost"),
+    "every kind of packet that nobody knows": (unknown, ""),
+    "a reason that would move a terminal": (rude, "evil"),
+}
+
+
+class Job(asyncssh.SSHServer):
+    """What runs in a pod whose owner has replaced the sshd: it lets the gateway in, and then does harm."""
+
+    def __init__(self, harm: Callable[[asyncssh.SSHServerConnection], None]) -> None:
+        self._harm = harm
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._conn = conn
+
+    def begin_auth(self, username: str) -> bool:
+        return False
+
+    def session_requested(self) -> bool:
+        self._harm(self._conn)  # before any answer is sent
+        return False
+
+
+@contextlib.asynccontextmanager
+async def hostile(harm: Callable[[asyncssh.SSHServerConnection], None]) -> AsyncIterator[SshEndpoint]:
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=lambda: Job(harm))
+    host_key = key.export_public_key().decode().strip()
+    async with server:
+        yield SshEndpoint(JOB, "alice", "train", "127.0.0.1", server.get_port(), "person", host_key)
+
+
+@pytest.mark.parametrize(("harm", "said"), HARMS.values(), ids=HARMS)
+async def test_a_job_that_means_harm_ends_its_own_session_only(  # noqa: PLR0917  (fixtures)
+    alice: Client,
+    running: Running,
+    sshd: Sshd,
+    caplog: pytest.LogCaptureFixture,
+    harm: Callable[[asyncssh.SSHServerConnection], None],
+    said: str,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    async with hostile(harm) as target:
+        running.places.targets["alice", "train"] = target
+        running.places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
+        other = await alice.start("ssh", "alice+eval@gateway", "echo in; read line; echo $line")
+        assert other.stdout is not None
+        assert await asyncio.wait_for(other.stdout.readline(), 30) == b"in\n"
+        done = await alice.ssh("alice+train@gateway", "echo in")
+        assert (done.status, done.out) == (255, b"")
+        assert said in done.err
+        assert "\x1b" not in done.err
+        assert (await finish(other, b"works on\n")).text == "works on\n"
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+@contextlib.asynccontextmanager
+async def silent() -> AsyncIterator[int]:
+    """Something that takes connections and says nothing."""
+    held: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _reader, writer: held.append(writer), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in held:
+            writer.close()
+
+
+async def test_a_job_that_says_nothing_is_told_in_time(
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> None:
+    limits = GatewayLimits(connect_seconds=0.5, drain_seconds=0.0)
+    async with silent() as port, gateway(keys, people, places, limits=limits) as running:
+        places.targets["alice", "train"] = replace(places.targets["alice", "train"], port=port)
+        done = await Client(tmp_path / "c", running.port, alices_key, keys.host).ssh("alice+train@gateway", "id")
+    assert done.status == 255
+    assert "the SSH server of train does not answer yet: try again in a moment" in done.err
+
+
+@pytest.fixture
+async def own_job(keys: GatewayKeys, running: Running, tmp_path: Path) -> AsyncIterator[Sshd]:
+    """An sshd that a test may kill."""
+    made = Sshd(tmp_path / "own", keys.user_ca, free_port())
+    made.start()
+    running.places.targets["alice", "train"] = made.target()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+async def test_a_job_that_is_killed_in_a_transfer_ends_it_with_a_reason(
+    alice: Client, running: Running, own_job: Sshd, direction: str
+) -> None:
+    command = "cat > /dev/null" if direction == "up" else "cat /dev/zero"
+    process = await alice.start("ssh", "alice+train@gateway", command)
+    moving = asyncio.create_task(move(process, up=direction == "up"))
+    await until(lambda: sum(amount(running)) > 8 * MIB)
+    kill_all(own_job)
+    err = await asyncio.wait_for(moving, 30)
+    assert await asyncio.wait_for(process.wait(), 30) == 255
+    assert b"the connection to your job was lost" in err
+
+
+def kill_all(job: Sshd) -> None:
+    """As a pod is killed: whatever runs in it, at one moment, so that no sshd tells how its program has ended.
+
+    Sessions of an sshd are process groups of their own.
+    """
+    assert job.process is not None
+    parents = {int(found[0]): int(found[3]) for found in map(stat, Path("/proc").glob("[0-9]*")) if found}
+    inside = {job.process.pid}
+    while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
+        inside |= more
+    for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), inside):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def stat(process: Path) -> list[str]:
+    """Number, name, state and parent of a process; nothing of one that is gone."""
+    try:
+        number, _, rest = (process / "stat").read_text().partition(" (")
+    except OSError:
+        return []
+    return [number, "", *rest.rpartition(") ")[2].split()]
+
+
+def lives(pid: int) -> bool:
+    found = stat(Path(f"/proc/{pid}"))
+    return bool(found) and found[2] not in {"Z", "X"}
+
+
+def amount(running: Running) -> tuple[int, int]:
+    inside = running.server._inside()
+    return inside.up, inside.down
+
+
+async def move(process: asyncio.subprocess.Process, *, up: bool) -> bytes:
+    """Feed or only read a client until it ends; what it said."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said = asyncio.create_task(process.stderr.read())
+    reading = asyncio.create_task(read_all(process.stdout))
+    with contextlib.suppress(ConnectionError):
+        while up:
+            process.stdin.write(bytes(65536))
+            await process.stdin.drain()
+    await reading
+    return await said
+
+
+async def read_all(stream: asyncio.StreamReader) -> None:
+    while await stream.read(MIB):
+        pass
+
+
+KILLED = """\
+import asyncio, sys
+from pathlib import Path
+import asyncssh
+from ssh_gateway.backends.directory import SshEndpoint
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import FakePeople, FakePlaces, gateway
+
+async def main(folder: Path, *target: str) -> None:
+    keys = GatewayKeys(*(asyncssh.read_private_key(folder / name) for name in ("host", "ca")))
+    people, (job, user, server, host, port, login, host_key) = FakePeople(), target
+    people.register("alice", asyncssh.read_private_key(folder / "alice"))
+    places = FakePlaces({("alice", "train"): SshEndpoint(job, user, server, host, int(port), login, host_key)})
+    async with gateway(keys, people, places) as running:
+        print(running.port, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
+"""
+
+
+@dataclass
+class Killable:
+    process: asyncio.subprocess.Process
+    port: int
+
+
+@contextlib.asynccontextmanager
+async def killable(keys: GatewayKeys, key: asyncssh.SSHKey, sshd: Sshd, folder: Path) -> AsyncIterator[Killable]:
+    """A gateway as a process that a test may kill."""
+    folder.mkdir()
+    for name, one in {"host": keys.host, "ca": keys.user_ca, "alice": key}.items():
+        one.write_private_key(folder / name)
+    target = sshd.target()
+    words = (target.job, target.user, target.server, target.host, str(target.port), target.login, target.host_key)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, str(folder), *words, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield Killable(process, int(await asyncio.wait_for(process.stdout.readline(), 60)))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_a_gateway_that_is_killed_ends_what_it_carried_and_the_job_lives_on(
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path
+) -> None:
+    async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
+        client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
+        ssh = await client.start("ssh", "-tt", "alice+train@gateway", "echo pid=$$; sleep 600")
+        assert ssh.stdout is not None
+        inside = int((await asyncio.wait_for(ssh.stdout.readline(), 30)).split(b"=")[1])
+        assert lives(inside)
+        one.process.send_signal(signal.SIGKILL)
+        done = await finish(ssh)
+        assert done.status == 255
+        await until(lambda: not lives(inside))
+    sshd.check()
+    async with killable(keys, alices_key, sshd, tmp_path / "next") as one:
+        client = Client(tmp_path / "again", one.port, alices_key, keys.host)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+def transfer(*, up: bool) -> str:
+    """What the job runs: it tells its number, and is called ``cat`` once 8 MiB have gone through it."""
+    where = "> /dev/null" if up else "/dev/zero"
+    return f"echo $$ >&2; head -c {8 * MIB} {where}; exec cat {where}"
+
+
+async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[int, asyncio.Task[bytes]]:
+    """The number of a job's `transfer`, and what moves its bytes, in the middle of it."""
+    assert process.stderr is not None
+    inside = int(await asyncio.wait_for(process.stderr.readline(), 30))
+    moving = asyncio.create_task(move(process, up=up))
+    await until(lambda: Path(f"/proc/{inside}/comm").read_text() == "cat\n")
+    assert not moving.done()
+    return inside, moving
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
+    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
+) -> None:
+    async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
+        client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
+        ssh = await client.start("ssh", "alice+train@gateway", transfer(up=up))
+        inside, moving = await under_way(ssh, up=up)
+        one.process.send_signal(signal.SIGKILL)
+        await asyncio.wait_for(moving, 30)
+        assert await asyncio.wait_for(ssh.wait(), 30) == 255
+        await until(lambda: not lives(inside))
+    sshd.check()
+    async with killable(keys, alices_key, sshd, tmp_path / "next") as one:
+        client = Client(tmp_path / "again", one.port, alices_key, keys.host)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def loris(port: int, source: str) -> bytes:
+    """A login a byte at a time, for as long as it is let."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
+    listening = asyncio.create_task(heard_by(reader))
+    for byte in b"SSH-2.0-slow\r\n" + bytes([0, 0, 4, 0, 10, 20]) + bytes(10_000):
+        if listening.done():
+            break
+        with contextlib.suppress(OSError):
+            writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+    heard = await asyncio.wait_for(listening, 30)
+    writer.close()
+    return heard
+
+
+async def heard_by(reader: asyncio.StreamReader) -> bytes:
+    """All that is said until the connection ends, also when it is reset behind it."""
+    heard = b""
+    with contextlib.suppress(OSError):
+        while part := await reader.read(65536):
+            heard += part
+    return heard
+
+
+@pytest.mark.slow
+async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> None:
+    limits = GatewayLimits(
+        login_seconds=5.0, waiting=60, waiting_per_source=20, drain_seconds=0.0, rules=PenaltyRules(0.0, 0.0)
+    )
+    async with gateway(keys, people, places, limits=limits) as running:
+        before = resident()
+        slow = [asyncio.create_task(loris(running.port, "127.0.0.2")) for _ in range(40)]
+        await until(lambda: sum(task.done() for task in slow) >= 20)  # over the limit: sent away in words
+        assert len(running.server.connections) <= 20
+        client = Client(tmp_path / "c", running.port, alices_key, keys.host)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+        heard = await asyncio.wait_for(asyncio.gather(*slow), 60)
+        assert sum(b"too many logins are going on from your address" in one for one in heard) == 20
+        assert sum(b"no login within 5 seconds" in one for one in heard) == 20
+        await until(lambda: not running.server.connections)
+        assert resident() - before < 32 * MIB
+        assert running.server.unauthenticated.waiting.total() == 0
+
+
+def set_hub(running: Running, *, down: bool) -> None:
+    running.people.down = down
+
+
+def set_manager(running: Running, *, down: bool) -> None:
+    running.people.manager_down = down
+
+
+def set_cluster(running: Running, *, down: bool) -> None:
+    running.places.down = down
+
+
+NO_CLUSTER = "the cluster does not answer: try again later"
+AWAY: dict[str, tuple[Callable[..., None], bool, str | None]] = {
+    "the Hub, with a key": (set_hub, False, None),
+    "the Hub, with a token": (set_hub, True, "the Hub does not answer: try again later"),
+    "the Manager, with a key": (
+        set_manager,
+        False,
+        "the keys service does not answer: try again later, or use a token",
+    ),
+    "the Manager, with a token": (set_manager, True, None),
+    "the cluster, with a key": (set_cluster, False, NO_CLUSTER),
+    "the cluster, with a token": (set_cluster, True, NO_CLUSTER),
+}
+
+
+@pytest.mark.parametrize(("part", "by_token", "told"), AWAY.values(), ids=AWAY)
+async def test_a_part_that_is_away_is_told_to_who_needs_it_and_ends_no_session(
+    alice: Client,
+    running: Running,
+    caplog: pytest.LogCaptureFixture,
+    part: Callable[..., None],
+    told: str | None,
+    *,
+    by_token: bool,
+) -> None:
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    env, options = alice.with_token("secret") if by_token else ({}, [])
+    login = (*options, *(["-o", "PubkeyAuthentication=no"] if by_token else []), "alice+train@gateway")
+    ssh = await alice.start("ssh", *login, "echo in; read line; echo $line", env=env)
+    assert ssh.stdout is not None
+    assert await asyncio.wait_for(ssh.stdout.readline(), 30) == b"in\n"
+    part(running, down=True)
+    done = await alice.ssh(*login, "echo in", env=env)
+    said = {line.strip().rpartition(":7: ")[2] for line in done.err.splitlines() if "answer" in line}
+    assert (done.status, done.text) == ((0, "in\n") if told is None else (255, "")), done.err
+    assert said == (set() if told is None else {told}), done.err
+    rounds = running.server.revalidator
+    assert rounds is not None
+    for _ in range(20):
+        await rounds.round()
+    assert (await finish(ssh, b"works on\n")).text == "works on\n"
+    part(running, down=False)
+    assert (await alice.ssh(*login, "echo in", env=env)).text == "in\n"
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    found = [one for one in warnings if "event=activity" not in one]  # of which there is one each interval
+    assert 1 <= len(found) <= 2, warnings
+    assert all("event=recheck" in one for one in found), warnings

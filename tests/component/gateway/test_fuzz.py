@@ -1,0 +1,248 @@
+"""Nonsense, before and after a login: the gateway drops whoever sends it and goes on serving the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncssh
+import pytest
+
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core import packets
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.hostile import drop, logged_in
+from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
+from tests.component.gateway.test_bounds import resident
+
+HARM = "\x1b[2J\u202eevil\nevent=open"
+KEXINIT, NEWKEYS, ECDH_INIT = 20, 21, 30
+MOST_MEMORY = 48 * 2**20
+LOGIN_KINDS = frozenset([*range(20, 32), *range(50, 67)])  # of key exchanges and of logins
+ROUNDS = [pytest.param(5, id="5 rounds"), pytest.param(300, id="300 rounds", marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+async def running(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+    """A gateway that takes any number of connections from one address: all of ours come from one."""
+    limits = GatewayLimits(
+        failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0)
+    )
+    async with gateway(keys, people, places, limits=limits) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def bounded_and_clean(running: Running, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever a test sends: memory stays where it was, and the log has short lines of plain text, and no traceback."""
+    caplog.set_level(logging.INFO)
+    before = resident()
+    yield
+    assert resident() - before < MOST_MEMORY
+    records = caplog.get_records("call")
+    lines = [record.getMessage() for record in records if record.name == "ssh_gateway"]
+    assert lines
+    assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
+    assert [record.getMessage() for record in records if record.exc_info] == []
+    assert [text for text in lines if text.startswith("event=failed")] == []
+
+
+async def serves_on(running: Running, alice: Client) -> None:
+    """Others get in, and nobody is left of those who were there."""
+    assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    assert running.server.unauthenticated.waiting.total() == 0
+
+
+async def raw_nonsense(running: Running, chance: random.Random) -> None:
+    """Bytes that are no SSH, or begin like it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    start = chance.choice([b"", b"SSH-2.0-x\r\n", b"GET / HTTP/1.0\r\n\r\n", b"SSH-1.5-old\r\n", b"\0" * 9000])
+    writer.write(start + chance.randbytes(chance.randrange(4000)))
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(-1), 15)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+async def packets_of_nonsense(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
+    """A person who logs in, and whose client has gone mad."""
+    login = chance.choice(["alice", "alice+train"])
+    conn = await asyncssh.connect(
+        "127.0.0.1", running.port, username=login, client_keys=[key], known_hosts=None, config=None, agent_path=None
+    )
+    stream = packets.text(b"direct-tcpip") + bytes(12) + packets.text(HARM.encode()) + bytes(4)
+    conn.send_packet(packets.CHANNEL_OPEN, stream)
+    for _ in range(chance.randrange(1, 30)):
+        kind = chance.choice([80, 81, 82, 90, 91, 92, 93, 94, 96, 97, 98, 100, chance.randrange(256)])
+        conn.send_packet(kind, chance.randbytes(chance.randrange(60)))
+    conn.abort()
+    await conn.wait_closed()
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_nonsense_harms_nobody_else(
+    running: Running, alice: Client, alices_key: asyncssh.SSHKey, rounds: int
+) -> None:
+    chance = random.Random(rounds)
+    for _ in range(rounds):
+        await asyncio.gather(raw_nonsense(running, chance), packets_of_nonsense(running, chance, alices_key))
+    await serves_on(running, alice)
+
+
+async def test_a_packet_larger_than_any_ends_the_connection(running: Running, alices_key: asyncssh.SSHKey) -> None:
+    conn = await asyncssh.connect(
+        "127.0.0.1", running.port, username="alice+train", client_keys=[alices_key], known_hosts=None, config=None,
+        agent_path=None,
+    )  # fmt: skip
+    conn.send_packet(94, bytes(2**20))
+    await asyncio.wait_for(conn.wait_closed(), 15)
+    await until(lambda: not running.server.connections)
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """With some bits turned, cut, grown, or with a length that lies."""
+    at = chance.randrange(len(content) + 1)
+    found = bytearray(content)
+    match chance.randrange(4):
+        case 0:
+            for _ in range(chance.randrange(1, 9) if content else 0):
+                found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
+        case 1:
+            del found[at:]
+        case 2:
+            found[at:at] = chance.randbytes(chance.choice([1, 100, 30_000]))
+        case _:
+            found[at : at + 4] = chance.choice([b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", bytes(4)])
+    return bytes(found)
+
+
+async def handshake(alice: Client, running: Running) -> list[bytes]:
+    """What OpenSSH's client says in a login as long as nothing is encrypted: its version, and packet by packet."""
+    said = bytearray()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                kept += data
+                writer.write(data)
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, on = await asyncio.open_connection("127.0.0.1", running.port)
+        await asyncio.gather(copy(reader, on, said), copy(back, writer, bytearray()))
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as tap:
+        port = tap.sockets[0].getsockname()[1]
+        assert (await alice.ssh("-p", str(port), "alice+train@gateway", "echo in")).text == "in\n"
+    version, _, rest = bytes(said).partition(b"\n")
+    parts, kind = [version + b"\n"], 0
+    while kind != NEWKEYS:
+        length = 4 + int.from_bytes(rest[:4], "big")
+        kind = rest[5]
+        parts.append(rest[:length])
+        rest = rest[length:]
+    assert [part[5] for part in parts[1:]] == [KEXINIT, ECDH_INIT, NEWKEYS]
+    return parts
+
+
+async def replayed(running: Running, parts: list[bytes], chance: random.Random) -> None:
+    """Say all of a handshake, with one part of it spoilt: what is in a packet, or its frame as well."""
+    which = chance.randrange(len(parts))
+    frame = 6 if which and chance.randrange(2) else 0
+    spoilt = parts[which][:frame] + mutated(parts[which][frame:], chance)
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(b"".join([*parts[:which], spoilt, *parts[which + 1 :]]))
+    with contextlib.suppress(OSError):
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(-1), 15)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class Spoiler(asyncssh.SSHClient):
+    """A client that logs in as others do, and spoils one packet of it, encrypted or not."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._in = chance.randrange(9)  # so many packets later
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        send = conn.send_packet
+
+        def spoil(kind: int, *parts: bytes, handler: Any = None) -> None:
+            if kind not in LOGIN_KINDS:
+                send(kind, *parts, handler=handler)
+                return
+            self._in -= 1
+            if self._in == -1:
+                parts = (mutated(b"".join(parts), self._chance),)
+                kind = self._chance.choice([kind] * 7 + sorted(LOGIN_KINDS))
+            send(kind, *parts, handler=handler)
+
+        conn.send_packet = spoil  # type: ignore[method-assign]
+
+    def password_auth_requested(self) -> str | None:
+        return self._chance.choice(["wrong", None])
+
+    def kbdint_auth_requested(self) -> str:
+        return ""
+
+    def kbdint_challenge_received(self, *_: object) -> list[str]:
+        return ["wrong"]
+
+
+async def spoilt_login(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
+    methods = chance.choice(["publickey", "password", "keyboard-interactive", "publickey,password"])
+    with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
+        async with asyncio.timeout(2):
+            conn = await asyncssh.connect(
+                "127.0.0.1", running.port, username="alice+train", client_keys=[key], known_hosts=None, config=None,
+                agent_path=None, preferred_auth=methods, client_factory=lambda: Spoiler(chance),
+            )  # fmt: skip
+            drop(conn)
+            await conn.wait_closed()
+
+
+async def nonsense_in_a_re_key(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
+    """Somebody inside, who asks for new keys and says something else before they are there."""
+    conn = await logged_in(running, key)
+    conn._send_kexinit()
+    for _ in range(chance.randrange(1, 20)):
+        conn._kex_complete = True  # nothing is kept back
+        conn.send_packet(chance.choice([*LOGIN_KINDS, *range(80, 101)]), chance.randbytes(chance.randrange(60)))
+        conn._kex_complete = False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(1):
+            await conn.wait_closed()
+    drop(conn)
+    await conn.wait_closed()
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+async def test_spoilt_handshakes_harm_nobody_else(
+    running: Running, alice: Client, alices_key: asyncssh.SSHKey, rounds: int
+) -> None:
+    parts = await handshake(alice, running)
+    for seed in range(0, rounds, 30):
+        chances = [random.Random(one) for one in range(seed, min(seed + 30, rounds))]
+        await asyncio.gather(
+            *(replayed(running, parts, chance) for chance in chances),
+            *(spoilt_login(running, chance, alices_key) for chance in chances),
+        )
+    await serves_on(running, alice)
+
+
+async def test_nonsense_in_a_re_key_harms_nobody_else(
+    running: Running, alice: Client, alices_key: asyncssh.SSHKey
+) -> None:
+    await asyncio.gather(*(nonsense_in_a_re_key(running, random.Random(seed), alices_key) for seed in range(10)))
+    await serves_on(running, alice)

@@ -1,0 +1,92 @@
+"""The gateway on all addresses, and a client of IPv6."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.metrics import HealthServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport import sockets
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway
+from tests.component.gateway.test_gate import HELD_UP, guesses
+from tests.harness.ports import free_port
+
+
+async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917  (fixtures)
+    keys: GatewayKeys,
+    people: FakePeople,
+    places: FakePlaces,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    # Time pays nothing meanwhile, however slow this machine is.
+    rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
+    async with gateway(keys, people, places, limits=limits, ip="::") as running:
+        client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+        assert (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).text == "six\n"
+        assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
+        assert "source=::1" in caplog.text.replace('"', "")
+        assert "source=127.0.0.1" in caplog.text
+        for name in ("alice+train", "bob+train"):
+            await guesses(running, name, host="::1")
+        assert HELD_UP in await guesses(running, "carol+train", host="::1")
+        assert HELD_UP in (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).err
+        assert set(running.server.penalties._sources._paid_at) == {"::/64"}
+        assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
+
+
+async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
+    keys: GatewayKeys,
+    people: FakePeople,
+    alices_key: asyncssh.SSHKey,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    sshd = Sshd(tmp_path / "job", keys.user_ca, free_port(), address="::1")
+    sshd.start()
+    try:
+        job = sshd.target()
+        other = replace(job, server="other", host_key=keys.host.export_public_key().decode())
+        places = FakePlaces({("alice", "train"): job, ("alice", "other"): other})
+        async with gateway(keys, people, places) as running:
+            client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+            done = await client.ssh("alice+train@gateway", "echo $SSH_CONNECTION; exit 7")
+            assert (done.status, done.text.split()[2:]) == (7, ["::1", str(sshd.port)])
+            assert "a host key that is not this job's" in (await client.ssh("alice+other@gateway", "true")).err
+    finally:
+        sshd.stop()
+    opened, refused = (line for line in caplog.messages if f"pod=[::1]:{sshd.port} " in f"{line} ")
+    assert "event=open" in opened
+    assert "result=host-key" in refused
+
+
+@pytest.mark.parametrize(
+    ("ip", "written"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
+)
+def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
+    with sockets.listen(ip, 0) as found:
+        host, port = sockets.written(found)
+        assert (host, port) == (written, found.getsockname()[1])
+
+
+async def test_the_probes_are_answered_over_both() -> None:
+    async with await HealthServer().serve("::", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(), 20)).startswith(b"HTTP/1.1 200 ")
+            writer.close()

@@ -1,0 +1,277 @@
+"""Notices on terminals: real clients and a real sshd, and the way from the Manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from dlspawner.clients.hub import HubClient
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.notify import post
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
+from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import Client, FakePeople, FakePlaces, finish, gateway, until
+from tests.component.manager.noticing import job_of, offices, serving
+from tests.component.manager.world import World
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+STOP = JobNotice("1", "alice", "train", "Team vision needs its GPUs: this job will be stopped {when}.")
+MIB = 2**20
+
+
+@dataclass
+class Scripted:
+    """A Manager that has the lists which it is given."""
+
+    lists: asyncio.Queue[JobNotices | BackendUnavailable] = field(default_factory=asyncio.Queue)
+    asked: list[str] = field(default_factory=list)
+
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
+        self.asked.append(version)
+        found = await self.lists.get()
+        if isinstance(found, BackendUnavailable):
+            raise found
+        return found
+
+
+@contextlib.asynccontextmanager
+async def following(notices: NoticeFollower) -> AsyncIterator[None]:
+    task = asyncio.create_task(notices.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        assert await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+@dataclass
+class Telling:
+    """A gateway whose Manager says what a test wants."""
+
+    client: Client
+    manager: Scripted
+    version: int = 0
+
+    def say(self, *notices: JobNotice) -> None:
+        self.version += 1
+        self.manager.lists.put_nowait(JobNotices(str(self.version), notices))
+
+
+@pytest.fixture
+async def telling(
+    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
+) -> AsyncIterator[Telling]:
+    manager = Scripted()
+    notices = NoticeFollower(manager, lambda: NOW)
+    async with gateway(keys, people, places, notices=notices) as running, following(notices):
+        yield Telling(Client(tmp_path / "alice", running.port, alices_key, keys.host), manager)
+
+
+async def seen(process: asyncio.subprocess.Process, text: bytes) -> bytes:
+    """What a client shows until it shows this."""
+    assert process.stdout is not None
+    shown = b""
+    async with asyncio.timeout(60):
+        while text not in shown:
+            some = await process.stdout.read(65536)
+            assert some, shown
+            shown += some
+    return shown
+
+
+async def test_a_terminal_shows_what_is_open_and_what_comes_later(telling: Telling) -> None:
+    telling.say(replace(STOP, until=NOW + timedelta(minutes=5)), JobNotice("9", "alice", "other", "not here"))
+    await until(lambda: len(telling.manager.asked) == 2)
+    process = await telling.client.start("ssh", "-tt", "alice+train@gateway", "echo ready; read x; echo over")
+    shown = await seen(process, b"ready")
+    stop = b"\r\n*** Team vision needs its GPUs: this job will be stopped at 12:05 UTC, in 5 minutes. ***\r\n"
+    assert stop in shown
+    telling.say(STOP, JobNotice("2", "alice", "train", "Never mind: this job goes on."))
+    shown += await seen(process, b"\r\n*** Never mind: this job goes on. ***\r\n")
+    done = await finish(process, b"x\n")
+    assert b"over" in done.out
+    assert b"not here" not in shown + done.out
+    assert shown.count(b"***") == 4, "each once"
+
+
+async def test_files_on_the_same_connection_arrive_untouched(
+    telling: Telling, tmp_path: Path, places: FakePlaces
+) -> None:
+    big, got = os.urandom(4 * MIB), tmp_path / "got"
+    (tmp_path / "big").write_bytes(big)
+    shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
+    terminal = await telling.client.start(
+        "ssh", *shared, "-o", "ControlMaster=yes", "-tt", "alice+train@gateway", "echo ready; read x"
+    )
+    await seen(terminal, b"ready")
+    fetching = await telling.client.start("sftp", *shared, "-b", "-", "alice+train@gateway")
+    assert fetching.stdin is not None
+    fetching.stdin.write(f"get {tmp_path / 'big'} {got}\n".encode())
+    telling.say(STOP)
+    await seen(terminal, b"will be stopped")
+    done = await finish(fetching, f"get {tmp_path / 'big'} {got}2\n".encode())
+    assert done.status == 0, done.err
+    for name in (got, Path(f"{got}2")):
+        assert hashlib.sha256(name.read_bytes()).digest() == hashlib.sha256(big).digest()
+    await finish(terminal, b"x\n")
+
+
+async def test_a_command_without_a_terminal_is_told_nothing(telling: Telling) -> None:
+    telling.say(STOP)
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("alice+train@gateway", "cat", feed=b"x" * MIB)
+    assert done.out == b"x" * MIB
+    assert "***" not in done.err
+
+
+async def test_a_terminal_through_a_jump_is_told_too(telling: Telling) -> None:
+    telling.say(STOP)
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("-tt", "-J", "alice@gateway", "alice@train", "echo ready")
+    assert b"*** Team vision needs its GPUs" in done.out, done.err
+    assert done.out.count(b"***") == 2
+
+
+async def test_lines_among_much_output_leave_every_byte_of_it(telling: Telling) -> None:
+    process = await telling.client.start(
+        "ssh", "-tt", "alice+train@gateway", f"stty raw -echo; read x; yes | head -c {8 * MIB}; echo over"
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"x\n")
+    shown = await seen(process, b"y\ny\n")
+    for number in range(3):
+        telling.say(*(JobNotice(str(one), "alice", "train", "z" * 500) for one in range(20 * number, 20 * number + 20)))
+    done = await finish(process)
+    output, lines = re.subn(rb"\r\n\*\*\* z+ \*\*\*\r\n", b"", shown + done.out)
+    assert lines >= 8, "what a window has room for, at least"
+    assert output[output.index(b"y\n") :] == b"y\n" * (4 * MIB) + b"over\n"
+
+
+async def test_what_was_seen_elsewhere_and_what_is_long_over_is_not_said(telling: Telling) -> None:
+    telling.say(
+        replace(STOP, id="seen", seen=True),
+        replace(STOP, id="over", until=NOW - timedelta(hours=1)),
+        JobNotice("new", "alice", "train", "This one."),
+    )
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("-tt", "alice+train@gateway", "true")
+    assert done.out.replace(b"\r\n", b"") == b"*** This one. ***"
+
+
+# From the Manager
+
+
+async def test_a_manager_that_is_away_is_asked_again_and_what_it_said_stays() -> None:
+    manager, changes = Scripted(), list[int]()
+    notices = NoticeFollower(manager, lambda: NOW)
+    notices.changed = lambda: changes.append(1)
+    async with following(notices):
+        manager.lists.put_nowait(JobNotices("a", (STOP,)))
+        await until(lambda: len(changes) == 1)
+        manager.lists.put_nowait(BackendUnavailable("away"))
+        manager.lists.put_nowait(JobNotices("a", ()))  # the same version: nothing new
+        await until(lambda: manager.asked == ["", "a", "a", "a"])
+        assert [one.id for one in notices.lines("alice", "train")] == ["1"]
+        manager.lists.put_nowait(JobNotices("b", ()))
+        await until(lambda: len(changes) == 2)
+        assert notices.lines("alice", "train") == []
+
+
+def test_a_notice_is_for_the_terminals_of_its_job_and_has_an_end() -> None:
+    now = NOW
+    notices = NoticeFollower(Scripted(), lambda: now)
+    denied = replace(STOP, id="2", text="Vera has denied it.", job="j-earlier")
+    approved = replace(STOP, id="3", text="Vera has approved it.", job="j-now", ends=NOW + timedelta(minutes=10))
+    notices._take([STOP, denied, approved])
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1", "3"]
+    assert [one.id for one in notices.lines("alice", "train")] == ["1", "2", "3"], "nobody knows which job it is"
+    now += timedelta(minutes=10)  # with no word of the Manager, which is away
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1"]
+
+
+async def test_the_gateway_hears_of_a_notice_as_soon_as_it_is_posted(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    token = world.tokens["gateway"]
+    job = job_of("alice", "train")
+    async with (
+        offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office,
+        serving(office, world) as served,
+        HubClient(world.hub_api, token) as hub,
+        contextlib.aclosing(HubAndManager(hub, served.url, token)) as people,
+    ):
+        first = await people.open_notices("", 0)
+        assert first.notices == ()
+        waiting = asyncio.create_task(people.open_notices(first.version, 60))
+        await until(lambda: bool(served.book.notices._readers))
+        posted = await served.book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Unused.", until=NOW))
+        (found,) = (await waiting).notices
+        assert found == JobNotice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
+        approved = await served.book.transact(lambda turn: post(turn, job, NoticeKind.APPROVED, "Approved."))
+        ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
+        assert ends == {"Unused.": None, "Approved.": approved.ends}
+        assert approved.ends is not None
+
+
+async def test_a_service_that_may_not_read_notices_says_which_scope_it_lacks(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = world.tokens["other"]
+    async with (
+        HubClient(world.hub_api, token) as hub,
+        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", token)) as people,
+    ):
+        with pytest.raises(BackendUnavailable, match="custom:notices:read"):
+            await people.open_notices("", 0)
+
+
+async def test_without_a_manager_there_are_no_notices(world: World) -> None:
+    async with (
+        HubClient(world.hub_api, "x") as hub,
+        contextlib.aclosing(HubAndManager(hub, "http://127.0.0.1:9/services/jobs", "x")) as people,
+    ):
+        with pytest.raises(BackendUnavailable, match="does not answer"):
+            await people.open_notices("", 0)
+
+
+GOOD = {"id": "1", "user": "alice", "server": "train", "text": "x", "until": None, "seen": False}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [None, [], {}, {**GOOD, "text": 5}, {**GOOD, "until": "soon"}, {**GOOD, "until": "2026-05-04T12:00:00"}],
+)
+def test_what_is_no_notice_is_passed_over(entry: object) -> None:
+    assert read_notice(entry) is None
+
+
+def test_what_administrators_are_told_is_not_for_terminals() -> None:
+    assert read_notice(GOOD) is not None
+    assert read_notice({**GOOD, "user": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b]0;title\x07\x9b31m\r\n", "?]0;title??31m"),
+        ("Müller’s “job” – now…", 'Muller\'s "job" - now...'),
+        ("日本", "??"),
+        ("x" * 2000, "x" * (LONGEST_LINE - 3) + "..."),
+    ],
+)
+def test_a_line_is_visible_ascii_whatever_the_text(text: str, shown: str) -> None:
+    assert line(JobNotice("1", "a", "b", text), NOW) == f"\r\n*** {shown} ***\r\n".encode("ascii")

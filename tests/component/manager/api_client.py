@@ -1,0 +1,45 @@
+"""Teams with soft caps, and jobs that wait for an approval."""
+
+from __future__ import annotations
+
+from dlspawner.manager.admission import approvals
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.approvals import ApprovalQuery
+from dlspawner.manager.model.approval_request import ApprovalRequest, Decision
+from tests.component.manager.manager_harness import Office, settled
+from tests.component.manager.queue_helpers import desk
+
+TEAMS = """
+teams:
+  default: {title: Everybody, quota: {gpu: 8}, user_caps: {soft: %s, hard: %s}, admins: [vera, victor]}
+"""
+
+
+def set_caps(office: Office, soft: int | str = 2, hard: int | str = 6) -> None:
+    (office.folder / "teams.yaml").write_text(TEAMS % (soft, hard))
+
+
+def asked(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest | None:
+    """What a job asks for and nobody has decided yet."""
+    found = desk(acting).store.requests.get(question.job, ())
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+async def decides(
+    acting: LeaderElector, request: ApprovalRequest | None, *, yes: bool = True, by: str = "vera", why: str = ""
+) -> bool:
+    """Whether it was this word that counted."""
+    assert request is not None
+    return await desk(acting).store.transact(lambda turn: approvals.decide(turn, request, Decision(yes, by, why)))
+
+
+async def written(acting: LeaderElector, question: AdmissionRequest) -> list[ApprovalRequest]:
+    """All that a job ever asked for, by the database, the newest first."""
+    await settled(acting)
+    return await acting.ledger.requests(ApprovalQuery(job=question.job))
+
+
+async def standings(acting: LeaderElector, question: AdmissionRequest) -> list[str]:
+    return [one.standing.value for one in await written(acting, question)]

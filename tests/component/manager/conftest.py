@@ -1,0 +1,89 @@
+"""One Hub with one Manager for all tests of the Manager; each test uses people of its own names.
+
+And an office: the deciding part of a Manager with a real API server and database, and a Hub that a test plays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.devcluster.api import start
+from tests.component.manager import databases
+from tests.component.manager.manager_harness import Office, make_namespace, prepare
+from tests.component.manager.world import World, running
+from tests.kubernetes import planes
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running(tmp_path_factory.mktemp("world")) as world:
+        yield world
+
+
+@pytest.fixture
+def person() -> str:
+    """A user nobody else in the tests is."""
+    return f"user-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The socket directory of a PostgreSQL of our own."""
+    if not databases.INSTALLED:
+        pytest.skip("PostgreSQL 15 is not installed here")
+    pytest.importorskip("psycopg")
+    with databases.postgresql() as directory:
+        yield directory
+
+
+KINDS = [*([] if planes.WANTED else ["sqlite"]), pytest.param("postgresql", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=KINDS)
+def db_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind that the Manager must work with; on a real control plane what is usual there."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'manager.sqlite'}"
+    directory = request.getfixturevalue("postgres")
+    return databases.create(directory)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SQLite, and for tests that ask for `db_url` PostgreSQL as well."""
+    both = "db_url" in request.fixturenames
+    return str(request.getfixturevalue("db_url")) if both else f"sqlite:///{tmp_path / 'manager.sqlite'}"
+
+
+@pytest.fixture
+async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    async with api_server(tmp_path / "cluster") as kubeconfig:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        prepare(tmp_path)
+        async with await KubernetesClient.connect(kubeconfig) as cluster:
+            await make_namespace(cluster)
+            made = Office(tmp_path, database, cluster)
+            await made.make_node()
+            yield made
+
+
+@contextlib.asynccontextmanager
+async def api_server(state: Path) -> AsyncIterator[Path]:
+    """The embedded one, or a control plane whose nodes say nothing of themselves; its kubeconfig."""
+    if planes.WANTED:
+        plane = await asyncio.to_thread(planes.take)
+        try:
+            yield plane.kubeconfig
+        finally:
+            await asyncio.to_thread(planes.give_back, plane)
+    else:
+        api = await start(state, 0)
+        yield api.kubeconfig
+        await api.stop()

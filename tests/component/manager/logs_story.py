@@ -1,0 +1,56 @@
+"""What is promised of logs, on any cluster: a job that prints its environment is read while it runs, and after."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.bench.spawn import RESPONDER
+from tests.component.manager.quota import TEMPLATE, QuotaHub
+from tests.component.manager.rest import RestHub
+from tests.e2e.people import wait_for
+
+# Ends three seconds after it is asked to: of one that is gone at once, on a busy machine, the end may be lost.
+PROGRAM = 'import os, time; [print(f"{name}={value}", flush=True) for name, value in os.environ.items()]\n'
+PROGRAM += RESPONDER.replace("os._exit(0)", "(time.sleep(3), os._exit(0))")
+
+
+def offer(hub: QuotaHub) -> None:
+    """A template whose jobs print their environment; before the Hub starts."""
+    noisy = {**TEMPLATE, "title": "Noisy", "command": ["python3", "-u", "-S", "-c", PROGRAM]}
+    noisy["grace_period_seconds"] = 10
+    (hub.templates / "jobs" / "noisy.yaml").write_text(json.dumps(noisy))
+
+
+def its_log_outlives_a_job_and_holds_no_token(hub: RestHub) -> None:
+    answer = hub.api("POST", "/users/alice/server", {"user_options": {"template": "noisy", "gpus": 1}})
+    assert answer.status_code in {201, 202}, answer.text
+    job = hub.until("alice", "running", seconds=120)
+    token = token_of(hub)
+
+    def log(user: str = "alice") -> str:
+        return hub.ask(user, "GET", f"jobs/{job['id']}/log?tail=0").text
+
+    wait_for(lambda: "JUPYTERHUB_API_TOKEN=[secret]" in log(), "its environment", 60)
+    assert "JUPYTERHUB_USER=alice" in log("vera")
+    assert token not in log()
+    for user, status in (("bob", 404), ("lars", 404), ("admin", 403)):
+        assert hub.ask(user, "GET", f"jobs/{job['id']}/log").status_code == status
+    assert hub.api("DELETE", "/users/alice/server").status_code in {202, 204}
+    hub.until("alice", "ended", seconds=120)
+
+    def kept() -> list[dict[str, Any]]:
+        return list(hub.ask("alice", "GET", f"jobs/{job['id']}/logs").json()["items"])
+
+    wait_for(lambda: any(one["whole"] for one in kept()), "all of it is written down, a moment after the end", 60)
+    assert "JUPYTERHUB_API_TOKEN=[secret]" in log()
+    assert token not in log()
+    assert "node" in hub.ask("alice", "GET", f"jobs/{job['id']}/pod-events").text
+
+
+def token_of(hub: QuotaHub) -> str:
+    """The API token in the pod's own manifest."""
+    found = re.search(r'"name": "JUPYTERHUB_API_TOKEN",\s*"value": "(\w+)"', hub.kubectl("get", "pods", "-o", "json"))
+    assert found is not None
+    return found[1]

@@ -1,0 +1,324 @@
+"""The deciding part of a Manager, in the test's own process: a real API server and a real database, and no Hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from dlspawner.clients.hub import HubRejected, HubServer, HubUnavailable, HubUser
+from dlspawner.clients.kubernetes import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
+from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core import naming
+from dlspawner.core.resources import strip_manifest
+from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.cluster.orphans import NEEDED
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import JobRepository, NotLeader
+from dlspawner.manager.db.store import Database, DatabaseUnavailable
+from dlspawner.manager.logs.collector import LogRetention
+from dlspawner.manager.state.config_reload import ConfigReloader, initial
+from tests.component.manager import quota
+
+NAMESPACE = "jobs"
+_RESTRICTED = {
+    **{"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False},
+    **{"capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+}
+
+
+@dataclass
+class Clock:
+    """The time, and how much of it a test has skipped."""
+
+    moved: timedelta = timedelta(0)
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.moved
+
+
+@dataclass
+class FakeHub:
+    """What the Hub says of its servers; without any it does not answer. A start is what a test says it is."""
+
+    servers: set[tuple[str, str]] | None = None
+    looks: int = 0  # how often it was asked about a user
+    lists: int = 0  # and about all
+    groups: dict[str, frozenset[str]] = field(default_factory=dict)
+    checks: int = 0  # and about what it allows
+    allows: frozenset[str] = frozenset(NEEDED)
+    starts: Callable[[str, str], Awaitable[None]] | None = None
+    started: list[tuple[str, str]] = field(default_factory=list)
+    options: list[Mapping[str, object]] = field(default_factory=list)  # of the starts that came with some
+    stopped: list[tuple[str, str]] = field(default_factory=list)
+    used: dict[tuple[str, str], datetime] = field(default_factory=dict)  # when each was last
+    over: set[tuple[str, str]] = field(default_factory=set)  # which servers have stopped
+    pending: set[tuple[str, str]] = field(default_factory=set)  # which servers are being started
+    kept: dict[tuple[str, str], Mapping[str, object]] = field(default_factory=dict)  # options of servers
+    refusals: list[HubRejected] = field(default_factory=list)  # raised first, one for each question about a user
+    on_answer: Callable[[bool], None] = lambda _: None
+
+    async def user(self, name: str) -> HubUser | None:
+        self.looks += 1
+        self.on_answer(self.servers is not None)
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return self._told(name)
+
+    def _told(self, name: str) -> HubUser:
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        mine = {
+            server: HubServer(
+                *(
+                    server,
+                    self.starts is None,
+                    spawns,
+                    (name, server) in self.over,
+                    f"/user/{name}/{server}/".replace("//", "/"),
+                ),
+                self.kept.get((name, server), {}),
+                self.used.get((name, server)),
+            )
+            for user, server in self.servers
+            for spawns in ["spawn" if (user, server) in self.pending else None]
+            if user == name
+        }
+        return HubUser(name, mine, groups=frozenset(one for one, names in self.groups.items() if name in names))
+
+    async def check_reachable(self) -> None:
+        self.on_answer(self.servers is not None)
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+
+    async def group(self, name: str) -> frozenset[str] | None:
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        return self.groups.get(name)
+
+    async def scopes(self) -> frozenset[str]:
+        self.checks += 1
+        return self.allows
+
+    async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
+        self.started.append((user, server))
+        if options is not None:
+            self.options.append(options)
+        if self.starts is not None:
+            await self.starts(user, server)
+        return False
+
+    async def stop_server(self, user: str, server: str = "") -> bool:
+        self.stopped.append((user, server))
+        return False
+
+    async def active_users(self) -> list[HubUser]:
+        self.lists += 1
+        if self.servers is None:
+            raise HubUnavailable("there is none")
+        return [self._told(name) for name in sorted({user for user, _ in self.servers})]
+
+
+@dataclass
+class Office:
+    """One cluster and one database; Managers come and go."""
+
+    folder: Path
+    db_url: str
+    cluster: KubernetesClient
+    clock: Clock = field(default_factory=Clock)
+    hub: FakeHub = field(default_factory=FakeHub)
+    reservation_seconds: float = 60
+    lease_seconds: float = 60
+    watch_all_namespaces: bool = False
+    max_concurrent_starts: int = 20
+    namespace: str = NAMESPACE  # where Managers look for pods
+    special_namespace: str = ""
+    reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
+    prometheus: PrometheusClient | None = None
+    keeping: LogRetention = field(default_factory=LogRetention)
+    news_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
+
+    @contextlib.asynccontextmanager
+    async def manager(self, *, waits: bool = True) -> AsyncIterator[LeaderElector]:
+        """A Manager that acts, unless it has to wait for the lease."""
+        store = await asyncio.to_thread(Database.open, self.db_url)
+        files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
+        acting = LeaderElector(
+            ledger=JobRepository(store),
+            files=files,
+            settings=await initial(files, JobRepository(store)),
+            hub=self.hub,  # type: ignore[arg-type]  # of the Hub's client the one method that is asked
+            namespace=self.namespace,
+            lease_seconds=self.lease_seconds,
+            reservation_seconds=self.reservation_seconds,
+            watch_all_namespaces=self.watch_all_namespaces,
+            now=self.clock,
+            max_concurrent_starts=self.max_concurrent_starts,
+            prometheus=self.prometheus,
+            cull_every=3600,
+            special_namespace=self.special_namespace,
+            log_retention=self.keeping,
+            news_seconds=self.news_seconds,
+        )
+        task = asyncio.create_task(acting.run())
+        try:
+            if waits:
+                await until(lambda: acting.admission is not None, "it acts")
+            yield acting
+            if acting.admission is not None:  # the next Manager knows all that was seen of this one
+                with contextlib.suppress(NotLeader, DatabaseUnavailable, TimeoutError):
+                    async with asyncio.timeout(5):
+                        await settled(acting)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            await store.close()
+
+    async def make_node(self, name: str = "gpu-1", gpus: int = 8) -> None:
+        amounts = {"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        status = {
+            "allocatable": amounts,
+            "capacity": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        await self.cluster.create(NODES, node)
+        await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
+        self.reports.append(asyncio.create_task(report(self.cluster, name)))
+
+    def set_quota(self, gpus: int) -> None:
+        (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
+
+    async def make_pod(self, question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
+        """One that no scheduler but `bind` gives a node."""
+        pod = pod_of(question, **metadata)
+        pod["spec"]["schedulerName"] = "tests"
+        return await self.cluster.create(PODS, pod, question.namespace)
+
+    async def bind(self, pod: dict[str, Any], node: str = "gpu-1", phase: str = "Running") -> None:
+        """What the scheduler and the node say of it."""
+        name = pod["metadata"]["name"]
+        target = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"name": node}}
+        with contextlib.suppress(Conflict):  # it has one: a scheduler was quicker, or a test asks again
+            await self.cluster.create(PODS, target, NAMESPACE, name=name, subresource="binding")
+        state: dict[str, Any] = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": 0}}
+        statuses = [{"name": "notebook", "ready": phase == "Running", "state": state}]
+        status = {"status": {"phase": phase, "containerStatuses": statuses}}
+        await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+
+    async def finish(self, name: str, code: int, reason: str, at: str = "2026-01-01T00:00:00Z") -> None:
+        """The pod's program ends."""
+        state = {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}
+        statuses = [{"name": "notebook", "ready": False, "state": state}]
+        status = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses}}
+        await self.cluster.patch(PODS, name, status, NAMESPACE, subresource="status")
+
+    async def delete(self, pod: dict[str, Any], grace: int | None = None) -> None:
+        await self.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=grace)
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        return {pod["metadata"]["name"]: pod for pod in await self.cluster.list(PODS, NAMESPACE)}
+
+
+def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
+    """A question of this person's."""
+    made = AdmissionRequest(
+        job=naming.job_id(secrets.token_bytes(8)),
+        user=user,
+        server="",
+        team="default",
+        template="tiny",
+        preemptible=False,
+        priority="",
+        requeue=False,
+        request_seconds=3,
+        namespace=NAMESPACE,
+        pods=(strip_manifest(_spec(gpus)),),
+        nonce=secrets.token_urlsafe(16),
+    )
+    return replace(made, **more)
+
+
+def _spec(gpus: int) -> dict[str, Any]:
+    limits = {"cpu": "50m", "memory": "64Mi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    container = {"name": "notebook", "image": "x", "resources": {"limits": limits, "requests": limits}}
+    return {"spec": {"containers": [container]}}
+
+
+def pod_of(question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
+    """The pod that the Hub would make."""
+    job = naming.PodIdentity(
+        *(question.job, question.user, question.server, question.team, question.template),
+        gpus=1,
+        preemptible=question.preemptible,
+        priority=question.priority,
+        requeue=question.requeue,
+        nonce=question.nonce,
+    )
+    named = {
+        "name": f"jupyter-{question.user}",
+        "labels": naming.job_labels(job),
+        "annotations": naming.job_annotations(job),
+        **metadata,
+    }
+    container = {**question.pods[0]["spec"]["containers"][0], "image": "x", "securityContext": _RESTRICTED}
+    spec = {**question.pods[0]["spec"], "containers": [container], "terminationGracePeriodSeconds": 30}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
+
+
+async def ask(acting: LeaderElector, question: AdmissionRequest) -> AdmissionResponse:
+    assert acting.admission is not None
+    return await acting.admission.review(question)
+
+
+async def report(cluster: KubernetesClient, node: str) -> None:
+    """A node that is alive says so; one that is silent for 40 seconds is taken for lost, and tests may be slow."""
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": node}}
+    try:
+        with contextlib.suppress(Conflict):  # of an earlier node of this name
+            await cluster.create(LEASES, lease, "kube-node-lease")
+        while True:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            await cluster.patch(LEASES, node, {"spec": {"renewTime": now}}, "kube-node-lease")
+            await asyncio.sleep(5)
+    except (KubernetesError, RuntimeError):  # the cluster is gone, and the test with it
+        return
+
+
+async def settled(acting: LeaderElector) -> None:
+    """What the book knows by now is in the database as well."""
+    assert acting.admission is not None
+    await acting.admission.store.transact(lambda turn: None)
+
+
+async def until(question: Any, what: str, seconds: float = 60) -> None:
+    """Until it is true; `question` may be asynchronous."""
+    async with asyncio.timeout(seconds):
+        while True:
+            answer = question()
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                return
+            await asyncio.sleep(0.02)
+    raise AssertionError(what)
+
+
+def prepare(folder: Path, gpus: int = 8) -> None:
+    """The administrators' files."""
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "tiny.yaml").write_text(json.dumps(quota.TEMPLATE))
+    (folder / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
+    (folder / "teams.yaml").write_text(quota.TEAMS % gpus)
+
+
+async def make_namespace(cluster: KubernetesClient, name: str = NAMESPACE) -> None:
+    with contextlib.suppress(Conflict):
+        await cluster.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

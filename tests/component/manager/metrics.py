@@ -1,0 +1,121 @@
+"""A real Prometheus: one that scrapes, or one with a history that is written for it, into the future where tests go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import free_port
+
+NAMESPACE = "jobs"
+STEP = timedelta(seconds=10)
+
+
+def installed(name: str) -> str | None:
+    """Debian's, unpacked beside this environment, or any that there is."""
+    beside = Path(sys.prefix) / "debian" / "usr" / "bin"
+    return shutil.which(name, path=f"{beside}:{os.environ['PATH']}")
+
+
+def program(name: str) -> str:
+    """The same; the test is skipped where there is none."""
+    found = installed(name)
+    if found is None:
+        pytest.skip(f"{name} is not here: .ci/packages --unpack .venv/debian prometheus")
+    return found
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU of a pod: its utilisation in percent at so many seconds after the beginning, None where there is none."""
+
+    pod: str
+    uuid: str
+    used: Callable[[float], float | None]
+    memory_mib: int = 1024
+
+
+def write_history(
+    folder: Path, gpus: list[Gpu], begin: datetime, end: datetime, more: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Blocks of a Prometheus with the samples that dcgm-exporter would have given; ``more``: metrics and their samples.
+
+    A sample is what OpenMetrics writes after the name.
+    """
+    used, memory = [], []
+    for gpu in gpus:
+        labels = f'{{UUID="{gpu.uuid}",namespace="{NAMESPACE}",pod="{gpu.pod}",container="notebook"}}'
+        at = begin
+        while at < end:
+            percent = gpu.used((at - begin).total_seconds())
+            if percent is not None:
+                used.append(f"DCGM_FI_DEV_GPU_UTIL{labels} {percent} {at.timestamp():.3f}")
+                memory.append(f"DCGM_FI_DEV_FB_USED{labels} {gpu.memory_mib} {at.timestamp():.3f}")
+            at += STEP
+    text = folder / "history.txt"
+    head = "# TYPE {name} gauge"
+    lines = [head.format(name="DCGM_FI_DEV_GPU_UTIL"), *used, head.format(name="DCGM_FI_DEV_FB_USED"), *memory]
+    for name, samples in (more or {}).items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += [f"# TYPE {name.removesuffix('_total')} {kind}", *(f"{name}{sample}" for sample in samples)]
+    text.write_text("\n".join([*lines, "# EOF"]) + "\n")
+    command = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@contextlib.contextmanager
+def prometheus(
+    folder: Path, targets: Mapping[str, str] | None = None, port: int = 0, more: Sequence[str] = ()
+) -> Iterator[str]:
+    """The address of one that runs; ``targets``: names of jobs and the addresses to scrape, once a second.
+
+    ``more``: entries of `scrape_configs` that say more than that, in YAML.
+    """
+    config = folder / "prometheus.yml"
+    scrapes = [
+        f"  - {{job_name: {name}, static_configs: [{{targets: ['{address}']}}]}}"
+        for name, address in (targets or {}).items()
+    ]
+    scrapes += [f"  - {{{one}}}" for one in more]
+    scrape = ["scrape_configs:", *scrapes] if scrapes else []
+    config.write_text("\n".join(["global: {scrape_interval: 1s, scrape_timeout: 1s}", *scrape]) + "\n")
+    port = port or free_port()
+    command = [
+        program("prometheus"),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.console.templates=/nonexistent",
+        "--web.console.libraries=/nonexistent",
+        "--storage.tsdb.retention.time=10y",
+        "--log.level=warn",
+    ]
+    log = folder / "prometheus.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{url}/-/ready", timeout=5).ok
+        return False
+
+    try:
+        wait_for(ready, "Prometheus", 60)
+        yield url
+    finally:
+        process.kill()
+        process.wait(30)

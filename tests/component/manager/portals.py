@@ -1,0 +1,174 @@
+"""A Manager of the test's own with people's real tokens, read as a reader without JavaScript sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from playwright.async_api import Page, async_playwright
+
+from dlspawner.core import naming
+from dlspawner.manager.admission.service import AdmissionRequest
+from tests.component.manager.manager_harness import FakeHub, Office, ask, until
+from tests.component.manager.noticing import Served, offices, serving
+from tests.component.manager.world import World
+from tests.harness.chromium import LAUNCH, PATIENCE
+
+TEAMS = """
+teams:
+  default: {title: Everybody, quota: {gpu: 8}, admins: [vera]}
+  language: {title: Language, quota: {gpu: 2}, admins: [lars]}
+"""
+
+
+@dataclass
+class Read:
+    """An answer: its status, the text of its main part, all of it, where it leads, and all headers."""
+
+    status: int
+    text: str
+    body: str
+    location: str
+    headers: Mapping[str, str]
+
+
+@dataclass
+class Portal:
+    """The Manager, its Hub and its cluster."""
+
+    office: Office
+    served: Served
+    world: World
+
+    @property
+    def hub(self) -> FakeHub:
+        return self.office.hub
+
+    async def read(
+        self,
+        user: str,
+        path: str = "",
+        method: str = "GET",
+        data: Mapping[str, str] | None = None,
+        *,
+        token: str = "",
+        cookie: str = "",
+    ) -> Read:
+        token = token or (await asyncio.to_thread(self.world.token, user) if user else "")
+        headers = {"Authorization": f"token {token}"} if token else {}
+        if cookie:
+            headers["Cookie"] = cookie
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(
+                method, f"{self.served.url}/{path}", headers=headers, data=data, allow_redirects=False
+            ) as answer,
+        ):
+            body = await answer.text(errors="replace")  # or a font
+            main = re.search(r"<main.*</main>", body, re.DOTALL)
+            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+            headers = answer.headers
+            return Read(answer.status, text, body, headers.get("Location", ""), headers)
+
+    async def read_status(self, user: str, path: str) -> int:
+        """The status alone, of an answer that may have no end."""
+        token = await asyncio.to_thread(self.world.token, user)
+        headers = {"Authorization": f"token {token}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"{self.served.url}/{path}") as answer,
+        ):
+            return answer.status
+
+    async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
+        """A job of these wishes that runs, as Hub and cluster know it; its pod has its nonce, whatever else it says."""
+        assert (await ask(self.served.acting, question)).decision == "admit"
+        if "annotations" in metadata:
+            metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
+        name = f"jupyter-{question.user}--{question.server}".rstrip("-")
+        pod = await self.office.make_pod(question, name=name, **metadata)
+        await self.office.bind(pod)
+        await until(lambda: self.served.book.records[question.job].job.started, "it runs")
+        self.knows(question.user, question.server)
+        return question
+
+    async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
+        assert (await ask(self.served.acting, question)).decision == "wait"
+        return question
+
+    def knows(self, user: str, server: str) -> None:
+        """The Hub has this server."""
+        self.hub.servers = (self.hub.servers or set()) | {(user, server)}
+
+
+async def equip(office: Office, teams: str = TEAMS, *, dry_run: bool = True) -> None:
+    """Teams with admins, a node, and a Hub without servers; without ``dry_run`` unused jobs are stopped."""
+    (office.folder / "teams.yaml").write_text(teams)
+    if not dry_run:
+        with (office.folder / "cluster.yaml").open("a") as file:
+            file.write("idle: {dry_run: false}\n")
+    await office.make_node()
+    office.hub.servers = set()
+
+
+@contextlib.asynccontextmanager
+async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bool = True) -> AsyncIterator[Portal]:
+    """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
+    async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
+        await equip(office, teams, dry_run=dry_run)
+        async with serving(office, world) as served:
+            yield Portal(office, served, world)
+
+
+@contextlib.asynccontextmanager
+async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (), **context: Any) -> AsyncIterator[Page]:
+    """Somebody's browser, logged in at the Hub, whose proxy leads to this Manager; its complaints fail the test.
+
+    Chromium complains of every answer that is an error, and of styles that tools bring: what has some of the words of
+    ``forgives`` is meant.
+    """
+    complaints: list[str] = []
+    async with proxied(portal), async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(**LAUNCH)
+        made = await chromium.new_context(reduced_motion="reduce", **context)
+        page = await made.new_page()
+        page.set_default_timeout(PATIENCE)
+        await page.goto(f"{portal.world.public}/hub/login?next=/hub/token")
+        await page.fill("#username_input", user)
+        await page.fill("#password_input", "any")
+        await page.press("#password_input", "Enter")
+        await page.wait_for_url("**/hub/token")
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        yield page
+        await chromium.close()
+    unmeant = [one for one in complaints if not any(words in one for words in forgives)]
+    assert not unmeant, unmeant
+
+
+@contextlib.asynccontextmanager
+async def proxied(portal: Portal) -> AsyncIterator[None]:
+    """The Hub's proxy leads to this Manager, and in the end to the one that was there before."""
+    await lead(portal.world, portal.served.url.removesuffix("/services/jobs"))
+    try:
+        yield
+    finally:
+        await lead(portal.world, portal.world.manager)
+
+
+async def lead(world: World, target: str | None) -> None:
+    """Where the proxy leads what is asked of the Manager; ``None``: it has forgotten it, and leads to the Hub."""
+    route = f"http://127.0.0.1:{world.proxy_port}/api/routes/services/jobs"
+    headers, data = {"Authorization": "token proxy-token"}, {"target": target, "service": "jobs", "hub": True}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request("POST" if target else "DELETE", route, json=data if target else None) as answer,
+    ):
+        assert answer.status == (201 if target else 204)

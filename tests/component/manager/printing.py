@@ -1,0 +1,110 @@
+"""An office whose pods run: the embedded cluster with its node, and jobs that print what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlspawner.clients.kubernetes import PODS, KubernetesClient
+from dlspawner.core.resources import strip_manifest
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import logs
+from dlspawner.manager.db.logs import StoredLog
+from dlspawner.manager.db.repository import JobRepository
+from dlspawner.manager.logs.collector import LogRetention
+from tests.component.manager.manager_harness import (
+    NAMESPACE,
+    Office,
+    ask,
+    make_namespace,
+    pod_of,
+    prepare,
+    until,
+    wants,
+)
+from tests.harness.spawner_hub import ROOT
+
+# Says goodbye when it is stopped, not before its log can have been opened.
+WAITS = "trap 'sleep 1; echo goodbye; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+class PrintingOffice(Office):
+    """Jobs are shell scripts; their logs are read every second."""
+
+    async def start(
+        self, acting: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
+    ) -> dict[str, Any]:
+        """The pod of a job that was let in."""
+        assert (await ask(acting, question)).decision == "admit"
+        pod = pod_of(question)
+        container = {**pod["spec"]["containers"][0], "command": ["sh", "-c", script], **more}
+        pod["spec"].update(containers=[container], restartPolicy=restart, terminationGracePeriodSeconds=20)
+        return await self.cluster.create(PODS, pod, NAMESPACE)
+
+    async def gone(self, pod: dict[str, Any]) -> None:
+        name = pod["metadata"]["name"]
+        await until(lambda: self._gone(name), f"{name} is gone")
+
+    async def _gone(self, name: str) -> bool:
+        return name not in await self.pods()
+
+
+def job(user: str = "alice", **more: Any) -> AdmissionRequest:
+    """One without a GPU: the node has none that this template's type is."""
+    question = wants(user, 0, **more)
+    container = {
+        **question.pods[0]["spec"]["containers"][0],
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+    }
+    return replace(question, pods=(strip_manifest({"spec": {"containers": [container]}}),))
+
+
+@contextlib.asynccontextmanager
+async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
+    """All of it; its Kubernetes is `$KUBECONFIG` meanwhile."""
+    state = folder / "cluster"
+    command = [sys.executable, "-m", "dlspawner.devcluster", f"--state={state}"]
+    with (folder / "cluster.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=log, stderr=log)
+    before = os.environ.get("KUBECONFIG")
+    try:
+        await until(lambda: b"Cluster ready" in (folder / "cluster.log").read_bytes(), "the cluster", 60)
+        os.environ["KUBECONFIG"] = str(state / "kubeconfig")
+        prepare(folder)
+        async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
+            await make_namespace(cluster)
+            yield PrintingOffice(folder, db_url, cluster, keeping=LogRetention(seconds=1.0))
+    finally:
+        os.environ.pop("KUBECONFIG", None)
+        if before is not None:
+            os.environ["KUBECONFIG"] = before
+        process.terminate()
+        await process.wait()
+
+
+async def kept(ledger: JobRepository, question: AdmissionRequest) -> list[StoredLog]:
+    return await ledger.read(lambda connection: logs.of_job(connection, question.job))
+
+
+async def text(ledger: JobRepository, question: AdmissionRequest, number: int = -1) -> str:
+    """What is kept of a job's newest log, or of another one of its logs."""
+    found = await kept(ledger, question)
+    if not found:
+        return ""
+    return (await ledger.read(lambda connection: logs.text(connection, found[number].id))).decode(errors="replace")
+
+
+async def printed(ledger: JobRepository, question: AdmissionRequest, words: str) -> None:
+    """Until these words are kept."""
+
+    async def there() -> bool:
+        return words in await text(ledger, question)
+
+    await until(there, f"{words!r} is kept")

@@ -1,0 +1,173 @@
+"""People's uids: chosen once, never given again, asked for by nobody but the Hub."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+import requests
+from sqlalchemy import delete
+
+from dlspawner.core.link import derive_hub_token
+from dlspawner.core.unix_account import UidRange
+from dlspawner.manager.db.store import AllocatedUid, Database
+from dlspawner.manager.db.tables import accounts
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.manager_client import BROKEN, FULL, SILENT, ManagerClient
+from tests.component.manager.world import World
+from tests.harness.ports import free_port
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+UIDS = UidRange(20_000, 20_999)
+
+
+@pytest.fixture
+async def store(db_url: str) -> AsyncIterator[Database]:
+    store = await asyncio.to_thread(Database.open, db_url)
+    yield store
+    await store.close()
+
+
+async def uid(store: Database, user: str, uids: UidRange = UIDS) -> int | None:
+    account = await store.account(user, uids, NOW)
+    return account.uid if account else None
+
+
+async def test_everybody_has_their_own_from_the_range(store: Database) -> None:
+    assert [await uid(store, name) for name in ("alice", "bob", "alice")] == [20_000, 20_001, 20_000]
+
+
+async def test_only_the_first_request_makes_one(store: Database) -> None:
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=True)
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=False)
+
+
+async def test_people_who_come_at_once_get_different_ones(store: Database) -> None:
+    found = await asyncio.gather(*(uid(store, f"user-{number}") for number in range(50)))
+
+    assert sorted(one for one in found if one) == list(range(20_000, 20_050))
+
+
+async def test_one_person_who_comes_fifty_times_at_once_gets_one(store: Database) -> None:
+    assert set(await asyncio.gather(*(uid(store, "alice") for _ in range(50)))) == {20_000}
+
+
+async def test_two_managers_do_not_give_the_same(store: Database, db_url: str) -> None:
+    other = await asyncio.to_thread(Database.open, db_url)
+    found = await asyncio.gather(*(uid(one, f"{n}-{id(one)}") for n in range(10) for one in (store, other)))
+    await other.close()
+
+    assert len(set(found)) == 20
+
+
+async def test_a_full_range_is_an_answer_and_the_people_in_it_keep_theirs(store: Database) -> None:
+    small = UidRange(20_000, 20_001)
+
+    assert [await uid(store, name, small) for name in ("a", "b", "c", "a")] == [20_000, 20_001, None, 20_000]
+
+
+@pytest.mark.parametrize("after", [UidRange(30_000, 30_999), UidRange(10_000, 10_999)])
+async def test_a_changed_range_is_for_new_people(after: UidRange, store: Database) -> None:
+    await uid(store, "alice")
+
+    assert [await uid(store, name, after) for name in ("bob", "alice", "carol")] == [
+        after.first,
+        20_000,
+        after.first + 1,
+    ]
+
+
+@pytest.mark.parametrize("name", ["bob", "alice"])
+async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: Database) -> None:
+    await uid(store, "alice")
+    await uid(store, "bob")
+    remove(store, "bob")
+    remove(store, "alice")
+
+    assert await uid(store, name) == 20_002
+
+
+async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Database) -> None:
+    for name in ("alice", "bob", "carol"):
+        await uid(store, name)
+    for name in ("alice", "bob", "carol"):
+        remove(store, name)
+
+    assert await uid(store, "dave", UidRange(20_000, 20_001)) is None
+    assert await uid(store, "dave", UidRange(19_000, 29_000)) == 20_003
+
+
+def remove(store: Database, user: str) -> None:
+    with store._engine.begin() as connection:
+        assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
+
+
+def hub(world: World, token: str | None = None) -> ManagerClient:
+    return ManagerClient(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
+
+
+async def test_the_hub_asks(world: World, person: str) -> None:
+    first = await hub(world).account(person, UIDS)
+    strange = await hub(world).account(f"{person} Ünal+/x", UIDS)
+
+    assert first == await hub(world).account(person, UidRange(40_000, 40_001))
+    assert first.uid == first.gid in UIDS
+    assert strange.uid not in (first.uid, None)
+
+
+def test_nobody_else_does(world: World, person: str) -> None:
+    """Neither by the Hub's own tokens, nor by the Manager's as it is."""
+    tokens = [world.token("root-admin"), *world.tokens.values(), derive_hub_token("other"), ""]
+    for token in tokens:
+        answer = requests.put(
+            f"{world.jobs}/api/users/{person}/account",
+            headers={"Authorization": f"token {token}"},
+            json={"first_uid": 1, "last_uid": 2},
+            timeout=30,
+        )
+        assert (answer.status_code, answer.json()["detail"]) == (403, "Only the Hub may ask this.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"first_uid": 20_000},
+        {"first_uid": "20000", "last_uid": 3},
+        {"first_uid": True, "last_uid": 3},
+        {"first_uid": 0, "last_uid": 3},
+        {"first_uid": 5, "last_uid": 4},
+        {"first_uid": 5, "last_uid": 2**31},
+        {"first_uid": 5, "last_uid": 6, "uid": 0},
+    ],
+    ids=repr,
+)
+def test_what_is_no_range_is_refused(body: dict[str, object], world: World, person: str) -> None:
+    headers = {"Authorization": f"token {derive_hub_token(world.tokens['manager'])}"}
+    answer = requests.put(f"{world.jobs}/api/users/{person}/account", headers=headers, json=body, timeout=30)
+
+    assert answer.status_code == 422
+
+
+async def test_a_wrong_token_and_a_full_range_are_sentences(world: World, person: str) -> None:
+    with pytest.raises(StartRefused) as wrong:
+        await hub(world, "wrong").account(person, UIDS)
+    await hub(world).account(person, UidRange(50_000, 50_000))
+    with pytest.raises(StartRefused) as full:
+        await hub(world).account(f"{person}-2", UidRange(50_000, 50_000))
+
+    assert (wrong.value.sentences, full.value.sentences) == ((BROKEN,), (FULL,))
+
+
+async def test_a_manager_that_does_not_answer_refuses_in_time() -> None:
+    nobody = ManagerClient(
+        f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3
+    )
+    with pytest.raises(StartRefused) as refused:
+        await nobody.account("alice", UIDS)
+
+    assert refused.value.sentences == (SILENT,)
+    assert refused.value.status_code == 429

@@ -1,0 +1,217 @@
+"""Approvals through the real Hub and a real browser: who wants more than the soft cap, and who says yes or no."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.component.manager import crowds
+from tests.component.manager.api_client import TEAMS
+from tests.component.manager.quota import QuotaHub, running
+from tests.e2e.people import wait_for
+from tests.harness.chromium import LAUNCH, PATIENCE
+from tests.harness.spawner_hub import Person
+
+pytestmark = pytest.mark.slow
+SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+
+
+class CappedHub(QuotaHub):
+    """Nobody gets more than two GPUs without vera or victor."""
+
+    def set_quota(self, gpus: int) -> None:
+        (self.config / "teams.yaml").write_text(TEAMS % (2, 6))
+
+
+def states(hub: QuotaHub) -> dict[str, str]:
+    return {user: state for user, state, _ in crowds.live(hub)}
+
+
+def waits(hub: QuotaHub, person: Person, gpus: int = 3, server: str = "") -> str:
+    """A start that has to wait for an approval; the job's id."""
+    assert person.start(server, gpus=gpus).status_code in {202, 429}
+    wait_for(lambda: states(hub).get(person.name) == "pending-approval", "it is written down", 60)
+    live = dict(crowds.rows(hub, "SELECT user_name, job FROM jobs WHERE state <> 'ended'"))
+    return live[person.name]
+
+
+def ask(person: Person, method: str, path: str, **body: Any) -> requests.Response:
+    """A program asks the Manager; again while none acts, or the Hub's proxy, just started, has no way to it yet."""
+    answer = requests.Response()
+
+    def answered() -> bool:
+        nonlocal answer
+        headers = {"Authorization": f"token {person.token}"}
+        url = f"{person.hub.url}/services/jobs/api/{path}"
+        answer = requests.request(method, url, headers=headers, json=body or None, timeout=30)
+        return answer.status_code not in {502, 503} and "html" not in answer.headers["Content-Type"]
+
+    wait_for(answered, "a Manager acts", 60)
+    return answer
+
+
+def to_decide(person: Person) -> list[dict[str, Any]]:
+    """The requests that this person is asked to decide."""
+    found: list[dict[str, Any]] = ask(person, "GET", "approvals?mine=decide").json()["items"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("approval")
+    with running(CappedHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=SETTINGS)) as made:
+        yield made
+        assert "Traceback" not in made.log
+        assert "Traceback" not in (made.state / "manager.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(**LAUNCH)
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def at(browser: Browser, hub: QuotaHub, user: str) -> Iterator[Page]:
+    """Somebody at a browser of their own."""
+    context = browser.new_context(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{hub.url}/hub/login")
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(hub.env()["DLSPAWNER_ADMIN_PASSWORD"] if user == "admin" else hub.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+    yield page
+    context.close()
+
+
+def send_form(page: Page, hub: QuotaHub, user: str, gpus: int) -> None:
+    page.goto(f"{hub.url}/hub/spawn/{user}")
+    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def test_from_the_form_to_the_running_job(hub: QuotaHub, chromium: Browser) -> None:
+    with at(chromium, hub, "alice") as alice, at(chromium, hub, "vera") as vera:
+        send_form(alice, hub, "alice", gpus=3)
+        expect(alice.get_by_role("heading", name="waits for an approval")).to_be_visible()
+        expect(alice.locator("main")).to_contain_text("vera or victor can approve it for team Everybody.")
+        expect(alice.locator("main")).to_contain_text("What would start at once, without an approval")
+        expect(alice.locator("main")).to_contain_text("2 GPUs of type gpu")
+        assert states(hub) == {"alice": "pending-approval"}
+
+        vera.reload()
+        expect(vera.get_by_text("1 request waits for your approval.")).to_be_visible()
+        vera.get_by_role("link", name="See them").click()
+        vera.get_by_label(re.compile("^Reason, for alice")).fill("The paper is due.")
+        vera.get_by_role("button", name="Approve 3 GPUs of type gpu for alice").click()
+        expect(vera.get_by_text("You have approved 3 GPUs of type gpu for alice.")).to_be_visible()
+        expect(vera.get_by_text("Nothing waits for your approval.")).to_be_visible()
+        expect(vera.locator("main")).to_contain_text("By vera: “The paper is due.”")
+
+        # Her page goes where the job is by itself.
+        alice.wait_for_url(re.compile(r"/(user/alice|hub/spawn-pending/alice|hub/user/alice)"))
+    wait_for(lambda: hub.ready() == ["alice/"], "it runs", 60)
+    assert hub.held() == 3
+    hub.api("DELETE", "/users/alice/server")
+    wait_for(lambda: not states(hub), "it has ended", 60)
+
+
+def test_who_is_denied_reads_by_whom_and_why_at_home_and_on_the_page(hub: QuotaHub, chromium: Browser) -> None:
+    with at(chromium, hub, "dora") as dora, at(chromium, hub, "victor") as victor:
+        send_form(dora, hub, "dora", gpus=4)
+        expect(dora.get_by_role("heading", name="waits for an approval")).to_be_visible()
+        victor.goto(f"{hub.url}/services/jobs/approvals")
+        victor.get_by_label(re.compile("^Reason, for dora")).fill("Not this week.")
+        victor.get_by_role("button", name="Deny 4 GPUs of type gpu to dora").click()
+        expect(victor.get_by_text("You have denied 4 GPUs of type gpu to dora.")).to_be_visible()
+        expect(dora.locator("main")).to_contain_text("It was denied by victor: Not this week.")
+        dora.goto(f"{hub.url}/hub/home")
+        expect(dora.locator("main, body").first).to_contain_text("Denied: 4 GPUs of type gpu. The request has ended.")
+    assert states(hub) == {}
+    assert not hub.held()
+
+
+@pytest.mark.real
+@pytest.mark.browser
+def test_the_home_page_says_what_it_waits_for_and_a_cancel_takes_it_from_the_admins(
+    hub: QuotaHub, chromium: Browser
+) -> None:
+    person, vera = Person(hub, "carla"), Person(hub, "vera")
+    assert hub.refusal("carla", person.start("", gpus=3)).endswith(
+        "What would start at once: 2 GPUs of type gpu. Where its approval stands: /services/jobs/wait/carla/"
+    )
+    wait_for(lambda: states(hub) == {"carla": "pending-approval"}, "it waits", 60)
+    assert [one["user"] for one in to_decide(vera)] == ["carla"]
+    with at(chromium, hub, "carla") as page:
+        expect(page.locator("body")).to_contain_text(
+            "It waits for an approval. Team Everybody gives one person at most"
+        )
+        page.goto(f"{hub.url}/services/jobs/wait/carla/")
+        page.get_by_role("button", name="Cancel the request").click()
+        expect(page.locator("main")).to_contain_text("It was cancelled before it ran.")
+    assert to_decide(vera) == []
+
+
+@pytest.mark.real
+def test_a_team_admin_is_asked_and_decides_and_nobody_else(hub: QuotaHub) -> None:
+    gina, vera, walter = (Person(hub, name) for name in ("gina", "vera", "walter"))
+    job = waits(hub, gina)
+    assert [one["job"] for one in to_decide(vera)] == [job]
+    for other, status in ((gina, 403), (walter, 404)):
+        assert to_decide(other) == []
+        assert ask(other, "POST", f"jobs/{job}/approve").status_code == status
+    assert states(hub) == {"gina": "pending-approval"}
+    assert ask(vera, "POST", f"jobs/{job}/approve", reason="Go").status_code == 200
+    assert to_decide(vera) == []
+    wait_for(lambda: hub.ready() == ["gina/"], "it runs", 60)
+    assert hub.held() == 3
+    hub.api("DELETE", "/users/gina/server")
+    wait_for(lambda: not states(hub), "it has ended", 60)
+
+
+def test_whatever_is_killed_a_request_is_decided_once_and_carried_out(db_url: str, tmp_path: Path) -> None:
+    with running(CappedHub(tmp_path, db_url=db_url, settings=SETTINGS)) as hub:
+        alice, bob, vera = (Person(hub, name) for name in ("alice", "bob", "vera"))
+        yes, no = waits(hub, alice), waits(hub, bob, gpus=5)
+        before = crowds.rows(hub, "SELECT job, submitted FROM jobs ORDER BY job")
+        power_cut(hub)
+        listed = ask(vera, "GET", "approvals?mine=decide").json()["items"]
+        assert [one["job"] for one in listed] == [no, yes]
+        assert states(hub) == {"alice": "pending-approval", "bob": "pending-approval"}
+
+        assert ask(vera, "POST", f"jobs/{yes}/approve", reason="Go").status_code == 200
+        hub.kill("manager")  # before, or while, the Hub is told
+        decided = crowds.rows(hub, "SELECT job, standing, decided_by FROM approvals WHERE standing <> 'waiting'")
+        assert decided == [(yes, "approved", "vera")]
+        hub.start_manager()
+        wait_for(lambda: hub.ready() == ["alice/"], "it runs", 120)
+        assert ask(vera, "POST", f"jobs/{yes}/deny").status_code == 409
+
+        assert ask(vera, "POST", f"jobs/{no}/deny").status_code == 200
+        power_cut(hub)
+        late = ask(vera, "POST", f"jobs/{no}/approve")
+        assert late.status_code == 409, late.text
+        wait_for(lambda: states(hub) == {"alice": "running"}, "the other one has ended", 60)
+        assert crowds.rows(hub, "SELECT job, submitted FROM jobs ORDER BY job") == before
+        assert hub.held() == 3
+        assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+def power_cut(hub: QuotaHub) -> None:
+    """SIGKILL for Manager, Hub and proxy at once; then they start again."""
+    for name in ("manager", "hub", "proxy"):
+        hub.kill(name)
+    hub.start_manager()
+    hub.start_proxy()
+    hub.start_hub()

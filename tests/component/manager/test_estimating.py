@@ -1,0 +1,195 @@
+"""Estimated starts: where the durations come from, what one round makes of them, and where they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dlspawner.core.config import Culling, TeamsConfig
+from dlspawner.core.scheduling.cluster_state import Snapshot
+from dlspawner.core.scheduling.estimates import LEAST_RUNS, RunTime
+from dlspawner.core.template import IdlePolicy, Template
+from dlspawner.manager.admission import explain
+from dlspawner.manager.admission.explain import StartTimeEstimator, lifetimes
+from dlspawner.manager.db import jobs as db_jobs
+from dlspawner.manager.db.store import Database
+from dlspawner.settings import Settings
+from tests.component.manager.history import NOON, Past, write_past
+from tests.component.manager.manager_harness import until, wants
+from tests.component.manager.portals import Portal, portals
+from tests.component.manager.quota import CLUSTER as CLUSTER_FILE
+from tests.component.manager.quota import GPU, TEMPLATE
+from tests.component.manager.world import World
+from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
+
+
+@pytest.fixture
+def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Manager's rounds follow each other; to be asked for before the Manager."""
+    monkeypatch.setattr(explain, "_EVERY_SECONDS", 0.1)
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(db_url: str) -> None:
+    store = await asyncio.to_thread(Database.open, db_url)
+    told = ("Q0 R1 E4", "Q0 R1 E3", "Q0 R1 E2", "Q0 E5", "Q0 R1", "Q0 R-48 E-47")
+    await write_past(store, *(Past(one) for one in told))
+    found = await store.read(lambda connection: db_jobs.read_run_times(connection, NOON - timedelta(days=1), 2))
+    assert found == [RunTime("vision", "tiny", 3 * 3600.0), RunTime("vision", "tiny", 2 * 3600.0)]
+    assert (
+        len(await store.read(lambda connection: db_jobs.read_run_times(connection, NOON - timedelta(days=1), 9))) == 3
+    )
+    await store.close()
+
+
+@pytest.mark.parametrize("dry_run", [False, True], ids=["jobs are stopped", "a dry run stops nobody"])
+def test_a_lifetime_is_an_end_where_jobs_are_stopped(dry_run: bool) -> None:
+    cluster = replace(CLUSTER, culling=Culling(dry_run=dry_run))
+    short = Template("short", "Short", idle=IdlePolicy(lifetime=4 * HOUR))
+    jobs = (runs("r", "vision", 1, "n1", template="short"), runs("s", "vision", 1, "n1"), queues("q", "vision"))
+    settings = Settings(cluster=cluster, teams=TeamsConfig(), templates=(short,))
+    found = lifetimes(Snapshot(cluster, TeamsConfig(), (), jobs), settings)
+    assert found == ({} if dry_run else {"r": NOW + 3 * HOUR})
+
+
+async def has_ended(portal: Portal, hours: int, count: int = LEAST_RUNS) -> None:
+    """So many jobs of this Manager ran for so long."""
+    store = await asyncio.to_thread(Database.open, portal.office.db_url)
+    await write_past(store, *[Past(f"Q0 R0 E{hours}", noon=datetime.now(UTC) - timedelta(days=3))] * count)
+    await store.close()
+
+
+async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
+    """One round, as the Manager makes one twice a minute."""
+    acting = portal.served.acting
+    assert acting.admission is not None
+    made = StartTimeEstimator(
+        acting.admission.store, acting.ledger, acting.admission.explainer, lambda: acting.settings, **more
+    )  # type: ignore[arg-type]
+    await made.refresh()
+    return made
+
+
+async def resource(portal: Portal, user: str, path: str) -> dict[str, object]:
+    token = await asyncio.to_thread(portal.world.token, user)
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
+        session.get(f"{portal.served.url}/api/{path}") as answer,
+    ):
+        assert answer.status == 200
+        found: dict[str, object] = await answer.json()
+        return found
+
+
+async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    said = r"It starts probably at about \d\d:\d\d UTC ; an estimate from how long 10 such jobs ran\."
+    page = await portal.read("alice", "wait/alice/")
+    assert re.search(said, page.text)
+    [at] = re.findall(r'<time datetime="([^"]*)" data-clock>', page.body)
+    assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
+    assert re.search(said, (await portal.read("alice", "queue")).text)
+    assert re.search(said, (await portal.read("alice", "")).text)
+    assert re.search(r"probably at about \d\d:\d\d UTC", (await portal.read("bob", "queue")).text), "no secret"
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert (datetime.fromisoformat(at) - datetime.fromisoformat(told["to"])) < timedelta(seconds=1)
+    assert told["basis"] == "an estimate from how long 10 such jobs ran"
+
+
+async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
+    await has_ended(portal, 1)
+    await has_ended(portal, 5)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    basis = "an estimate from how long 20 such jobs ran"
+    said = rf"It starts probably between \d\d:\d\d UTC and \d\d:\d\d UTC ; {basis}\."
+    clock = r'<time datetime="([^"]*)" data-clock>\d\d:\d\d UTC</time>'
+    for path in ("wait/alice/", "queue", ""):
+        page = await portal.read("alice", path)
+        assert re.search(said, page.text), path
+        found = re.search(f"probably between {clock} and {clock}", page.body)
+        assert found is not None, path
+        for at, hours in zip(found.groups(), (1, 5), strict=True):
+            assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - hours * HOUR) < timedelta(minutes=2), path
+    assert re.search(f"between {clock} and {clock}", (await portal.read("bob", "queue")).body), "no secret"
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert datetime.fromisoformat(told["to"]) - datetime.fromisoformat(told["from"]) == 4 * HOUR
+
+
+@pytest.mark.usefixtures("again_at_once")
+async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    desk = portal.served.acting.admission
+    assert desk is not None
+    await until(lambda: waits.job in desk.explainer.estimates, "it is estimated")
+    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
+    assert isinstance(told, dict)
+    assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
+
+
+async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(portal: Portal) -> None:
+    await has_ended(portal, 5)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+
+    async def hours() -> float:
+        latest = (await estimate(portal)).looks.estimates[waits.job].latest
+        return (latest - datetime.now(UTC)) / HOUR
+
+    assert await hours() == pytest.approx(5, abs=0.1)
+    folder, acting = portal.office.folder, portal.served.acting
+    (folder / "cluster.yaml").write_text(CLUSTER_FILE % GPU + "idle: {dry_run: false}\n")
+    (folder / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "idle": {"lifetime_seconds": 3600}}))
+
+    def stops() -> bool:
+        found = acting.settings.template("tiny")
+        in_use = portal.served.book.cluster_state.cluster  # a moment after the settings
+        return found is not None and bool(found.idle.lifetime) and not in_use.culling.dry_run
+
+    await until(stops, "the files are read")
+    assert await hours() == pytest.approx(1, abs=0.1)
+
+
+async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:
+    await has_ended(portal, 2, LEAST_RUNS - 1)
+    await portal.runs(wants("holder", gpus=8))
+    waits = await portal.waits(wants("alice"))
+    await estimate(portal)
+    assert "When it will start is not known" in (await portal.read("alice", "wait/alice/")).text
+    assert "not known" in (await portal.read("bob", "queue")).text
+    assert (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"] is None
+
+
+async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_time(portal: Portal) -> None:
+    await has_ended(portal, 2)
+    await portal.runs(wants("holder", gpus=8))
+    await portal.waits(wants("alice"))
+    made = await estimate(portal, budget_seconds=0.0)
+    assert (made.looks.estimates, made.most) == ({}, 200)
+
+
+async def test_when_nobody_waits_there_are_no_estimates(portal: Portal) -> None:
+    await portal.runs(wants("holder"))
+    assert (await estimate(portal)).looks.estimates == {}

@@ -1,0 +1,115 @@
+"""Files that are broken while a Manager starts or takes over: what was in use last is in use."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlspawner.errors import InvalidConfiguration
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.model.notice import NoticeKind, Recipient
+from tests.component.manager import quota
+from tests.component.manager.manager_harness import Office, ask, until, wants
+from tests.component.manager.queue_helpers import desk, full
+from tests.component.manager.test_process import run
+from tests.component.manager.test_quota_process import files, folder, manager, put
+from tests.component.manager.world import free_port, wait_for
+
+__all__ = ["folder"]
+NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
+BROKEN = "teams: ["
+
+
+def teams(acting: LeaderElector) -> dict[str, int | None]:
+    world = desk(acting).store.cluster_state
+    return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
+
+
+async def begin_with(office: Office, acting: LeaderElector, text: str) -> None:
+    """The files are changed while this Manager acts."""
+    (office.folder / "teams.yaml").write_text(text)
+    await until(lambda: teams(acting) == {"vision": 3000, "default": 5000}, "they are read")
+
+
+async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other_one_had_read(
+    office: Office, db_url: str
+) -> None:
+    waits = replace(wants(gpus=3), team="vision")
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(office.manager())
+        async with office.manager(waits=False) as second:
+            await full(first)
+            await begin_with(office, first, NEW)
+            assert (await ask(first, waits)).decision == "wait"
+            (office.folder / "teams.yaml").write_text(BROKEN)
+            await stack.aclose()
+            await until(lambda: second.admission is not None, "the other one acts")
+            assert teams(second) == {"vision": 3000, "default": 5000}
+            board = desk(second).store.notices
+            await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+            told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
+            assert NoticeKind.CANNOT_START not in told, "its team is there"
+
+
+async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(
+    office: Office, db_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = office.folder / "teams.yaml"
+    async with office.manager() as acting:
+        await begin_with(office, acting, NEW)
+    file.write_text(BROKEN)
+    async with office.manager() as acting:
+        assert teams(acting) == {"vision": 3000, "default": 5000}
+        board = desk(acting).store.notices
+        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+        assert "the last good version, from the database, is:" in caplog.text
+        assert f"{file}:1" in caplog.text
+        file.write_text(quota.TEAMS % 8)
+        await until(lambda: teams(acting) == {"default": 8000}, "it is whole again")
+        await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
+
+
+async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(office: Office) -> None:
+    async with office.manager():
+        pass
+    (office.folder / "jobs" / "tiny.yaml").write_text("no template")
+    (office.folder / "jobs" / "another.yaml").write_text("command: [")
+    async with office.manager() as acting:
+        assert [one.name for one in acting.settings.templates] == ["tiny"]
+
+
+async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
+    async with office.manager() as acting:
+        assert acting.files.parse_stored({**acting.files.texts, "teams": BROKEN}) is None
+        assert acting.files.parse_stored({}) is None
+
+
+async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:
+    (office.folder / "teams.yaml").write_text(BROKEN)
+    with pytest.raises(InvalidConfiguration):
+        async with office.manager():
+            pass
+
+
+def test_as_a_process_it_starts_with_broken_files_only_when_it_knows_a_good_version(
+    folder: Path, tmp_path: Path
+) -> None:
+    file, db_url = folder / "teams.yaml", f"sqlite:///{tmp_path / 'm.sqlite'}"
+    good = file.read_text()
+    try:
+        file.write_text(BROKEN)
+        ended = run(free_port(), f"--db-url={db_url}", *files(folder))
+        assert ended.returncode == 1
+        assert str(file) in ended.stderr
+        assert "Traceback" not in ended.stderr
+        file.write_text(good)
+        with manager(folder, db_url) as (url, _):
+            wait_for(lambda: put(url).status_code == 200)
+        file.write_text(BROKEN)
+        with manager(folder, db_url) as (url, _):
+            wait_for(lambda: put(url, "bob").status_code == 200)
+    finally:
+        file.write_text(good)

@@ -1,0 +1,218 @@
+"""What the acting Manager keeps once a minute: samples of free GPUs and of use, what is over, and nothing too old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from dlspawner.clients.kubernetes import NODES
+from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core.accounting import PER_HOUR, GpuTime
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.repository import NotLeader
+from dlspawner.manager.db.store import Database
+from dlspawner.manager.db.tables import jobs
+from dlspawner.manager.history import gpu_hours as history_gpu_hours
+from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
+from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
+from dlspawner.manager.model.namespaces import JobNamespaces
+from tests.component.manager import metrics
+from tests.component.manager.history import Past, write_past
+from tests.component.manager.manager_harness import NAMESPACE, Office, ask, settled, until, wants
+from tests.component.manager.metrics import Gpu
+from tests.component.manager.queue_helpers import desk, state
+
+HISTORY = [Gpu("jupyter-alice", "GPU-1", lambda _: 100), Gpu("jupyter-alice", "GPU-2", lambda _: 50)]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    begin = datetime.now(UTC) - timedelta(minutes=5)  # of now: tests may run hours after they were collected
+    metrics.write_history(folder, HISTORY, begin, begin + timedelta(hours=1))
+    with metrics.prometheus(folder) as url:
+        yield url
+
+
+@pytest.fixture
+async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
+    made = PrometheusClient(prometheus_url)
+    yield made
+    await made.close()
+
+
+def keeper(acting: LeaderElector, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
+    return HistoryKeeper(
+        desk(acting).store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
+    )
+
+
+async def sampled(office: Office, *keepers: HistoryKeeper, minutes: int) -> None:
+    for one in keepers:
+        await one.run_once()
+        for _ in range(minutes):
+            office.clock.moved += MINUTE
+            await one.run_once()
+
+
+async def read_free(store: Database) -> dict[str, int]:
+    """Minutes of GPUs, all days together."""
+    today = datetime.now(UTC).date()
+    question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
+    found = await store.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+    names = ("total", "free", "unschedulable", "fragmented")
+    return {name: round(60 * sum(one[name] for one in found.values()) / PER_HOUR) for name in names}
+
+
+async def total(store: Database, now: datetime) -> GpuTime:
+    today = datetime.now(UTC).date()
+    question = GpuHoursQuery(GroupBy.TEAM, today - timedelta(days=2), today + timedelta(days=2))
+    found = await store.read(
+        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+    )
+    return sum(found.values(), start=GpuTime())
+
+
+async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        store, keeps = acting.ledger._store, keeper(acting)
+        alices = wants("alice", gpus=5)
+        await ask(acting, alices)
+        await office.bind(await office.make_pod(alices))  # or her turn is over in ten minutes
+        await until(lambda: state(acting, alices) is JobState.RUNNING, "it runs")
+        await sampled(office, keeps, minutes=10)
+        assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
+        await ask(acting, wants("bob", gpus=4))
+        office.clock.moved += MINUTE
+        await keeps.run_once()
+        assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
+        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+        await until(lambda: desk(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
+        office.clock.moved += MINUTE
+        await keeps.run_once()
+        assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
+        office.clock.moved += timedelta(hours=5)
+        await keeps.run_once()
+        assert (await read_free(store))["total"] == 96 + 16, "nobody knows what was in five hours without a look"
+
+
+async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_gpu_hours, "EVERY", timedelta(seconds=0.1))
+    async with office.manager() as acting:
+        alices = wants("alice", gpus=5)
+        await ask(acting, alices)
+        await office.bind(await office.make_pod(alices))
+        await until(lambda: state(acting, alices) is JobState.RUNNING, "it runs")
+
+        async def sampled() -> Counter[str]:
+            today = datetime.now(UTC).date()
+            question = GpuHoursQuery(GroupBy.TEAM, today, today + timedelta(days=2))
+            found = await acting.ledger.read(lambda connection: gpu_hours.read_free_gpus(connection, question))
+            assert {kind for _, kind in found} <= {"gpu"}
+            return sum((Counter(one) for one in found.values()), Counter())
+
+        before = await sampled()
+        for minutes in range(1, 6):
+            office.clock.moved += MINUTE
+
+            async def is_sampled(so_far: int = minutes) -> bool:
+                return (await sampled() - before)["total"] >= so_far * 8 * PER_HOUR // 60
+
+            await until(is_sampled, "a minute of eight GPUs")
+        found = await sampled() - before
+        assert found["free"] == pytest.approx(found["total"] * 3 / 8, rel=1e-4)
+
+
+async def test_what_gpus_compute_is_sampled_where_a_prometheus_knows(
+    office: Office, prometheus: PrometheusClient
+) -> None:
+    question = wants("alice", gpus=2)
+    async with office.manager() as acting:
+        store, keeps = acting.ledger._store, keeper(acting, prometheus)
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+        await sampled(office, keeps, minutes=5)
+        found = await total(store, desk(acting).store.now())
+        assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
+        assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
+        assert found.used <= found.measured <= found.allocated
+        office.clock.moved += timedelta(hours=2)
+        await sampled(office, keeps, minutes=2)
+        after = await total(store, desk(acting).store.now())
+        assert after.measured == found.measured, "where Prometheus knows nothing nothing was measured"
+        assert after.allocated > found.allocated + 3.9 * PER_HOUR
+
+
+async def test_a_prometheus_that_is_away_stops_nothing_else(office: Office) -> None:
+    question = wants("alice", gpus=2)
+    away = PrometheusClient("http://127.0.0.1:9")
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+        await write_past(acting.ledger._store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=3)))
+        await sampled(office, keeper(acting, away), minutes=1)
+        assert (await read_free(acting.ledger._store))["total"] == 8
+        left = await acting.ledger._store.read(
+            lambda connection: list(connection.scalars(select(jobs.c.job).where(jobs.c.folded.is_(False))))
+        )
+        assert left == [question.job]
+    await away.close()
+
+
+async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office, db_url: str) -> None:
+    async with office.manager() as acting:
+        store, now = acting.ledger._store, datetime.now(UTC)
+        noon = now.replace(hour=12)  # so that each ends on its day
+        past = [
+            Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)
+        ]
+        await write_past(store, *past)
+        await keeper(acting, jobs=2).run_once()
+        await settled(acting)
+        left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
+        assert left == [("u1", True)] * 250
+        today = now.date()
+        question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
+        found = await store.read(
+            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        )
+        by_user = {
+            user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime())
+            for user in ("u1", "u3")
+        }
+        assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
+        await keeper(acting, jobs=2, hours=2).run_once()
+        found = await store.read(
+            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+        )
+        assert {name for _, name in found} == {"u1"}
+
+
+async def test_a_manager_that_was_replaced_keeps_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(_: HistoryKeeper) -> None:
+        """The Manager's own round may come at any moment."""
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(HistoryKeeper, "run", never)
+    async with office.manager() as acting:
+        store = acting.ledger._store
+        await write_past(store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=1)))
+        keeps = keeper(acting)
+        keeps.book.term -= 1
+        with pytest.raises(NotLeader):
+            await keeps.run_once()
+        keeps.book.term += 1
+        left = await store.read(lambda connection: list(connection.scalars(select(jobs.c.folded))))
+        assert left == [False]
+        assert (await total(store, datetime.now(UTC))).allocated == PER_HOUR

@@ -1,0 +1,204 @@
+"""Hostile names and words on every page: what is escaped, and what the policy lets run.
+
+The addresses are walked from the application, so a new page is looked at without a word here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import aiohttp
+import pytest
+import requests
+import yarl
+from jupyterhub.services.auth import HubOAuthenticated
+
+from dlspawner.core.job import JobState
+from dlspawner.core.text import escape_hidden
+from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.http.portal import approvals
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.records import JobRecord, StopReason
+from tests.component.manager.addresses import Address, addresses
+from tests.component.manager.manager_harness import wants
+from tests.component.manager.noticing import job_of
+from tests.component.manager.portals import TEAMS, Portal, portals
+from tests.component.manager.test_page import make_key
+from tests.component.manager.world import World
+
+PAGES = [
+    one
+    for one in addresses()
+    if one.method == "GET"
+    and not one.path.startswith(("api/", "static/"))
+    and one.path not in {"health", "ready", "oauth_callback"}
+]
+API = [
+    one
+    for one in addresses()
+    if one.method == "GET"
+    and one.path.startswith("api/")
+    and one.path not in {"api/events", "api/notices"}  # they wait
+]
+NOTHING_RUNS = "default-src 'none'; frame-ancestors 'none'"
+# What moves a terminal's cursor, turns a line around, has no width.
+HIDES = "\x1b[2J\x1b]0;t\x07\x9b1m\u202e\u2066\u200b\ufeff"
+# Closes what surrounds it, as text, attribute and script.
+HOSTILE = f"=x'\"></script></title></textarea><script>alert(1)</script><img src=x onerror=alert(2)>{{{{7*7}}}}{HIDES}"
+# In a file it may have no end; halves of letters and NUL are mistakes there.
+TITLE = json.dumps(f"{HOSTILE}{'y' * 65536}")
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    teams = TEAMS.replace("title: Everybody", f"title: {TITLE}")
+    async with portals(world, tmp_path, teams) as made:
+        yield made
+
+
+def path(address: Address, job: str, user: str, server: str = "train") -> str:
+    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with its attributes, as a browser reads them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+
+async def hostile(portal: Portal, person: str) -> str:
+    """Whatever people choose is hostile; the id of a job."""
+    name = f"{HOSTILE}/é"[:200]
+    job = await portal.runs(wants(person, server="train"))
+    others = [replace(job_of(f"{n}{name}", name, n), template=HOSTILE) for n in (2, 3)]
+    stopped = JobRecord(replace(others[0], state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, HOSTILE))
+    waits = JobRecord(replace(others[1], state=JobState.QUEUED))
+    mine = JobRecord(replace(job_of(person, name, 4), state=JobState.QUEUED))
+    portal.knows(person, name)  # first: whose server the Hub does not know does not wait for long
+    for record in (stopped, waits, mine):
+        await portal.served.book.transact(lambda turn, one=record: turn.write(one, EventReason.QUEUED, HOSTILE))  # type: ignore[misc]
+    token = await asyncio.to_thread(portal.world.token, person)
+    headers, key = {"Authorization": f"token {token}"}, {"key": make_key(HOSTILE)}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.post(f"{portal.served.url}/api/keys", json=key) as answer:
+            assert answer.status == 201
+        found = {"keys": [{"key": make_key(HOSTILE), "source": HOSTILE}]}
+        async with session.put(f"{portal.served.url}/api/key-suggestions", json=found) as answer:
+            assert answer.status == 204
+    return job.job
+
+
+async def test_no_page_runs_what_people_have_named(portal: Portal, person: str) -> None:
+    ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
+    seen, name = set(), f"{HOSTILE}/é"[:200]
+    for user in (person, "root-admin", "vera"):
+        token = await asyncio.to_thread(portal.world.token, user)
+        async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+            for address in PAGES:
+                for job in ids if "{id}" in address.path else ids[:1]:
+                    quoted = requests.utils.quote(name, safe="")
+                    url = f"{portal.served.url}/{path(address, job, person, quoted)}"
+                    query = {"q": HOSTILE, "search": HOSTILE, "user": HOSTILE, "by": HOSTILE, "cursor": HOSTILE}
+                    for params in ({}, query):
+                        async with session.get(url, params=params, allow_redirects=False) as answer:
+                            text = await answer.text()
+                            assert answer.status < 500 or answer.status == 501, (str(address), text)
+                            if answer.status < 300 or answer.status >= 400:
+                                check(str(address), text, answer.headers["Content-Security-Policy"])
+                                seen |= {str(address)} if html.escape("<script>alert(1)") in text else set()
+    assert {"GET ", "GET all", "GET teams", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, (
+        "the names are there to be read"
+    )
+
+
+# Method, address, what is sent, and the answer; pages that only somebody in trouble sees.
+TROUBLE: dict[str, tuple[str, str, dict[str, str], int]] = {
+    "an address that is none": ("GET", f"nowhere/{HOSTILE.replace('/', '')}", {"Accept": "text/html"}, 404),
+    "a method that is none": ("DELETE", "queue", {}, 405),
+    "an address that is no text": ("GET", "wait/%ff/%ff", {}, 400),
+    "a form without its page's value": ("POST", "keys", {}, 403),
+    "a body that is none": ("POST", "keys", {"Content-Type": "multipart/form-data; boundary=x"}, 400),
+    "a login that is none": ("GET", "oauth_callback?code=x&state=y", {}, 403),
+    "a database that is away": ("GET", "keys", {}, 503),
+    "a mistake of ours": ("GET", "approvals", {}, 500),
+    "a Manager that does not act": ("GET", "queue", {}, 503),
+}
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError
+
+
+async def away(*_: object) -> None:
+    raise DatabaseUnavailable(HOSTILE)
+
+
+async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = await asyncio.to_thread(portal.world.token, person)
+    monkeypatch.setattr(portal.served.acting, "admission", None)
+    monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
+    monkeypatch.setattr(approvals.ApprovalsPage, "get", broken)
+    monkeypatch.setattr(portal.served.manager.store, "keys", away)
+    for what, (method, address, given, status) in TROUBLE.items():
+        headers = given if status == 403 else {**given, "Authorization": f"token {token}"}
+        url = yarl.URL(f"{portal.served.url}/{address}", encoded="%" in address)
+        async with aiohttp.ClientSession(headers=headers) as session, session.request(method, url) as answer:
+            text = await answer.text()
+            assert answer.status == status, (what, text)
+            assert "html" in answer.headers["Content-Type"], what
+            check(what, text, answer.headers["Content-Security-Policy"])
+
+
+async def test_no_answer_for_programs_hides_anything(portal: Portal, person: str) -> None:
+    """JSON and tables are what their type says, and nothing in them reaches a terminal."""
+    ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
+    seen, name = set(), f"{HOSTILE}/é"[:200]
+    for user in (person, "root-admin", "vera"):
+        token = await asyncio.to_thread(portal.world.token, user)
+        async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+            for address, job in itertools.product(API, ids):
+                quoted = requests.utils.quote(name, safe="")
+                url = f"{portal.served.url}/{path(address, job, person, quoted)}"
+                async with session.get(url) as answer:
+                    text = await answer.text()
+                    assert answer.status < 500 or answer.status == 501, (str(address), text)
+                    assert re.sub(r"[\t\n\r -~]", "", text) == "", (str(address), "is plain ASCII")
+                    assert answer.headers["Content-Security-Policy"] == NOTHING_RUNS
+                    if "json" in answer.headers["Content-Type"]:
+                        seen |= {str(address)} if "\\u202e" in json.dumps(json.loads(text)) else set()
+    assert {"GET api/jobs", "GET api/jobs/{id}", "GET api/jobs/{id}/events", "GET api/quota"} <= seen
+
+
+def check(address: str, text: str, policy: str) -> None:
+    """Only what the templates hold is markup, and nothing hides."""
+    assert escape_hidden(text) == text, (address, sorted({ascii(one) for one in text if escape_hidden(one) != one}))
+    assert "unsafe-inline" not in policy, address
+    assert "unsafe-eval" not in policy, address
+    assert "default-src 'none'" in policy, address
+    assert "<script>alert" not in text, address
+    assert "49" not in re.findall(r"onerror=alert\(2\)&gt;(\d+)", text), f"{address} renders what it is given"
+    nonce = re.search(r"script-src 'nonce-([^']+)'", policy)
+    for tag, given in Tags(text).found:
+        handlers = [one for one in given if one.startswith("on")]
+        assert not handlers, (address, tag, given)
+        assert given.get("src") != "x", (address, tag, given)
+        assert not given.get("href", "").lower().startswith("javascript:"), (address, tag, given)
+        assert "style" not in given, (address, tag, given)
+        if tag in {"script", "style"}:
+            assert nonce is not None, (address, given)
+            assert given.get("nonce") == nonce[1], (address, given)

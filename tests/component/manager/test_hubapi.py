@@ -1,0 +1,103 @@
+"""The Hub's client against a real Hub."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dlspawner.clients.hub import HubClient, HubRejected, HubUser, IdentityKind, may_access_server, own_server
+from tests.component.manager.world import World
+
+
+@pytest.fixture
+async def gateway(world: World) -> AsyncIterator[HubClient]:
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as api:
+        yield api
+
+
+@pytest.fixture
+async def manager(world: World) -> AsyncIterator[HubClient]:
+    async with HubClient(world.hub_api, world.tokens["manager"]) as api:
+        yield api
+
+
+async def test_a_persons_token_tells_who_it_is_and_what_it_opens(world: World, gateway: HubClient) -> None:
+    identity = await gateway.whoami(world.token("alice"))
+    assert identity is not None
+    assert (identity.name, identity.kind, own_server(identity)) == ("alice", IdentityKind.USER, None)
+    assert may_access_server(identity, "alice", "train")
+    assert not may_access_server(identity, "bob", "train")
+
+
+async def test_a_servers_token_opens_only_that_server(world: World, gateway: HubClient) -> None:
+    identity = await gateway.whoami(world.server_token("alice", "train"))
+    assert identity is not None
+    assert (identity.name, own_server(identity)) == ("alice", "train")
+    assert not may_access_server(identity, "alice", "other")
+
+
+async def test_services_and_administrators_are_told_apart(world: World, gateway: HubClient) -> None:
+    service = await gateway.whoami(world.tokens["gateway"])
+    admin = await gateway.whoami(world.token("root-admin"))
+    assert service is not None
+    assert admin is not None
+    assert (service.name, service.kind) == ("ssh-gateway", IdentityKind.SERVICE)
+    assert (admin.name, admin.admin) == ("root-admin", True)
+
+
+async def test_an_unknown_token_is_nobodys(gateway: HubClient) -> None:
+    assert await gateway.whoami("0123456789abcdef") is None
+
+
+async def test_a_user_comes_with_running_and_stopped_servers(world: World, gateway: HubClient, person: str) -> None:
+    world.server_token(person, "train")
+    user = await gateway.user(person)
+    assert user is not None
+    server = user.servers["train"]
+    assert (server.ready, server.stopped, server.pending, server.url) == (True, False, None, f"/user/{person}/train/")
+    assert await gateway.user("nobody-at-all") is None
+
+
+async def test_a_server_is_started_used_and_stopped(
+    world: World, manager: HubClient, gateway: HubClient, person: str
+) -> None:
+    world.token(person)
+    await manager.start_server(person, "train", {"template": "ssh", "gpus": 2})
+    user = await _until(manager, person, "train", ready=True)
+    assert user.servers["train"].user_options == {"template": "ssh", "gpus": 2}
+    later = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=5)
+    await gateway.post_activity(person, {"train": later})
+    await gateway.post_activity(person, {"train": later - timedelta(hours=1)})  # told late: the Hub keeps the latest
+    seen = await gateway.user(person)
+    assert seen is not None
+    assert seen.servers["train"].last_activity == later
+    await manager.stop_server(person, "train")
+    stopped = await _until(manager, person, "train", ready=False)
+    assert stopped.servers["train"].stopped
+    await manager.start_server(person, "train")
+    again = await _until(manager, person, "train", ready=True)
+    assert again.servers["train"].user_options == {"template": "ssh", "gpus": 2}
+
+
+async def test_activity_of_a_server_that_is_not_there_is_refused(world: World, gateway: HubClient, person: str) -> None:
+    world.token(person)
+    with pytest.raises(HubRejected, match="No such server"):
+        await gateway.post_activity(person, {"gone": datetime.now(UTC)})
+
+
+async def test_what_the_gateway_may_not_do_is_refused(gateway: HubClient) -> None:
+    with pytest.raises(HubRejected) as refused:
+        await gateway.start_server("alice", "train")
+    assert refused.value.status in {403, 404}
+
+
+async def _until(api: HubClient, name: str, server: str, *, ready: bool) -> HubUser:
+    async with asyncio.timeout(30):
+        while True:
+            user = await api.user(name)
+            if user is not None and user.servers[server].ready is ready and not user.servers[server].pending:
+                return user
+            await asyncio.sleep(0.05)

@@ -1,0 +1,52 @@
+"""What people read about jobs that they do not use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dlspawner.core.idle import Cause
+from dlspawner.core.job import Job
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.manager.culling.culler import held_text, span_text, stopped_text, warning_text
+from tests.unit.core.factories import NOW
+
+JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
+PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
+
+
+def test_a_warning_names_what_is_held_and_for_how_long() -> None:
+    assert warning_text(JOB, Cause.UNUSED, timedelta(hours=1)) == (
+        "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
+    )
+
+
+def test_a_job_without_gpus_holds_cpu_and_memory() -> None:
+    assert held_text(PLAIN) == "500m CPU and 2Gi of memory"
+
+
+def test_the_end_says_why_and_how_to_go_on() -> None:
+    assert stopped_text(JOB, Cause.UNUSED, timedelta(hours=2)) == (
+        "The job was stopped because it was not used for 2 h (2 a100 GPUs). "
+        "Your files are kept; “Start again” starts it with the same options."
+    )
+    assert stopped_text(PLAIN, Cause.LIFETIME, timedelta(days=1)).startswith(
+        "The job was stopped at the end of its lifetime, after 1 d."
+    )
+
+
+SPANS = {
+    "0 s": timedelta(0),
+    "59 s": timedelta(seconds=59),
+    "1 min": timedelta(seconds=119),
+    "1 h": timedelta(hours=1),
+    "1 h 30 min": timedelta(minutes=90),
+    "3 d 2 h": timedelta(days=3, hours=2, minutes=40),
+}
+
+
+@pytest.mark.parametrize("text", SPANS)
+def test_a_span_of_time_is_said_in_two_units_at_most(text: str) -> None:
+    assert span_text(SPANS[text]) == text

@@ -1,0 +1,256 @@
+"""What is kept of what jobs print, on the embedded cluster with its node, SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import logs as db_logs
+from dlspawner.manager.logs import collector
+from dlspawner.manager.logs.collector import LogRetention
+from tests.component.manager.manager_harness import NAMESPACE, until
+from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, text
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+async def lively(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
+    async with printing(tmp_path, db_url) as office:
+        yield office
+
+
+async def over(acting: LeaderElector, question: AdmissionRequest) -> None:
+    async def ended() -> bool:
+        found = await acting.ledger.find(question.job)
+        return found is not None and found.job.state is JobState.ENDED
+
+    await until(ended, "the job has ended")
+
+
+async def test_a_stopped_job_has_its_log_to_the_last_line(lively: PrintingOffice) -> None:
+    lively.keeping = LogRetention(seconds=3600)
+    question = job()
+    async with lively.manager() as acting:
+        pod = await lively.start(acting, question, f"echo hello; {WAITS}")
+        await printed(acting.ledger, question, "hello")
+        await lively.delete(pod)
+        await lively.gone(pod)
+        await over(acting, question)
+        await printed(acting.ledger, question, "goodbye")
+        assert await text(acting.ledger, question) == "hello\ngoodbye\n"
+        (log,) = await kept(acting.ledger, question)
+        assert (log.whole, log.lost, log.size) == (True, False, 14)
+
+
+async def test_a_job_that_ends_by_itself_has_its_whole_log(lively: PrintingOffice) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        await lively.start(acting, question, "seq 1 20000; printf 'no line end'; exit 3")
+        await printed(acting.ledger, question, "no line end")
+        assert await text(acting.ledger, question) == "".join(f"{n}\n" for n in range(1, 20001)) + "no line end\n"
+
+
+async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        pod = await lively.start(acting, question, f"echo early; {WAITS}")
+        await printed(acting.ledger, question, "early")
+        assert acting.log_reader is not None
+        logs, uid = acting.log_reader.keeper, pod["metadata"]["uid"]
+        assert not await logs.kept(uid, 0.1), "it goes on"
+        asked = asyncio.create_task(logs.kept(uid, 60))
+        await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        assert not await asked, "it is gone"
+
+        second = job("bob")
+        pod = await lively.start(acting, second, "echo so much; exit 3")
+        assert await logs.kept(pod["metadata"]["uid"], 60)
+        assert await text(acting.ledger, second) == "so much\n"
+
+        async def refuses(*_: object) -> AsyncIterator[bytes]:
+            raise KubernetesRejected("there is none", status=400)
+            yield b""
+
+        monkeypatch.setattr(KubernetesClient, "log", refuses)
+        pod = await lively.start(acting, job("carol"), "exit 3")
+        assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
+
+
+async def test_what_a_running_job_prints_is_kept_once_through_every_change_of_manager(lively: PrintingOffice) -> None:
+    question = job()
+    script = f"n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.01; done; {WAITS}"
+    async with lively.manager() as acting:
+        await lively.start(acting, question, script)
+        await printed(acting.ledger, question, "line 20\n")
+    for _ in range(2):
+        async with lively.manager() as acting:
+            before = await text(acting.ledger, question)
+
+            async def more(acting: LeaderElector = acting, before: str = before) -> bool:
+                return len(await text(acting.ledger, question)) > len(before) or "line 400\n" in before
+
+            await until(more, "it goes on")
+    async with lively.manager() as acting:
+        await printed(acting.ledger, question, "line 400\n")
+        assert await text(acting.ledger, question) == "".join(f"line {n}\n" for n in range(1, 401))
+
+
+async def test_a_lost_pod_has_what_it_printed_until_the_last_reading(lively: PrintingOffice) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        pod = await lively.start(acting, question, f"echo early; {WAITS}")
+        await printed(acting.ledger, question, "early")
+        await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        await over(acting, question)
+        assert (await text(acting.ledger, question)).startswith("early\n")
+
+
+async def test_the_tokens_of_a_job_that_prints_its_environment_are_not_kept(lively: PrintingOffice) -> None:
+    question = job()
+    env = [{"name": "JUPYTERHUB_API_TOKEN", "value": TOKEN}, {"name": "GREETING", "value": "good morning"}]
+    async with lively.manager() as acting:
+        await lively.start(acting, question, "env; echo done", env=env)
+        await printed(acting.ledger, question, "done")
+        found = await text(acting.ledger, question)
+        assert "JUPYTERHUB_API_TOKEN=[secret]\n" in found
+        assert "GREETING=good morning\n" in found
+        assert TOKEN not in found
+
+
+@pytest.mark.parametrize(
+    ("script", "ends"),
+    [
+        pytest.param("seq 1 100000", "99999\n100000\n", id="many lines"),
+        pytest.param("head -c 3000000 /dev/zero | tr '\\0' x; echo the end", "xxxthe end\n", id="one endless line"),
+        pytest.param("head -c 500000 /dev/urandom; echo; echo the end", "\nthe end\n", id="no text at all"),
+    ],
+)
+async def test_of_much_the_end_is_kept(lively: PrintingOffice, script: str, ends: str) -> None:
+    most = 128 * 1024
+    lively.keeping = replace(lively.keeping, most=most)
+    question = job()
+    async with lively.manager() as acting:
+        await lively.start(acting, question, script)
+        await printed(acting.ledger, question, ends)
+        (log,) = await kept(acting.ledger, question)
+        assert most / 2 < log.size <= most + db_logs.PART
+        assert log.lost
+
+
+async def test_a_progress_bar_is_kept_as_it_was_printed(lively: PrintingOffice) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        await lively.start(acting, question, r"printf ' 1%%\r 2%%\r 100%%\r\ndone\n'")
+        await printed(acting.ledger, question, "done")
+        assert await text(acting.ledger, question) == " 1%\r 2%\r 100%\r\ndone\n"
+
+
+async def test_a_container_that_starts_again_has_a_log_for_each_of_its_last_runs(lively: PrintingOffice) -> None:
+    question = job()
+    async with lively.manager() as acting:
+        await lively.start(acting, question, "echo hello; exit 1", restart="Always")
+
+        async def twice() -> bool:
+            # Read in the moment of the restart, the first run's is the second one's beginning until it is read again.
+            return len(await kept(acting.ledger, question)) >= 2 and bool(await text(acting.ledger, question, 0))
+
+        await until(twice, "the log of its first run, and its second run", 120)
+        first, second, *_ = await kept(acting.ledger, question)
+        assert (first.key[2], second.key[2]) == (0, 1)
+        assert await text(acting.ledger, question, 0) == "hello\n"
+
+
+async def test_a_log_that_is_read_while_its_container_starts_again_is_not_the_next_run_s(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes cannot be asked for a run by its number: who asks for a log too late is given the next one's."""
+    question, in_time = job(), KubernetesClient.log
+
+    async def again(pod: str) -> bool:
+        statuses = (await lively.cluster.get(PODS, pod, NAMESPACE))["status"].get("containerStatuses") or [{}]
+        return statuses[0].get("restartCount", 0) > 0
+
+    async def late(cluster: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
+        if not wanted.previous:
+            await until(lambda: again(pod), "the container runs again")
+        async for piece in in_time(cluster, pod, namespace, wanted):
+            yield piece
+
+    monkeypatch.setattr(KubernetesClient, "log", late)
+    async with lively.manager() as acting:
+        await lively.start(acting, question, "date +%s.%N; sleep 3; exit 1", restart="Always")
+
+        async def each() -> bool:
+            runs = len(await kept(acting.ledger, question))
+            texts = [await text(acting.ledger, question, run) for run in range(runs)]
+            return len(texts) >= 2 and len(set(texts)) == len(texts) and all(one.count("\n") == 1 for one in texts)
+
+        await until(each, "each run has its own log")
+
+
+async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_keeps_up_no_other(
+    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong in a way that nobody has thought of, at one log."""
+    poisoned, tried = [True], list[float]()
+
+    class Poisoned(collector.StampedLog):
+        def feed(self, data: bytes) -> None:
+            if poisoned and b"poison" in data:
+                tried.append(asyncio.get_running_loop().time())
+                raise ZeroDivisionError
+            super().feed(data)
+
+    monkeypatch.setattr(collector, "StampedLog", Poisoned)
+    monkeypatch.setattr(collector, "_AGAIN_SECONDS", 0.2)
+    bad, good = job(), job("bob")
+    async with lively.manager() as acting:
+        await lively.start(acting, bad, f"echo poison; {WAITS}")
+        await until(lambda: len(tried) >= 4, "it was tried some times", 60)
+        await lively.start(acting, good, f"echo hello; {WAITS}")
+        await printed(acting.ledger, good, "hello")
+        troubles = [one for one in caplog.records if "cannot be kept; next try" in one.getMessage()]
+        pauses = [float(one.getMessage().split()[-2]) for one in troubles]
+        assert all(one.exc_info for one in troubles), "with their tracebacks"
+        assert pauses[:3] == sorted(pauses[:3])
+        assert all(later - earlier >= pause - 0.06 for earlier, later, pause in zip(tried, tried[1:], pauses))  # noqa: B905
+        poisoned.clear()
+        await printed(acting.ledger, bad, "poison")
+        assert acting.admission is not None, "and the deciding has gone on"
+
+
+async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: PrintingOffice) -> None:
+    going, ended = job("bob"), job()
+    async with lively.manager() as acting:
+        await lively.start(acting, going, f"echo hello; {WAITS}")
+        pod = await lively.start(acting, ended, "echo hello")
+        await printed(acting.ledger, going, "hello")
+        await printed(acting.ledger, ended, "hello")
+        await lively.delete(pod)
+        await over(acting, ended)
+        assert acting.log_reader is not None
+        assert not await acting.ledger.write_as_leader(
+            acting.log_reader.keeper.term,
+            lambda connection: db_logs.sweep(connection, lively.clock() - timedelta(days=7)),
+        )
+        assert await kept(acting.ledger, ended)
+    lively.clock.moved = timedelta(days=8)
+    async with lively.manager() as acting:
+
+        async def forgotten() -> bool:
+            return not await kept(acting.ledger, ended)
+
+        await until(forgotten, "it is forgotten")
+        assert await text(acting.ledger, going) == "hello\n"

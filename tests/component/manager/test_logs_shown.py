@@ -1,0 +1,363 @@
+"""Who reads what of a job's logs, as a program and on its page; jobs run on the embedded cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from dlspawner.clients.kubernetes import KubernetesClient, LogRequest
+from dlspawner.core.job import JobState
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.http.api import logs
+from dlspawner.manager.logs import reader
+from tests.component.manager.manager_harness import ask, until
+from tests.component.manager.noticing import serving
+from tests.component.manager.portals import TEAMS, Portal, Read
+from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing
+from tests.component.manager.world import World
+
+HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
+
+
+@dataclass
+class Reading(Portal):
+    """A portal whose jobs print."""
+
+    office: PrintingOffice
+
+    async def prints(self, script: str, user: str = "alice") -> AdmissionRequest:
+        """A job that has printed, and said done, and goes on."""
+        question = job(user)
+        await self.office.start(self.served.acting, question, f"{script}; echo done; {WAITS}")
+        await printed(self.served.acting.ledger, question, "done")
+        return question
+
+    async def ended(self, question: AdmissionRequest) -> None:
+        await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
+
+        async def over() -> bool:
+            found = await self.served.acting.ledger.find(question.job)
+            return found is not None and found.job.state is JobState.ENDED
+
+        await until(over, "it has ended")
+        await printed(self.served.acting.ledger, question, "goodbye")
+
+    async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
+        return await self.read(user, f"api/jobs/{question.job}/log{query}")
+
+    async def page(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
+        return await self.read(user, f"jobs/{question.job}/log{query}")
+
+
+@pytest.fixture
+async def reading(world: World, tmp_path: Path) -> AsyncIterator[Reading]:
+    async with printing(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
+        (tmp_path / "teams.yaml").write_text(TEAMS)
+        office.hub.servers = {("alice", "")}
+        async with serving(office, world) as served:
+            yield Reading(office, served, world)
+
+
+async def test_the_owner_and_the_teams_admins_read_a_log_and_nobody_else(reading: Reading) -> None:
+    question = await reading.prints("echo a secret plan")
+    found = {}
+    for user in ("alice", "vera", "bob", "lars", "root-admin", ""):
+        for kind in (reading.log, reading.page):
+            answer = await kind(user, question)
+            found.setdefault(user, []).append(answer.status)
+            assert ("a secret plan" in answer.body) == (user in {"alice", "vera"})
+    assert found == {
+        "alice": [200, 200],
+        "vera": [200, 200],
+        "bob": [404, 404],
+        "lars": [404, 404],
+        "root-admin": [403, 403],
+        "": [401, 302],
+    }
+    assert "the admins of its team" in (await reading.log("root-admin", question)).body
+    assert (await reading.read("root-admin", f"api/jobs/{question.job}/logs")).status == 403
+    service = await reading.read("", f"api/jobs/{question.job}/log", token=reading.world.tokens["gateway"])
+    assert service.status == 403
+
+
+async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what_is_kept(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    assert (await reading.log("alice", question)).body == "hello\ndone\n"
+    await reading.ended(question)
+    assert (await reading.log("alice", question)).body == "hello\ndone\ngoodbye\n"
+    page = await reading.page("alice", question)
+    assert "hello done goodbye" in page.text
+
+    async def told(path: str) -> bool:
+        return "It was given a place on the node" in (await reading.read("vera", path)).body
+
+    await until(lambda: told(f"jobs/{question.job}"), "its page says where it ran")
+    await until(lambda: told(f"api/jobs/{question.job}/pod-events"), "programs are told so, too")
+    assert (await reading.read("bob", f"api/jobs/{question.job}/pod-events")).status == 404
+    assert (await reading.read("root-admin", f"api/jobs/{question.job}/pod-events")).status == 403
+    seen = await reading.read("root-admin", f"jobs/{question.job}")
+    assert (seen.status, "It was given a place on the node" in seen.body) == (200, False), "only that there is the job"
+    assert "running" not in page.text
+    assert (
+        f'href="/services/jobs/jobs/{question.job}/log"' in (await reading.read("alice", f"jobs/{question.job}")).body
+    )
+
+
+async def test_what_became_of_a_job_is_searched_by_programs_and_on_its_page(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    api, page = f"api/jobs/{question.job}", f"jobs/{question.job}"
+
+    async def found(path: str, user: str = "alice") -> list[str]:
+        answer = await reading.read(user, f"{api}/{path}")
+        assert answer.status == 200, answer.body
+        return [one.get("sentence") or one["reason"] for one in json.loads(answer.body)["items"]]
+
+    async def placed() -> bool:
+        return any("a place on the node" in one for one in await found("pod-events"))
+
+    await until(placed, "its node is told")
+    assert [one.partition(" node ")[0] for one in await found("pod-events?search=PLACE%20on")] == [
+        "It was given a place on the"
+    ]
+    assert await found("pod-events?search=nowhere") == []
+    assert len(await found("events")) > 2
+    assert await found("events?search=Admit") == ["admitted"]
+    assert await found("events?search=nowhere") == []
+    for query in ("?serach=x", f"?search={'x' * 201}", "?search=%00", "?search=%FF"):
+        assert [(await reading.read("alice", f"{api}/{kind}{query}")).status for kind in ("events", "pod-events")] == [
+            422,
+            422,
+        ]
+    whole, some = await reading.read("alice", page), await reading.read("alice", f"{page}?search=It%20MAY%20start")
+    assert "It runs." in whole.text
+    assert ("It may start." in some.text, "It runs." in some.text, "All of it" in some.text) == (True, False, True)
+    assert "Nothing has these words." in (await reading.read("alice", f"{page}?search=nowhere")).text
+    hostile = await reading.read("alice", f"{page}?search=%3C/script%3E%22%3E")
+    assert "&lt;/script&gt;&#34;&gt;" in hostile.body
+    assert (await reading.read("alice", f"{page}?search={'x' * 201}")).status == 422
+    # Who reads no events of its pods does not find them either.
+    assert "a place on" not in (await reading.read("root-admin", f"{page}?search=place")).text
+
+
+async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading) -> None:
+    question = await reading.prints("seq 1 3000; echo One MORE thing")
+    assert (await reading.log("alice", question, "?tail=2")).body == "One MORE thing\ndone\n"
+    assert len((await reading.log("alice", question)).body.splitlines()) == 1000
+    assert len((await reading.log("alice", question, "?tail=0")).body.splitlines()) == 3002
+    assert (await reading.log("alice", question, "?search=one%20more")).body == "One MORE thing\n"
+    assert (await reading.log("alice", question, "?search=299&tail=3")).body == "2997\n2998\n2999\n"
+    assert "No line has these words." in (await reading.page("alice", question, "?search=nowhere")).text
+
+
+NOT_ANSWERED = {
+    "a container that is not there": ("?container=nobody", 404),
+    "a run that was not": ("?run=7", 404),
+    "the run before the first": ("?previous=true", 404),
+    "another pod": ("?pod=another", 404),
+    "a number that is none": ("?tail=-1", 422),
+    "neither true nor false": ("?follow=maybe", 422),
+    "the last lines of what is followed": ("?follow=true&tail=5", 422),
+    "a search in what is followed": ("?follow=true&search=x", 422),
+    "a place in what is not followed": (f"?place={'a' * 32}", 422),
+    "a place that is none": ("?follow=true&after=here", 422),
+    "too many words": (f"?search={'x' * 201}", 422),
+    "a parameter that is none": ("?typo=1", 422),
+    "no text": ("?search=%FF", 422),
+}
+
+
+async def test_what_is_not_there_and_what_cannot_be_is_answered_with_a_sentence(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    for what, (query, status) in NOT_ANSWERED.items():
+        answer = await reading.log("alice", question, query)
+        assert (answer.status, "detail" in answer.body) == (status, True), (what, answer.body)
+
+
+async def test_hostile_lines_do_no_harm(reading: Reading) -> None:
+    question = await reading.prints(HOSTILE)
+    assert (await reading.log("alice", question)).body == "</script><script>alert(1)</script>\ufffd\ndone\n"
+    page = await reading.page("alice", question, "?search=%3C/script%3E%22%3E")
+    assert "alert(1)" not in page.body
+    page = await reading.page("alice", question)
+    assert "&lt;script&gt;alert(1)" in page.body
+    assert "<script>alert" not in page.body
+
+
+async def test_ten_mebibytes_in_one_line_are_shown_as_the_end_of_it(reading: Reading) -> None:
+    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
+    question = await reading.prints("head -c 10000000 /dev/zero | tr '\\0' x; echo")
+    page = await reading.page("alice", question)
+    assert page.status == 200
+    assert len(page.body) < 400_000
+    assert "The page shows the end" in page.text
+    answer = await reading.log("alice", question, "?tail=0")
+    assert len(answer.body) <= 2**20
+    assert answer.body.endswith("xx\ndone\n")
+
+
+async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
+    shelf = reading.served.acting.log_reader
+    assert shelf is not None
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        answers = [await session.get(url) for _ in range(4)]
+        assert await answers[0].content.readline() == b"hello\n"
+        assert await answers[0].content.readline() == b"done\n"
+        refused = await session.get(url)
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
+        answers[1].close()
+        await until(lambda: len(shelf.followers) == 3, "it is free again")
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        assert await answers[0].content.read() == b"goodbye\n"
+    await until(lambda: not shelf.followers, "nobody follows")
+
+
+@pytest.fixture
+def seen_by_jobs() -> Iterator[Path]:
+    """A folder that containers see; /tmp is their own."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.slow
+async def test_the_command_line_follows_a_log_over_the_end_of_its_time_and_loses_no_line(
+    reading: Reading, seen_by_jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 3.0)
+    go, count = seen_by_jobs / "go", 1500
+    numbers = (
+        f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
+    )
+    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
+    question = job("alice")
+    script = f"echo begin; while [ ! -e {go} ]; do sleep 0.05; done; {numbers}; echo done; {WAITS}"
+    await reading.office.start(reading.served.acting, question, script)
+    async with command(reading, "alice", "logs", "-f", question.job) as following:
+        assert following.stdout is not None
+        printed = [await following.stdout.readline()]
+        go.touch()
+        while printed[-1] not in {b"done\n", b""}:
+            printed.append(await following.stdout.readline())
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        rest = await following.stdout.read()
+        assert (await following.wait(), rest) == (0, b"goodbye\n")
+    expected = ["begin", *(line for n in range(1, count + 1) for line in (str(n), "same")), "done"]
+    assert [line.decode().rstrip("\n") for line in printed] == expected
+
+
+@contextlib.asynccontextmanager
+async def command(reading: Reading, user: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`dlspawner …` of somebody, again until its job has a log."""
+    token = await asyncio.to_thread(reading.world.token, user)
+    url = reading.served.url.removesuffix("/services/jobs")
+    environ = {"PATH": os.environ["PATH"], "DLSPAWNER_URL": url, "DLSPAWNER_TOKEN": token, "LANG": "C.UTF-8"}
+    job = words[-1]
+
+    async def has_a_log() -> bool:
+        return (await reading.read(user, f"api/jobs/{job}/log")).body == "begin\n"
+
+    await until(has_a_log, "it has printed")
+    line = [sys.executable, "-m", "dlspawner.cli", *words]
+    process = await asyncio.create_subprocess_exec(*line, env=environ, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(120):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_where_a_log_goes_on_is_its_readers_own_and_ends_with_it(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
+    question, place = await reading.prints("echo hello"), "a" * 32
+    assert (await reading.log("alice", question, f"?follow=true&place={place}")).body == "hello\ndone\n"
+    assert (await reading.log("alice", question, f"?follow=true&after={place}")).body == ""
+    assert (await reading.log("vera", question, f"?follow=true&after={place}")).status == 410
+    assert (await reading.log("bob", question, f"?follow=true&after={place}")).status == 404
+    assert (await reading.log("alice", question, f"?follow=true&after={'b' * 32}")).status == 410
+    await reading.ended(question)
+    gone = await reading.log("alice", question, f"?follow=true&after={place}")
+    assert (gone.status, "begins with its last lines" in gone.body) == (410, True)
+
+
+async def test_a_private_key_is_shown_neither_to_who_reads_its_end_nor_to_who_follows(reading: Reading) -> None:
+    body = "echo MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g"
+    key = f"echo -----BEGIN PRIVATE KEY-----; for n in $(seq 30); do {body}; done; echo -----END PRIVATE KEY-----"
+    question = await reading.prints(f"echo hello; {key}")
+    assert (await reading.log("alice", question, "?tail=20")).body == "hello\n[secret]\ndone\n"
+    assert (await reading.log("alice", question, "?tail=2")).body == "[secret]\ndone\n"
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        answer = await session.get(url)
+        assert [await answer.content.readline() for _ in range(3)] == [b"hello\n", b"[secret]\n", b"done\n"]
+        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
+        assert await answer.content.read() == b"goodbye\n"
+
+
+async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that alice asks for hangs in Kubernetes: what is beyond her share is refused at once, and bob reads his."""
+    hers = await reading.prints("echo hello")
+    reading.knows("bob", "")
+    his = await reading.prints("echo hello", "bob")
+    goes_on, real = asyncio.Event(), KubernetesClient.log
+
+    async def log(self: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
+        if pod == "jupyter-alice" and not wanted.timestamps:
+            await goes_on.wait()
+        async for piece in real(self, pod, namespace, wanted):
+            yield piece
+
+    monkeypatch.setattr(KubernetesClient, "log", log)
+    token = await asyncio.to_thread(reading.world.token, "alice")
+    url = f"{reading.served.url}/api/jobs/{hers.job}/log"
+    share, found = reader.AT_ONCE + reader.WAITING, list[tuple[int, str | None, str]]()
+
+    async def asks(session: aiohttp.ClientSession) -> None:
+        async with session.get(url) as answer:
+            found.append((answer.status, answer.headers.get("Retry-After"), await answer.text()))
+
+    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
+        asking = [asyncio.create_task(asks(session)) for _ in range(share + 3)]
+        await until(lambda: len(found) == 3, "three are refused")
+        assert {(status, retry) for status, retry, _ in found} == {(429, "2")}
+        assert "You are reading 4 logs" in json.loads(found[0][2])["detail"]
+        assert (await reading.page("alice", hers)).status == 429
+        for kind in (reading.log, reading.page):
+            assert (await asyncio.wait_for(kind("bob", his), 60)).status == 200
+        goes_on.set()
+        await asyncio.gather(*asking)
+    assert [(status, text) for status, _, text in found[3:]] == [(200, "hello\ndone\n")] * share
+    assert (await reading.log("alice", hers)).status == 200
+
+
+async def test_the_page_offers_the_text_as_a_file(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    answer = await reading.page("alice", question, "?download=1&tail=0")
+    assert answer.body == "hello\ndone\n"
+
+
+async def test_a_job_that_waits_has_printed_nothing(reading: Reading) -> None:
+    question = job("alice")
+    await ask(reading.served.acting, question)
+    page = await reading.page("alice", question)
+    assert "Nothing is kept of what this job has printed" in page.text
+    assert (await reading.log("alice", question)).status == 404

@@ -1,0 +1,274 @@
+"""The Manager's own metrics: what they count, who reads them, and that the dashboard's expressions find them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from dlspawner.core.job import JobState
+from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db import store
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state import lifecycle
+from tests.component.manager import metrics
+from tests.component.manager.manager_harness import Office, ask, until, wants
+from tests.component.manager.preempt_story import OPTIONS
+from tests.component.manager.queue_helpers import cancelled, desk, plays, state
+from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.world import World
+from tests.e2e.people import wait_for
+
+DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
+
+
+def value(acting: LeaderElector, name: str, **labels: str) -> float | None:
+    found: float | None = acting.metrics.registry.get_sample_value(name, labels)
+    return found
+
+
+async def test_what_is_held_and_waited_for_is_read_when_asked(office: Office) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants("alice", gpus=6))
+        await ask(acting, wants("bob", gpus=8))
+        place = {"team": "default", "gpu_type": "gpu"}
+        assert value(acting, "dlspawner_gpus_held", **place) == 6
+        assert value(acting, "dlspawner_gpus_queued", **place) == 8
+        assert value(acting, "dlspawner_gpus_waiting_approval", **place) == 0
+        assert value(acting, "dlspawner_gpus_quota", **place) == 8
+        assert value(acting, "dlspawner_gpus_capacity", gpu_type="gpu") == 8
+        assert value(acting, "dlspawner_gpus_free", gpu_type="gpu") == 2
+        assert value(acting, "dlspawner_gpus_unusable", gpu_type="gpu", why="fragmented") == 2
+        assert value(acting, "dlspawner_jobs", state="queued") == 1
+        assert value(acting, "dlspawner_leader") == 1
+        async with office.manager(waits=False) as stands_by:
+            assert value(stands_by, "dlspawner_leader") == 0
+            assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
+
+
+async def test_a_wait_counts_from_submit_until_let_in(office: Office) -> None:
+    holder, waits = wants("alice", gpus=8), wants("bob", gpus=8)
+    async with office.manager() as acting:
+        plays(office, acting, holder, waits)
+        await ask(acting, holder)
+        await ask(acting, waits)
+        office.clock.moved += timedelta(minutes=10)
+        await desk(acting).release_reservation(holder.job, "alice")
+        await until(lambda: state(acting, waits) is JobState.STARTING, "it was let in")
+        labels = {"gpu_type": "gpu", "preemptible": "false"}
+        await until(lambda: value(acting, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
+        waited = value(acting, "dlspawner_wait_seconds_sum", **labels)
+        assert waited is not None
+        assert 600 <= waited < 660
+        assert value(acting, "dlspawner_wait_seconds_bucket", le="1.0", **labels) == 1
+        assert value(acting, "dlspawner_job_ends_total", reason="not-created") == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "labels"),
+    [
+        (EventReason.PREEMPTED, "dlspawner_preemptions_total", {"team": "default", "gpu_type": "gpu"}),
+        (EventReason.IDLE, "dlspawner_culls_total", {"reason": "idle", "gpu_type": "gpu"}),
+        (EventReason.LIFETIME, "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
+    ],
+)
+async def test_a_stop_is_counted_by_its_reason(
+    office: Office, reason: EventReason, name: str, labels: dict[str, str]
+) -> None:
+    question = wants(gpus=1)
+    async with office.manager() as acting:
+        await ask(acting, question)
+        await office.bind(await office.make_pod(question))
+        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+        assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
+        assert value(acting, name, **labels) == 0, "what may come is there before it has come"
+        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
+        assert value(acting, name, **labels) == 1
+
+
+async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
+    async with office.manager() as acting:
+        told = acting.metrics.text().decode().splitlines()
+    for series in (
+        'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
+        'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
+        'dlspawner_wait_seconds_count{gpu_type="gpu",preemptible="true"}',
+        *(f'dlspawner_job_ends_total{{reason="{reason}"}}' for reason in EventReason if reason.end_text),
+    ):
+        assert f"{series} 0.0" in told
+
+
+async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with office.manager() as acting:
+        await ask(acting, wants("alice", gpus=8))
+        await ask(acting, wants("bob", gpus=8))
+
+        async def fails(*_: Any) -> None:
+            raise store.DatabaseUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(acting.ledger, "write", fails)
+            with pytest.raises(store.DatabaseUnavailable):
+                await cancelled(acting, "bob")
+        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
+        assert await cancelled(acting, "bob")
+        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 1
+
+
+def test_who_may_scrape_the_manager(world: World) -> None:
+    def scrape(token: str = "") -> requests.Response:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30)
+
+    assert scrape().status_code == 401
+    assert scrape(world.token("meter-reader")).status_code == 403
+    admin = scrape(world.token("root-admin", ("read:metrics",)))
+    assert admin.status_code == 200, admin.text
+    assert admin.headers["Content-Type"].startswith("text/plain")
+    assert "dlspawner_leader 0.0" in admin.text, "it has no files, and decides nothing"
+    assert "dlspawner_loop_lag_seconds_count" in admin.text
+    narrow = scrape(world.token("root-admin", ("self",)))
+    assert narrow.status_code == 403
+    assert "read:metrics" in narrow.json()["detail"]
+
+
+def test_the_loop_s_lag_is_measured_all_the_time(world: World) -> None:
+    headers = {"Authorization": f"Bearer {world.token('root-admin', ('read:metrics',))}"}
+
+    def looks() -> float:
+        told = requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30).text
+        found = re.search(r"^dlspawner_loop_lag_seconds_count (\S+)$", told, re.MULTILINE)
+        assert found is not None, told
+        return float(found[1])
+
+    wait_for(lambda: looks() > 0, "it was looked at", 10)
+    so_far = looks()
+    wait_for(lambda: looks() > so_far, "it is looked at again", 10)
+
+
+# The dashboard, against a Prometheus that scrapes a Manager
+
+EXTRA = """
+c.JupyterHub.services.append({"name": "prometheus", "api_token": "metrics-token"})
+c.JupyterHub.load_roles.append({"name": "prometheus", "services": ["prometheus"], "scopes": ["read:metrics"]})
+"""
+
+
+VARIABLES = {"team": "default", "gpu_type": "gpu"}
+QUOTA = 7  # of the eight GPUs, so that somebody may ask for more than they ever get
+
+
+class BorrowersHub(QuotaHub):
+    """One whose jobs may be preemptible."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Every panel's, as Grafana fills them in for one team and one GPU type: every series needs these labels."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    filled = []
+    for panel in panels:
+        for target in panel["targets"]:
+            text = target["expr"].replace("$__rate_interval", "1m")
+            filled.append((panel["title"], re.sub(r"\$(\w+)", lambda one: VARIABLES[one[1]], text)))
+    return filled
+
+
+def test_every_panel_has_a_place_of_its_own_and_says_what_it_shows() -> None:
+    board = json.loads(DASHBOARD.read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in board["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells), "no panel lies on another"
+    assert max(x for x, _ in cells) < 24
+    assert all(panel["description"] and panel["title"] for panel in board["panels"])
+    assert {one["name"] for one in board["templating"]["list"]} == {"datasource", "team", "gpu_type"}
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus that scrapes a Manager whose jobs ran, borrowed, waited, were refused and ended."""
+    state = tmp_path_factory.mktemp("metrics")
+    metrics.program("prometheus")
+    hub = BorrowersHub(state, extra=EXTRA, db_url=f"sqlite:///{state / 'manager.sqlite'}", gpus=QUOTA)
+    with running(hub):
+        hub.add_users(["alice", "bob", "carol", "dave"])
+        for user, options in (("alice", {"gpus": 6}), ("carol", {"gpus": 1, "preemptible": True})):
+            assert hub.start_server(user, **options).status_code in {201, 202}
+            wait_for(lambda name=user: f"{name}/" in hub.ready(), "it runs", 120)  # type: ignore[misc]
+        assert "in the queue" in hub.refusal("bob", hub.start_server("bob", gpus=4)), "it waits"
+        assert "in the queue" not in hub.refusal("dave", hub.start_server("dave", gpus=QUOTA + 1)), "it never starts"
+        folder = state / "prometheus"
+        folder.mkdir()
+        manager = (
+            "job_name: dlspawner, metrics_path: /services/jobs/api/metrics, "
+            "authorization: {type: Bearer, credentials: metrics-token}, "
+            f"static_configs: [{{targets: ['127.0.0.1:{hub.manager_port}']}}]"
+        )
+        with metrics.prometheus(folder, more=[manager]) as url:
+            # Of what happened before the first look nothing has increased.
+            wait_for(lambda: ask_prometheus(url, "count_over_time(dlspawner_leader[1m]) > 1"), "it has looked", 60)
+            hub.api("DELETE", "/users/alice/server")
+            wait_for(lambda: "bob/" in hub.ready(), "its turn came", 120)
+            yield url
+
+
+def ask_prometheus(url: str, expression: str) -> list[Any]:
+    answer = requests.get(f"{url}/api/v1/query", params={"query": expression}, timeout=30)
+    assert answer.status_code == 200, f"{expression}: {answer.text}"
+    found: list[Any] = answer.json()["data"]["result"]
+    return found
+
+
+def values(url: str, expression: str) -> dict[str, float]:
+    """What is found, by the one label that it is summed by, or by none."""
+    return {"".join(one["metric"].values()): float(one["value"][1]) for one in ask_prometheus(url, expression)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("title", "expression"), expressions(), ids=lambda text: text[:60])
+def test_an_expression_of_the_dashboard_finds_numbers(scraped: str, title: str, expression: str) -> None:
+    def numbers() -> bool:
+        found = [float(one["value"][1]) for one in ask_prometheus(scraped, expression)]
+        return bool(found) and all(map(math.isfinite, found))
+
+    wait_for(numbers, f"{title}: {expression}", 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ('sum(dlspawner_gpus_borrowed{team="default", gpu_type="gpu"})', {"": 1}),
+        ('sum(dlspawner_gpus_held{team="default", gpu_type="gpu"})', {"": 4}),
+        ("sum by (outcome) (dlspawner_decisions_total)", {"admit": 3, "wait": 1, "refuse": 1}),
+        ('sum by (reason) (dlspawner_decisions_total{outcome="refuse"})', {"too-many": 1}),
+        ('sum by (reason) (dlspawner_decisions_total{outcome="wait"})', {"team-quota": 1}),
+    ],
+    ids=["borrowed", "held", "decisions", "refusals", "waits"],
+)
+def test_what_the_hub_was_answered_is_counted_once(scraped: str, expression: str, found: dict[str, float]) -> None:
+    wait_for(lambda: values(scraped, expression) == found, f"{found} of {expression}", 60)
+
+
+@pytest.mark.slow
+def test_the_dashboard_s_variables_have_values(scraped: str) -> None:
+    for one in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+        if one["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", one["definition"]).groups()  # type: ignore[union-attr]
+            wait_for(lambda m=metric: ask_prometheus(scraped, m), metric, 60)  # type: ignore[misc]
+            assert label in ask_prometheus(scraped, metric)[0]["metric"]

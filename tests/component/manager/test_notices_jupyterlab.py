@@ -1,0 +1,208 @@
+"""Notices in JupyterLab: a real notebook server with a job's real token, a real Manager, a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from playwright.async_api import Page, async_playwright, expect
+
+from dlspawner.core.job import Job
+from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
+from dlspawner.manager.state.job_store import withdraw
+from dlspawner.manager.state.notify import post
+from tests.component.manager.manager_harness import until
+from tests.component.manager.noticing import Served, job_of, offices, serving
+from tests.component.manager.world import World, free_port
+from tests.harness.chromium import LAUNCH, PATIENCE
+
+pytestmark = pytest.mark.slow
+TOKEN = "lab-token"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+
+
+@dataclass
+class Lab:
+    """A notebook server of the job alice/lab, and the Manager that it asks."""
+
+    served: Served
+    url: str
+    job: Job
+
+    async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
+        return await self.served.book.transact(lambda turn: post(turn, self.job, kind, text, **more))
+
+    def open(self) -> list[Notice]:
+        return [notice for mine in self.served.book.notices._shown.values() for notice in mine.values()]
+
+    async def ask(self, path: str, method: str = "GET", token: str | None = TOKEN) -> tuple[int, Any]:
+        headers = {"Authorization": f"token {token}"} if token else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, f"{self.url}/dlspawner/notices{path}", headers=headers) as answer,
+        ):
+            return answer.status, await answer.json(content_type=None)
+
+
+@contextlib.contextmanager
+def notebook_server(program: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", program, "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"),
+        *(f"--ServerApp.port={port}", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"),
+    ]
+    if program == "jupyterlab":
+        command += ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "DLSPAWNER"))}
+    own = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "c"), "JUPYTER_DATA_DIR": str(folder / "d")}
+    with (folder / "lab.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env={**kept, **own, **environment}, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+@pytest.fixture
+async def lab(
+    request: pytest.FixtureRequest, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Lab]:
+    """JupyterLab for who looks at it, else the notebook server alone, which starts sooner."""
+    program = "jupyterlab" if "page" in request.fixturenames else "jupyter_server"
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    token = await asyncio.to_thread(world.server_token, "alice", "lab")
+    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office, serving(office, world) as served:
+        environment = {"DLSPAWNER_MANAGER_URL": served.url, "JUPYTERHUB_API_TOKEN": token}
+        with notebook_server(program, tmp_path, environment) as url:
+            found = Lab(served, url, job_of("alice", "lab"))
+            await until(lambda: answers(found), "the notebook server answers", 120)
+            yield found
+
+
+async def answers(lab: Lab) -> bool:
+    try:
+        return (await lab.ask("/../../api", token=None))[0] == 200
+    except aiohttp.ClientError:
+        return False
+
+
+@pytest.fixture
+async def page(lab: Lab) -> AsyncIterator[Page]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(**LAUNCH)
+        window = await browser.new_page(viewport={"width": 1200, "height": 800})
+        window.set_default_timeout(PATIENCE)
+        await window.goto(f"{lab.url}/lab?token={TOKEN}")
+        yield window
+        await browser.close()
+
+
+def toast(page: Page, text: str) -> Any:
+    return page.locator(".Toastify__toast", has_text=text)
+
+
+@pytest.mark.browser
+async def test_a_notice_appears_is_answered_and_goes(lab: Lab, page: Page) -> None:
+    kept: list[str] = []
+
+    async def keep_alive(job: str) -> str:
+        kept.append(job)
+        if len(kept) == 1:
+            raise CannotKeep("Not longer than a day.")
+        return "It goes on for two hours."
+
+    lab.served.book.keep_alive = keep_alive
+    text = f"Unused {HOSTILE}: this job stops {{when}}."
+    await lab.tell(text=text, until=lab.served.manager.now() + timedelta(minutes=5), keep=True)
+    notice = toast(page, "Unused")
+    await expect(notice).to_contain_text(f"Unused {HOSTILE}: this job stops at ")
+    await expect(notice).not_to_contain_text("{when}")
+    assert await page.title() != "taken"
+
+    await notice.get_by_role("button", name="Keep it running").click()
+    await expect(toast(page, "Not longer than a day.")).to_be_visible()
+    await until(lambda: all(one.seen for one in lab.open()), "it counts as read")
+
+    await lab.tell(text="Unused for long.", cause="90", keep=True)
+    await toast(page, "Unused for long.").get_by_role("button", name="Keep it running").click()
+    await expect(toast(page, "It goes on for two hours.")).to_be_visible()
+    await until(lambda: not lab.open(), "it is over")
+    assert kept == [lab.job.id] * 2
+
+    await lab.tell(NoticeKind.PREEMPTED, "Team vision needs its GPUs.")
+    await expect(toast(page, "Team vision")).to_be_visible()
+    await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
+    await expect(toast(page, "Team vision")).to_have_count(0)
+
+
+@pytest.mark.browser
+async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab, page: Page) -> None:
+    await lab.tell(NoticeKind.IDLE, "Not used.")
+    await lab.tell(NoticeKind.LIFETIME, "Too old.")
+    await toast(page, "Not used.").get_by_role("button", name="Hide notification").click()
+    await page.locator(".jp-Notification-Status").click()
+    await page.locator(".jp-Notification-List-Item", has_text="Not used.").get_by_title("Dismiss").click()
+    await until(lambda: sorted(bool(one.seen) for one in lab.open()) == [False, True], "one was read")
+    await page.reload()
+    await expect(toast(page, "Too old.")).to_be_visible()
+    await expect(toast(page, "Not used.")).to_have_count(0)
+
+
+async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
+    await lab.tell(NoticeKind.IDLE, "Not used.")
+
+    async def told() -> bool:
+        status, answer = await lab.ask("?after=")
+        return status == 200 and [one["text"] for one in answer["notices"]] == ["Not used."]
+
+    await until(told, "it is told")
+    assert (await lab.ask("?after=", token=None))[0] == 403
+    assert (await lab.ask("/0123456789abcdef/seen", "POST", token=None))[0] == 403
+    status, answer = await lab.ask("/0123456789abcdef/seen", "POST")
+    assert (status, answer["message"].startswith("There is no such notice")) == (404, True)
+
+
+async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab) -> None:
+    first = await lab.tell(NoticeKind.IDLE, "Not used.")
+    await until(lambda: lab.served.book.notices._readers, "the server follows")
+    version = ""
+
+    async def known() -> bool:
+        nonlocal version
+        _, answer = await lab.ask("?after=")
+        version = answer["version"]
+        return [one["id"] for one in answer["notices"]] == [first.id]
+
+    await until(known, "the first one is known")
+    waiting = asyncio.create_task(lab.ask(f"?after={version}"))
+    await lab.tell(NoticeKind.LIFETIME, "Too old.")
+    _, answer = await waiting
+    assert [one["text"] for one in answer["notices"]] == ["Not used.", "Too old."]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{lab.url}/api/status", headers={"Authorization": f"token {TOKEN}"}) as status,
+    ):
+        content = await status.json()
+    assert content["last_activity"] == content["started"]
+
+
+def test_outside_of_a_job_the_extension_does_nothing(tmp_path: Path) -> None:
+    code = (
+        "import dlspawner_jupyter, logging, types; app = types.SimpleNamespace(log=logging.getLogger());"
+        "dlspawner_jupyter._load_jupyter_server_extension(app)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "JUPYTERHUB_API_TOKEN"}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=60)

@@ -1,0 +1,132 @@
+"""A Hub that goes and comes back, told to whoever has a page open or waits at a command, before they look again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from dlspawner.client.service import Service
+from dlspawner.clients.hub import HubClient, HubUnavailable
+from dlspawner.manager.controllers import leader
+from dlspawner.manager.controllers.leader import HubHealth
+from tests.component.manager.manager_harness import until, wants
+from tests.component.manager.portals import Portal, browsing, portals
+from tests.component.manager.tcp_proxy import wired
+from tests.component.manager.test_portal_away import MEANT
+from tests.component.manager.test_portal_events import first, streaming
+from tests.component.manager.world import World, free_port
+
+NO_HUB = "The Hub does not answer at the moment"
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    monkeypatch.setattr(leader, "PROBE_SECONDS", 0.2)
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
+async def fails(portal: Portal) -> None:
+    """Something that the Manager asks the Hub is not answered."""
+    portal.hub.servers = None
+    with pytest.raises(HubUnavailable):
+        await portal.hub.user("somebody")
+
+
+async def test_whoever_listens_is_told_when_a_request_fails_and_when_the_hub_is_back(portal: Portal) -> None:
+    async with streaming(portal, "alice") as alice:
+        known = portal.hub.servers
+        await fails(portal)
+        assert await first(alice, "hub") is True
+        assert NO_HUB in (await portal.read("alice")).text
+        for path in ("api/jobs", "api/history/gpu-hours"):
+            assert (await portal.read("alice", path)).headers["Dlspawner-Hub"] == "away", path
+        portal.hub.servers = known
+        assert await first(alice, "hub") is True
+        assert NO_HUB not in (await portal.read("alice")).text
+        assert "Dlspawner-Hub" not in (await portal.read("alice", "api/jobs")).headers
+
+
+async def test_who_cannot_be_recognised_is_told_that_it_is_the_hub(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = await asyncio.to_thread(portal.world.token, "alice")
+    auth = portal.served.manager.auth
+    auth.cache.clear()
+    monkeypatch.setattr(auth, "api_url", f"http://127.0.0.1:{free_port()}/hub/api")
+    for path in ("", "api/jobs"):
+        answer = await portal.read("", path, token=token)
+        assert (answer.status, answer.headers["Dlspawner-Hub"]) == (503, "away")
+
+
+async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest.CaptureFixture[str]) -> None:
+    token = await asyncio.to_thread(portal.world.token, "alice")
+    service = Service(portal.served.url.removesuffix("/services/jobs"), token)
+    known = portal.hub.servers
+    await fails(portal)
+    for _ in range(2):
+        assert (await asyncio.to_thread(service.get, "jobs"))["items"] == []
+    assert capsys.readouterr().err.count(NO_HUB) == 1
+    portal.hub.servers = known
+    await until(lambda: not portal.served.acting.hub_health.unreachable, "it is back")
+    await asyncio.to_thread(service.get, "jobs")
+    await fails(portal)
+    await asyncio.to_thread(service.get, "jobs")
+    assert capsys.readouterr().err.count(NO_HUB) == 1
+
+
+async def test_a_hub_that_answers_is_not_asked_whether_it_does() -> None:
+    told, asked = [0], asyncio.Semaphore(0)
+    watch = HubHealth(lambda: told.__setitem__(0, told[0] + 1))
+
+    async def ask() -> None:
+        asked.release()
+        watch.on_answer(True)
+
+    task = asyncio.create_task(watch.run(ask))
+    for _ in range(3):
+        watch.on_answer(True)
+    assert told == [0]
+    assert asked.locked()
+    watch.on_answer(False)
+    watch.on_answer(False)
+    assert told == [1]
+    await asyncio.wait_for(asked.acquire(), 30)
+    assert told == [2]
+    task.cancel()
+
+
+async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
+    heard: list[bool] = []
+    async with wired(world.hub_port) as wire, HubClient(f"{wire.url}/hub/api", "none", deadline_seconds=5) as hub:
+        hub.on_answer = heard.append
+        await hub.check_reachable()
+        assert heard == [True]
+        await wire.cut()
+        asking = asyncio.create_task(hub.check_reachable())
+        await until(lambda: heard[-1] is False, "it is told before all tries are over")
+        await wire.mend()
+        await asking
+        assert heard[-1] is True
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+async def test_an_open_page_says_so_by_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not look again by itself
+    await portal.runs(wants("alice", server="train"))
+    async with browsing(portal, "alice", forgives=MEANT) as page:
+        async with page.expect_response("**/api/events", timeout=90_000):
+            await page.goto(f"{portal.world.jobs}/")
+        known = portal.hub.servers
+        await fails(portal)
+        trouble = page.get_by_role("alert")
+        await expect(trouble).to_contain_text(NO_HUB, timeout=60_000)
+        await expect(page.get_by_text("train").first).to_be_visible()
+        portal.hub.servers = known
+        await expect(trouble).to_have_count(0, timeout=60_000)

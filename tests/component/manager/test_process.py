@@ -1,0 +1,181 @@
+"""The Manager as a process: it starts without a Hub, says what is wrong in a sentence, and stops cleanly."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import requests
+
+from dlspawner.manager.app import Manager
+from tests.component.manager.world import manager_environment, process, wait_for
+from tests.harness.ports import free_port
+
+COMMAND = [sys.executable, "-W", "error", "-m", "dlspawner.manager"]
+NO_HUB = "http://127.0.0.1:9/hub/api"
+
+
+def run(port: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Start a Manager that is expected to end at once."""
+    env = {**manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token"), **environment}
+    return subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_without_a_hub_it_answers_and_stops_cleanly(tmp_path: Path, db_url: str) -> None:
+    port = free_port()
+    env = manager_environment(f"http://127.0.0.1:{port}", NO_HUB, "secret-token")
+    base, log = f"http://127.0.0.1:{port}/services/jobs", tmp_path / "log"
+    with process([*COMMAND, f"--db-url={db_url}"], log, env=env) as manager:
+        wait_for(lambda: requests.get(f"{base}/health", timeout=5).json() == {"status": "ok"})
+        # What the Hub asks at its own start must not fail, or it waits half a minute.
+        assert requests.get(f"{base}/", allow_redirects=False, timeout=5).status_code == 302
+        asked = requests.get(f"{base}/api/keys", headers={"Authorization": "token x"}, timeout=15)
+        assert (asked.status_code, asked.headers["Retry-After"]) == (503, "5")
+        page = requests.get(f"{base}/keys", headers={"Authorization": "token x"}, timeout=15)
+        assert (page.status_code, "Try again soon" in page.text) == (503, True)
+        manager.send_signal(signal.SIGTERM)
+        assert manager.wait(10) == 0
+    text = log.read_text()
+    assert f"Manager ready at http://127.0.0.1:{port}/services/jobs/" in text
+    assert "Traceback" not in text
+    assert "secret-token" not in text
+
+
+def test_a_request_that_is_being_answered_is_not_cut_off_by_a_stop(tmp_path: Path) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as slow_hub:
+        api = f"http://127.0.0.1:{slow_hub.getsockname()[1]}/hub/api"
+        env = manager_environment(f"http://127.0.0.1:{port}", api, "secret-token")
+        database = f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}"
+        with process([*COMMAND, database], tmp_path / "log", env=env) as manager:
+            wait_for(lambda: requests.get(f"http://127.0.0.1:{port}/services/jobs/health", timeout=5).ok)
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.sendall(b"GET /services/jobs/api/keys HTTP/1.0\r\nAuthorization: token x\r\n\r\n")
+                connection, _ = slow_hub.accept()  # the Manager now waits for the Hub
+                manager.send_signal(signal.SIGTERM)
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                connection.close()
+                client.settimeout(10)
+                assert client.recv(4096).startswith(b"HTTP/1.1 401")
+            assert manager.wait(10) == 0
+
+
+def test_a_port_that_is_taken_is_a_sentence_with_port_and_setting(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run(port, f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}")
+    assert ended.returncode == 1
+    assert f"Port {port} on 127.0.0.1 is used by another program" in ended.stderr
+    assert "JUPYTERHUB_SERVICE_URL" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["--db-url=sqlite:////no/such/dir/m.sqlite"], {}, "/no/such/dir, which is not there"),
+        ([], {"DLSPAWNER_MANAGER_DB_URL": "postgresql+psycopg://u:hidden@127.0.0.1:9/x"}, "Manager.db_url"),
+        ([], {"JUPYTERHUB_API_URL": "", "JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_URL, JUPYTERHUB_API_TOKEN"),
+        ([], {"JUPYTERHUB_SERVICE_URL": "http://127.0.0.1"}, "names no port"),
+        (["--Manager.keys_per_user=0"], {}, "keys_per_user"),
+        (["--Manager.ip=192.0.2.1"], {}, "Cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_is_wrong_at_the_start_is_a_sentence(
+    tmp_path: Path, arguments: list[str], environment: dict[str, str], sentence: str
+) -> None:
+    url = {"DLSPAWNER_MANAGER_DB_URL": f"sqlite:///{tmp_path / 'm.sqlite'}", **environment}
+    ended = run(free_port(), *arguments, **url)
+    assert ended.returncode == 1
+    assert sentence in ended.stderr
+    assert "hidden" not in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_missing_templates_are_named_at_the_start(tmp_path: Path) -> None:
+    ended = run(free_port(), f"--db-url=sqlite:///{tmp_path / 'm.sqlite'}", f"--Manager.template_paths={tmp_path}")
+    assert ended.returncode == 1
+    assert "keys.html" in ended.stderr
+    assert "Manager.template_paths" in ended.stderr
+
+
+def test_a_broken_database_is_a_503_and_heals(tmp_path: Path) -> None:
+    port, path = free_port(), tmp_path / "m.sqlite"
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        api = f"http://127.0.0.1:{hub.getsockname()[1]}/hub/api"
+        env = manager_environment(f"http://127.0.0.1:{port}", api, "t")
+        with process([*COMMAND, f"--db-url=sqlite:///{path}"], tmp_path / "log", env=env):
+            wait_for(lambda: requests.get(f"http://127.0.0.1:{port}/services/jobs/health", timeout=5).ok)
+            statuses = []
+            for rename in (("ssh_keys", "away"), ("away", "ssh_keys")):
+                with sqlite3.connect(path) as database:
+                    database.execute(f"ALTER TABLE {rename[0]} RENAME TO {rename[1]}")
+                database.close()
+                with socket.create_connection(("127.0.0.1", port)) as client:
+                    client.sendall(b"GET /services/jobs/api/keys HTTP/1.0\r\nAuthorization: token x\r\n\r\n")
+                    if not statuses:  # afterwards the Manager remembers who this is
+                        _answer_as_hub(hub)
+                    client.settimeout(10)
+                    statuses.append(client.recv(4096).split()[1])
+            assert statuses == [b"503", b"200"]
+
+
+def _answer_as_hub(hub: socket.socket) -> None:
+    connection, _ = hub.accept()
+    connection.recv(4096)
+    body = b'{"kind": "user", "name": "alice", "scopes": ["access:services!service=jobs", "access:servers!user=alice"]}'
+    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    connection.close()
+
+
+def test_every_setting_explains_itself() -> None:
+    for name, trait in Manager.class_own_traits(config=True).items():
+        assert len(trait.help) > 40, name
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            "--Manager.authenticate_promethus=True",
+            "Manager.authenticate_promethus: did you mean Manager.authenticate_prometheus?",
+        ),
+        ("--GpuMetrics.prometheus_ur=http://p", "GpuMetrics.prometheus_ur: did you mean GpuMetrics.prometheus_url?"),
+        ("--ServiceAuth.cache_maxage=5", "ServiceAuth.cache_maxage: did you mean ServiceAuth.cache_max_age?"),
+        ("--Manger.keys_per_user=5", "Manger.keys_per_user: did you mean Manager.keys_per_user?"),
+        ("keys_per_user", "did you mean --Manager.keys_per_user=…?"),
+        ("Manager.db_ulr=postgresql://user:s3cret@db/x", "did you mean --Manager.db_url=…?"),
+        ("--Manager.db-url=postgresql://user:s3cret@db/x", "did you mean --Manager.db_url=…?"),
+        ("postgresql://user:s3cret@db/x", "--help-all tells all that there are"),
+        ("--Manager.lease_seconds=nan", "a finite number"),
+    ],
+    ids=[
+        *("a setting", "of a part", "of what the Hub has made", "a section", "a word", "no dashes", "another dash"),
+        *("a value", "no number"),
+    ],
+)
+def test_a_misspelled_setting_is_a_sentence_with_the_right_one_and_nothing_begins(
+    setting: str, said: str, tmp_path: Path
+) -> None:
+    done = run(free_port(), setting, DLSPAWNER_MANAGER_DB_URL=f"sqlite:///{tmp_path / 'm.sqlite'}")
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_every_part_and_of_its_ancestors_are_taken() -> None:
+    done = run(
+        free_port(), "--HubAuth.cache_max_age=7", "--GpuMetrics.prometheus_url=http://p",
+        "--Application.log_level=WARN", "--db-url=no-url",
+    )  # fmt: skip
+    assert "there is no setting" not in done.stderr
+    assert "Manager.db_url is not a database URL" in done.stderr, "and then they are looked at"

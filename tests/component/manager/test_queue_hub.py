@@ -1,0 +1,408 @@
+"""The queue through the real Hub, its REST API and a real browser: eight GPUs, and people who want more.
+
+Some of these run on a real Kubernetes too (tests/kubernetes/test_waiting.py), with another `hub`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.component.manager import crowds
+from tests.component.manager.quota import GPU, GPUS, QuotaHub, running
+from tests.component.manager.test_page import Forms
+from tests.e2e.people import wait_for
+from tests.harness.chromium import LAUNCH, PATIENCE
+from tests.harness.spawner_hub import Person
+
+pytestmark = pytest.mark.real
+# Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
+# login is in the file is too old.
+# One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).
+MORE = """
+import asyncio
+import jupyterhub
+from pathlib import Path
+from jupyterhub.auth import Authenticator
+
+async def late(spawner):
+    if spawner.user.name.startswith("late"):
+        await asyncio.sleep(3)
+c.Spawner.pre_spawn_hook = late
+
+async def greedy(spawner, pod):
+    if spawner.user.name.endswith("greedy"):
+        pod.spec.containers[0].resources.limits[{resource!r}] = "9"
+    return pod
+c.KubeSpawner.modify_pod_hook = greedy
+
+async def refresh_user(self, user, handler=None, **more):
+    return user.name not in Path({stale!r}).read_text().split()
+Authenticator.refresh_user = refresh_user
+c.Spawner.consecutive_failure_limit = 1 if jupyterhub.version_info[0] > 5 else 0
+c.JupyterHub.load_groups = {{"guests": {{"users": ["guest"]}}}}
+c.JupyterHub.load_roles.append({{"name": "guests", "groups": ["guests"], "scopes": ["access:servers!user=marks"]}})
+c.Authenticator.refresh_pre_spawn = c.Authenticator.auth_refresh_strict = True
+"""
+PICTURES = Path("build/manager")
+ADMIN = "an admin password of thirty-two letters"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("queue")
+    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+    (folder / "stale").touch()
+    extra = MORE.format(stale=str(folder / "stale"), resource=GPU)
+    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=extra)
+    with running(made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """Every test leaves the cluster and the queue empty, and no traceback."""
+    yield
+
+    def empty() -> bool:
+        for name in hub.ready():  # those that waited start meanwhile
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        return not hub.servers() and not hub.held() and not live(hub)
+
+    wait_for(empty, "all of it is stopped", 120)
+    assert "Traceback" not in hub.log
+    assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+def live(hub: QuotaHub) -> dict[str, str]:
+    """The state of every user's job that has not ended."""
+    return {user: state for user, state, _ in crowds.live(hub)}
+
+
+@pytest.fixture
+def full(hub: QuotaHub) -> str:
+    """Somebody has all GPUs."""
+    hub.api("POST", "/users/holder")
+    hub.start_server("holder", gpus=GPUS)
+    wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", 60)
+    return "holder"
+
+
+def stop(hub: QuotaHub, user: str) -> None:
+    hub.api("DELETE", f"/users/{user}/server")
+
+
+@pytest.fixture
+def browser() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(**LAUNCH)
+        page = chromium.new_context(viewport={"width": 1100, "height": 800}, reduced_motion="reduce").new_page()
+        page.set_default_timeout(PATIENCE)
+        yield page
+        chromium.close()
+
+
+def enter(page: Page, hub: QuotaHub, user: str, password: str = "") -> None:
+    page.goto(f"{hub.url}/hub/login")
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(password or hub.password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+
+
+def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
+    page.goto(f"{hub.url}/hub/spawn/{user}")
+    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def ask(person: Person, method: str, user: str = "") -> requests.Response:
+    """A program asks about the default server of this user, or its own."""
+    url = f"{person.hub.url}/services/jobs/api/wait/{user or person.name}/"
+    return requests.request(method, url, headers={"Authorization": f"token {person.token}"}, timeout=30)
+
+
+class Plain:
+    """Somebody at a browser without JavaScript."""
+
+    def __init__(self, hub: QuotaHub, user: str, password: str = "") -> None:
+        self.hub, self.http = hub, requests.Session()
+        login = self.http.get(f"{hub.url}/hub/login", timeout=30)
+        (form,) = [fields for action, fields in Forms(login.text).found if "login" in action]
+        data = {**form, "username": user, "password": password or hub.password}
+        assert self.http.post(f"{hub.url}/hub/login?next=/hub/token", data=data, timeout=30).ok
+
+    def __enter__(self) -> Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def place(self, user: str, server: str = "") -> requests.Response:
+        return self.http.get(f"{self.hub.url}/services/jobs/wait/{user}/{server}", timeout=30)
+
+    def visit(self, path: str) -> requests.Response:
+        return self.http.get(f"{self.hub.url}{path}", timeout=30)
+
+    def press(self, page: requests.Response, where: str) -> requests.Response:
+        action, hidden = next(form for form in Forms(page.text).found if re.search(where, form[0]))
+        return self.http.post(self.hub.url + action, data=hidden, timeout=30)
+
+
+def until_read(person: Plain, path: str, words: str) -> str:
+    """A page of the Hub that says these words, once the Manager has answered it in time: it waits for two seconds."""
+
+    def read() -> str:
+        text = person.visit(path).text
+        return text if words in text else ""
+
+    return wait_for(read, f"{path} says {words}", 60)
+
+
+def test_by_rest_the_answer_says_why_the_place_and_where_to_look(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["rest"])
+    assert hub.refusal("rest", hub.start_server("rest", gpus=1)) == (
+        "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number 1 in the queue and starts by "
+        "itself. Its place in the queue: /services/jobs/wait/rest/"
+    )
+    stop(hub, full)
+    wait_for(lambda: hub.ready() == ["rest/"], "it has started by itself", 60)
+
+
+def test_without_javascript_the_page_says_it_all_and_cancels(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["plain", "other"])
+    for user, gpus in (("other", 1), ("plain", 2)):
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=gpus))
+    with Plain(hub, "plain") as person:
+        page = person.place("plain")
+        assert page.status_code == 200
+        assert 'id="place">2<' in page.text
+        assert "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 2." in page.text
+        assert '<noscript><meta http-equiv="refresh"' in page.text
+        gone = person.press(page, r"/cancel$")
+        assert "It was cancelled before it ran." in gone.text
+    assert set(live(hub)) == {"holder", "other"}
+    stop(hub, full)
+    wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
+
+
+@pytest.mark.slow
+def test_the_hub_s_pages_of_a_job_that_waits_say_so_to_its_owner(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["marks"])
+    hub.start_server("marks", gpus=1)
+    wait_for(lambda: live(hub).get("marks") == "queued", "it waits", 60)
+    hub.stop("hub")  # and what it remembers of the refused start is gone
+    hub.start_hub()
+    bookmarks = ("/user/marks/lab", "/hub/spawn-pending/marks")
+    with Plain(hub, "marks") as owner, Plain(hub, "admin", ADMIN) as admin, Plain(hub, "guest") as guest:
+        for person, path in ((person, path) for person in (owner, admin) for path in bookmarks):
+            text = until_read(person, path, "The job waits")
+            assert "It is number 1 in the queue and starts by itself. Team Everybody uses 8 of its 8 GPUs" in text
+            assert 'data-waits href="/services/jobs/wait/marks/"' in text
+        told = guest.visit(bookmarks[0]).text
+        assert "The job is not running" in told
+        assert "GPUs" not in told
+        hub.kill("manager")
+        try:
+            for page in map(owner.visit, bookmarks):
+                assert "The job is not running" in page.text
+                assert page.elapsed.total_seconds() < 10
+        finally:
+            hub.start_manager()
+        until_read(owner, bookmarks[0], "The job waits")  # the new Manager decides
+        owner.press(owner.place("marks"), r"/cancel$")
+        assert "The job is not running" in owner.visit(bookmarks[0]).text
+
+
+def test_the_hub_s_page_of_a_start_that_had_to_wait_says_what_is_so_now(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["ahead", "behind"])
+    for user in ("ahead", "behind"):
+        assert "in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
+    with Plain(hub, "behind") as person:
+        until_read(person, "/user/behind/lab", "It is number 2 in the queue")
+        with Plain(hub, "ahead") as other:
+            assert other.press(other.place("ahead"), r"/cancel$").ok
+        until_read(person, "/user/behind/lab", "It is number 1 in the queue")
+        person.press(person.place("behind"), r"/cancel$")
+        over = person.visit("/user/behind/lab").text
+        assert "The job is not running" in over
+        assert "in the queue" not in over
+
+
+@pytest.mark.slow
+def test_programs_look_and_cancel_with_a_token_of_the_owner(hub: QuotaHub, full: str) -> None:
+    mine, nosy = Person(hub, "program"), Person(hub, "nosy-program")
+    assert mine.start("", gpus=3).status_code in {202, 429}
+    wait_for(lambda: live(hub).get("program") == "queued", "it waits", 60)
+    told = ask(mine, "GET").json()
+    assert {key: told[key] for key in ("state", "position", "waiting", "page")} == {
+        "state": "queued",
+        "position": 1,
+        "waiting": 1,
+        "page": "/services/jobs/wait/program/",
+    }
+    assert told["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 3."
+    assert [ask(nosy, method, "program").status_code for method in ("GET", "DELETE")] == [404, 404]
+    assert live(hub)["program"] == "queued"
+    assert ask(mine, "DELETE").status_code == 204
+    assert [ask(mine, method).status_code for method in ("GET", "DELETE")] == [404, 404]
+    assert set(live(hub)) == {"holder"}
+
+
+def test_what_waits_for_a_server_that_is_removed_is_cancelled(hub: QuotaHub, full: str) -> None:
+    person = Person(hub, "remover")
+    assert person.start("spare", gpus=1).status_code in {202, 429}
+    wait_for(lambda: live(hub).get("remover") == "queued" and set(hub.servers()) == {"holder/"}, "it waits", 60)
+    assert person.api("DELETE", person.server_path("spare")).status_code == 204
+    assert live(hub).get("remover") == "queued", "JupyterHub tells nobody"
+    assert person.api("DELETE", person.server_path("spare"), {"remove": True}).status_code == 204
+    wait_for(lambda: set(live(hub)) == {"holder"}, "it is cancelled", 60)
+
+
+def test_a_job_that_is_being_started_is_cancelled_with_its_pod(hub: QuotaHub) -> None:
+    person = Person(hub, "going")
+    hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests=:NoSchedule")
+    try:
+        assert person.start("", gpus=1).status_code == 202
+        wait_for(lambda: hub.held() == 1, "its pod is there", 60)
+        wait_for(lambda: live(hub).get("going") == "starting", "that is written down", 60)
+        assert ask(person, "GET").json()["state"] == "starting"
+        assert ask(person, "DELETE").status_code == 204
+        wait_for(lambda: not live(hub) and not hub.held() and not hub.servers(), "nothing is left of it", 60)
+    finally:
+        hub.kubectl("taint", "nodes", "--all", "node.kubernetes.io/tests-")
+
+
+def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothing(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["weary", "next"])
+    hub.start_server("weary", gpus=GPUS)
+    wait_for(lambda: live(hub).get("weary") == "queued", "it waits", 60)
+    with Plain(hub, "weary") as person:
+        (hub.state / "stale").write_text("weary")
+        stop(hub, full)
+        wait_for(lambda: live(hub) == {"weary": "login-required"}, "the Hub has refused to start it", 60)
+        page = person.place("weary")
+        assert "waits for you to log in" in page.text
+        assert "/hub/login?next=/services/jobs/wait/weary/" in requests.utils.unquote(page.text)
+        assert hub.start_server("next", gpus=GPUS).status_code in {201, 202}, "what it waits for is free for others"
+        wait_for(lambda: hub.ready() == ["next/"], "the next one runs", 60)
+        (hub.state / "stale").write_text("")
+        person.press(page, r"/go-on$")
+    wait_for(lambda: live(hub).get("weary") == "queued", "it is in its place", 60)
+    stop(hub, "next")
+    wait_for(lambda: hub.ready() == ["weary/"], "it has started", 60)
+
+
+def test_who_is_to_log_in_again_can_cancel_instead(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["tired"])
+    hub.start_server("tired", gpus=GPUS)
+    wait_for(lambda: live(hub).get("tired") == "queued", "it waits", 60)
+    with Plain(hub, "tired") as person:
+        (hub.state / "stale").write_text("tired")
+        stop(hub, full)
+        wait_for(lambda: live(hub) == {"tired": "login-required"}, "the Hub has refused to start it", 60)
+        assert "It was cancelled before it ran." in person.press(person.place("tired"), r"/cancel$").text
+    assert live(hub) == {}
+    (hub.state / "stale").write_text("")
+    hub.add_users(["after"])
+    assert hub.start_server("after", gpus=GPUS).status_code in {201, 202}
+    wait_for(lambda: hub.ready() == ["after/"], "all GPUs can be had", 60)
+    assert live(hub).keys() == {"after"}
+
+
+def test_others_are_told_what_is_told_of_nothing(hub: QuotaHub, full: str) -> None:
+    hub.add_users(["mine", "nosy"])
+    assert "in the queue" in hub.refusal("mine", hub.start_server("mine", gpus=1))
+    with Plain(hub, "nosy") as nosy:
+        theirs, nothing, never = nosy.place("mine"), nosy.place("nosy"), nosy.place("nobody", "x")
+        assert [theirs.status_code, nothing.status_code, never.status_code] == [404, 404, 404]
+        visible = [re.sub(r"[\w+/=-]{20,}|\d|mine|nosy|nobody", "", page.text) for page in (theirs, nothing, never)]
+        assert visible[0] == visible[1] == visible[2]
+        (xsrf,) = [cookie.value for cookie in nosy.http.cookies if cookie.name == "_xsrf" and "services" in cookie.path]
+        done = nosy.http.post(f"{hub.url}/services/jobs/wait/mine//cancel", data={"_xsrf": xsrf}, timeout=30)
+        assert done.status_code == 404
+    with Plain(hub, "mine") as mine:
+        forged = mine.http.post(f"{hub.url}/services/jobs/wait/mine//cancel", data={}, timeout=30)
+        assert forged.status_code == 403
+    assert live(hub)["mine"] == "queued"
+    with Plain(hub, "admin", ADMIN) as admin:
+        assert "This is a job of <strong>mine</strong>" in admin.place("mine").text
+
+
+@pytest.mark.longer
+@pytest.mark.browser
+@pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
+def test_from_the_form_to_the_page_and_from_there_to_the_job(
+    hub: QuotaHub, full: str, browser: Page, user: str
+) -> None:
+    hub.add_users([f"{user}-ahead", user])
+    hub.start_server(f"{user}-ahead", gpus=GPUS)
+    wait_for(lambda: live(hub).get(f"{user}-ahead") == "queued", "somebody waits already", 60)
+    complaints: list[str] = []
+    browser.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    enter(browser, hub, user)
+    send_form(browser, hub, user)
+    browser.wait_for_url(re.compile(rf"/services/jobs/wait/{user}/$"))
+    expect(browser.locator("#place")).to_have_text("2")
+    expect(browser.get_by_text("Team Everybody uses 8 of its 8 GPUs")).to_be_visible()
+    with Plain(hub, f"{user}-ahead") as ahead:
+        ahead.press(ahead.place(f"{user}-ahead"), r"/cancel$")
+    expect(browser.locator("#place")).to_have_text("1")
+    expect(browser.get_by_role("status")).to_have_text("Number 1 in the queue")
+    stop(hub, full)
+    browser.wait_for_url(re.compile(rf"/user/{user}/"))
+    assert [text for text in complaints if "429" not in text and "404" not in text] == []
+
+
+@pytest.mark.longer
+@pytest.mark.browser
+@pytest.mark.parametrize("user", ["greedy", pytest.param("late-greedy", marks=pytest.mark.slow)])
+def test_who_asks_in_the_form_for_what_nobody_may_have_reads_the_most_at_once(
+    hub: QuotaHub, browser: Page, user: str
+) -> None:
+    hub.add_users([user])
+    enter(browser, hub, user)
+    send_form(browser, hub, user)
+    expect(browser.get_by_text("A job may have 8 GPUs of type gpu; this one asks for 9.")).to_be_visible()
+    wait_for(lambda: not hub.servers(), "the start has ended", 60)
+    assert (live(hub), hub.held()) == ({}, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_home_page_shows_who_waits_and_leads_to_the_page(hub: QuotaHub, browser: Page) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    hub.add_users(["some", "look"])
+    hub.start_server("some", gpus=5)
+    wait_for(lambda: hub.ready() == ["some/"], "somebody has five", 60)
+    assert "in the queue" in hub.refusal("look", hub.start_server("look", gpus=8))
+    enter(browser, hub, "look")
+    card = browser.locator("section.job")
+
+    def waits() -> bool:
+        browser.goto(f"{hub.url}/hub/home")
+        return "waiting" in card.inner_text()
+
+    wait_for(waits, "the Manager has answered in time", 60)
+    expect(card).to_contain_text(
+        "It is number 1 in the queue and starts by itself. Team Everybody uses 5 of its 8 GPUs"
+    )
+    browser.screenshot(path=PICTURES / "home-waiting.png", full_page=True)
+    browser.get_by_role("link", name="See its place in the queue").press("Enter")
+    expect(browser.locator("#place")).to_have_text("1")
+    expect(browser.get_by_role("listitem").filter(has_text="of type gpu")).to_have_text("3 GPUs of type gpu")
+    browser.screenshot(path=PICTURES / "wait.png", full_page=True)
+    browser.get_by_role("button", name="Toggle dark mode").click()
+    browser.screenshot(path=PICTURES / "wait-dark.png", full_page=True)
+    browser.set_viewport_size({"width": 390, "height": 900})
+    browser.screenshot(path=PICTURES / "wait-phone.png", full_page=True)
+    assert browser.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    browser.get_by_role("button", name="Cancel the request").press("Enter")
+    expect(browser.get_by_text("It was cancelled before it ran.")).to_be_visible()
+    browser.screenshot(path=PICTURES / "wait-cancelled.png", full_page=True)
+    assert "look" not in live(hub)

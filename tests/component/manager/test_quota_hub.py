@@ -1,0 +1,195 @@
+"""Quota through the real Hub: what people see, and that eight GPUs are eight however they are asked for.
+
+The storms are in test_quota_storm.py.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+
+from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
+from tests.e2e.people import wait_for
+
+pytestmark = pytest.mark.real
+MORE = """
+import asyncio
+from copy import deepcopy
+from kubernetes_asyncio.client import V1EnvVar
+from tornado import web
+
+async def hook(spawner, pod):
+    name, (first, *_) = spawner.user.name, pod.spec.containers
+    if "greedy" in name:
+        first.resources.limits["nvidia.com/gpu"] = "9" if "very" in name else "2"
+    if name.startswith(("pair", "sneaky")):
+        second = deepcopy(first)
+        second.name, second.ports = "second", None
+        second.command, second.args = ["sleep", "600"], None  # what the first runs would end without its address
+        second.env = [V1EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all")]
+        pod.spec.containers.append(second)
+    return pod
+c.KubeSpawner.modify_pod_hook = hook
+c.Spawner.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
+
+def profiles(spawner):
+    beside = {
+        "name": "beside", "image": "registry/beside", "command": ["sleep", "600"],
+        "resources": {"limits": {"nvidia.com/gpu": "3"}},
+    }
+    more = {"extra_containers": [beside]} if spawner.user.name.startswith("profiled") else {}
+    return [{"display_name": "Everything", "default": True, "kubespawner_override": more}]
+c.KubeSpawner.profile_list = profiles
+
+async def tidies_up(spawner):
+    if spawner.user.name.startswith("tidy"):
+        await asyncio.sleep(4)
+c.Spawner.post_stop_hook = tidies_up
+
+async def unlucky(spawner):
+    if spawner.user.name.endswith("unlucky"):
+        raise web.HTTPError(403, "The hook says no.")
+c.Spawner.pre_spawn_hook = unlucky
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("quota")
+    settings = ("--Manager.lease_seconds=3",)
+    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=MORE)
+    with running(made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """Every test leaves the cluster empty."""
+    yield
+
+    def empty() -> bool:
+        for name in hub.ready():  # a start that is interrupted is a traceback of JupyterHub
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        return not hub.servers() and not hub.held() and not live(hub)
+
+    wait_for(empty, "all of it is stopped", 120)
+
+
+def live(hub: QuotaHub) -> list[str]:
+    """The states of the jobs that the Manager has written down as alive."""
+    connection = sqlite3.connect(hub.state / "manager.sqlite")
+    try:
+        return [str(row[0]) for row in connection.execute("SELECT state FROM jobs WHERE state <> 'ended'")]
+    finally:
+        connection.close()
+
+
+def modest(hub: QuotaHub, gpus: int) -> None:
+    """Somebody holds these."""
+    assert hub.start_server("modest", gpus=gpus).status_code in {201, 202}
+    wait_for(lambda: "modest/" in hub.ready(), "it runs", 60)
+
+
+def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_hear_why(hub: QuotaHub) -> None:
+    users = [f"crowd{number}" for number in range(24)]
+    hub.add_users(users)
+    with Sampler(hub) as sampler:
+        statuses = hub.storm(users, gpus=1)
+        wait_for(lambda: len(hub.ready()) == GPUS, "eight are ready", 60)
+        wait_for(lambda: len(hub.servers()) == GPUS, "the others have ended", 60)
+    assert sampler.most == GPUS
+    assert set(statuses) <= {201, 202, 429}
+    late = next(user for user in users if f"{user}/" not in hub.servers())
+    said = hub.refusal(late, hub.start_server(late, gpus=1))
+    assert said.startswith("Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number ")
+    assert "/services/jobs/wait/crowd" in said
+    assert "Traceback" not in hub.log
+
+
+def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> None:
+    hub.add_users(["greedy", "very-greedy", "modest"])
+    modest(hub, gpus=7)
+    said = hub.refusal("greedy", hub.start_server("greedy", gpus=1))
+    assert "this job needs 2" in said, "the hook asks for two"
+    said = hub.refusal("very-greedy", hub.start_server("very-greedy", gpus=1))
+    assert said == "A job may have 8 GPUs of type gpu; this one asks for 9."
+    assert hub.held() == 7
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ("tidy-very-greedy", "A job may have 8 GPUs of type gpu; this one asks for 9."),
+        ("tidy-waits", "is number 1 in the queue"),
+        ("tidy-unlucky", "The hook says no."),
+    ],
+    ids=["refused", "in the queue", "refused by a hook"],
+)
+def test_why_nothing_started_is_told_although_the_hub_takes_long_to_clear_up(
+    hub: QuotaHub, user: str, sentence: str
+) -> None:
+    """After a second it looks what became of the start: of an end without a reason it makes an internal error."""
+    hub.add_users([user, "modest"])
+    modest(hub, gpus=8)
+    assert sentence in hub.refusal(user, hub.start_server(user, gpus=1))
+    path = f"/users/{user}/server/progress"
+    assert sentence in wait_for(lambda: (told := hub.api("GET", path)).ok and told.text, "it is told", 60), "later, too"
+
+
+def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:
+    hub.add_users(["pair-1", "pair-2", "modest"])
+    modest(hub, gpus=5)
+    said = hub.refusal("pair-1", hub.start_server("pair-1", gpus=2))
+    assert "this job needs 4" in said
+    assert hub.start_server("pair-2", gpus=1).status_code in {201, 202}
+    wait_for(lambda: set(hub.ready()) == {"modest/", "pair-2/"}, "it fits with one for each of the two", 60)
+    assert hub.held() == 7
+
+
+def test_what_a_profile_overrides_counts(hub: QuotaHub) -> None:
+    hub.add_users(["profiled-1", "profiled-2", "modest"])
+    assert hub.start_server("profiled-1", gpus=1).status_code in {201, 202}
+    wait_for(lambda: hub.ready() == ["profiled-1/"], "it runs", 60)
+    assert hub.held() == 4
+    modest(hub, gpus=1)
+    said = hub.refusal("profiled-2", hub.start_server("profiled-2", gpus=1))
+    assert "this job needs 4" in said
+
+
+def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> None:
+    hub.add_users(["sneaky"])
+    assert hub.start_server("sneaky", gpus=0).status_code in {201, 202}
+    wait_for(lambda: "sneaky/" in hub.ready(), "it runs", 60)
+    pod = json.loads(hub.kubectl("get", "pod", "jupyter-sneaky", "-o", "json"))
+    visible = [
+        [one["value"] for one in container["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
+        for container in pod["spec"]["containers"]
+    ]
+    assert visible == [["void"], ["void"]], "whatever the Hub's configuration and a hook say"
+    wait_for(lambda: live(hub) == ["running"], "it is written down")
+
+
+@pytest.mark.slow
+def test_without_a_manager_nothing_starts_and_what_runs_goes_on(hub: QuotaHub) -> None:
+    hub.add_users(["early", "late"])
+    assert hub.start_server("early", gpus=1).status_code in {201, 202}
+    wait_for(lambda: "early/" in hub.ready(), "it runs", 60)
+    hub.kill("manager")
+    try:
+        answer = hub.start_server("late", gpus=1)  # the account's question comes first, and has the shorter deadline
+        wait_for(lambda: "late/" not in hub.servers(), "it is refused", 90)
+        assert answer.status_code in {202, 429}
+        assert hub.ready() == ["early/"]
+    finally:
+        hub.start_manager()
+
+    def both_run() -> bool:
+        if "late/" not in hub.servers():  # what was answered 202 is refused after that while none acts yet
+            hub.start_server("late", gpus=7)
+        return set(hub.ready()) == {"early/", "late/"}
+
+    wait_for(both_run, "the new Manager acts, and both run", 120)
+    assert "Traceback" not in (hub.state / "manager.log").read_text()

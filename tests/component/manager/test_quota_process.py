@@ -1,0 +1,207 @@
+"""Managers as processes: who answers the Hub, who stands by, and what is no question."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import requests
+from sqlalchemy import Engine, create_engine, select
+
+from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.core.link import derive_hub_token
+from dlspawner.manager.app import Manager
+from dlspawner.manager.db.tables import job_events, leases
+from tests.component.manager.manager_harness import NAMESPACE, Office, make_namespace, prepare, wants
+from tests.component.manager.world import free_port, manager_environment, process, wait_for
+from tests.contract.conftest import Server
+
+NO_HUB = "http://127.0.0.1:9/hub/api"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The administrators' files, and a cluster with one node."""
+    made = tmp_path_factory.mktemp("office")
+    prepare(made)
+    server = Server(made / "cluster")
+    server.start()
+
+    there, over = threading.Event(), threading.Event()
+
+    async def furnish() -> None:
+        async with await KubernetesClient.connect(server.kubeconfig) as cluster:
+            await make_namespace(cluster)
+            await Office(made, "", cluster).make_node()
+            there.set()
+            await asyncio.to_thread(over.wait)  # and the node reports
+
+    # In a thread: a test session may have an event loop of its own here.
+    thread = threading.Thread(target=lambda: asyncio.run(furnish()))
+    thread.start()
+    assert there.wait(60)
+    yield made
+    over.set()
+    thread.join()
+    server.stop()
+
+
+def files(folder: Path) -> tuple[str, ...]:
+    """Settings that are needed to decide."""
+    return (
+        f"--Manager.cluster_file={folder / 'cluster.yaml'}",
+        f"--Manager.teams_file={folder / 'teams.yaml'}",
+        f"--Manager.templates_dir={folder}",
+        "--Manager.namespace=jobs",
+    )
+
+
+@contextlib.contextmanager
+def manager(folder: Path, db_url: str, *more: str) -> Iterator[tuple[str, Popen[bytes]]]:
+    """Its address, and the process."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = {
+        **manager_environment(url, NO_HUB, "secret-token"),
+        "KUBECONFIG": str(folder / "cluster" / "kubeconfig"),
+        "PATH": os.environ["PATH"],
+    }
+    settings = more or (*files(folder), "--Manager.lease_seconds=3")
+    command = [sys.executable, "-W", "error", "-m", "dlspawner.manager", f"--db-url={db_url}", *settings]
+    with process(command, folder / f"{port}.log", env=env) as child:
+        wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
+        yield url, child
+    assert "Traceback" not in (folder / f"{port}.log").read_text()
+
+
+def put(url: str, user: str = "alice", gpus: int = 1, **changes: Any) -> requests.Response:
+    question = wants(user, gpus)
+    body: dict[str, Any] = {
+        "user": question.user,
+        "server": "",
+        "team": "default",
+        "template": "tiny",
+        "preemptible": False,
+        "priority": "",
+        "requeue": False,
+        "request_milliseconds": 3000,
+        "namespace": NAMESPACE,
+        "pods": list(question.pods),
+    }
+    headers = {"Authorization": f"token {changes.pop('token', derive_hub_token('secret-token'))}"}
+    path = f"{url}/services/jobs/api/jobs/{question.job}"
+    return requests.put(path, json={**body, **changes}, headers=headers, timeout=30)
+
+
+def is_up(url: str, what: str) -> bool:
+    return requests.get(f"{url}/services/jobs/{what}", timeout=30).ok
+
+
+def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed(folder: Path, db_url: str) -> None:
+    with manager(folder, db_url) as (first, killed):
+        wait_for(lambda: put(first, gpus=8).status_code == 200)
+        with manager(folder, db_url) as (second, _):
+            standing_by = put(second)
+            assert standing_by.status_code == 503
+            assert "does not decide now" in standing_by.json()["detail"]
+            assert standing_by.headers["Connection"] == "close", "or a client would keep asking this one"
+            assert (is_up(first, "ready"), is_up(second, "ready"), is_up(second, "health")) == (True, False, True)
+            killed.kill()
+            wait_for(lambda: put(second).status_code == 200)
+            assert is_up(second, "ready")
+            answer = put(second, "bob").json()
+            assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
+
+
+@pytest.mark.slow
+def test_with_the_default_settings_another_one_decides_within_15_seconds_of_a_kill(folder: Path, db_url: str) -> None:
+    """In the database's times: from the last sign of life of the one that is killed, and from the kill itself."""
+    lease = timedelta(seconds=Manager.lease_seconds.default_value)
+    began = datetime.now(UTC)
+    with manager(folder, db_url, *files(folder)) as (first, killed), manager(folder, db_url, *files(folder)) as other:
+        wait_for(lambda: put(first, gpus=0).status_code == 200)
+        rebuilt = datetime.now(UTC) - began  # what a machine as busy as this one needs for more than a rebuild
+        engine = create_engine(db_url)
+        killed.kill()
+        gone = datetime.now(UTC)
+        killed.wait()
+        term, expires = lease_of(engine)
+        wait_for(lambda: lease_of(engine)[0] > term)
+        taken = lease_of(engine)[1] - lease
+        assert taken - (expires - lease) < timedelta(seconds=12)
+        wait_for(lambda: put(other[0], "bob", gpus=0).status_code == 200)
+        with engine.connect() as connection:
+            decided = connection.scalars(select(job_events.c.at).order_by(job_events.c.id.desc())).first()
+        engine.dispose()
+    assert decided is not None
+    print(f"taken {taken - gone} after the kill, decided {decided - gone} after it (a start takes {rebuilt})")
+    assert decided - taken < max(timedelta(seconds=3), rebuilt)
+    assert decided - gone < timedelta(seconds=12) + max(timedelta(seconds=3), rebuilt), "15 seconds on a calm machine"
+
+
+def lease_of(engine: Engine) -> tuple[int, datetime]:
+    """Which term it is, and when its lease ends."""
+    with engine.connect() as connection:
+        row = connection.execute(select(leases.c.term, leases.c.expires)).one()
+    return row.term, row.expires
+
+
+def test_only_the_hub_may_ask(folder: Path, tmp_path: Path) -> None:
+    with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}") as (url, _):
+        assert put(url, token="secret-token").status_code == 403
+        assert put(url, token="another").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"pods": []}, "at least one pod"),
+        ({"pods": [1]}, "at least one pod"),
+        ({"user": ""}, "A user"),
+        ({"preemptible": 1}, "must be true or false"),
+        ({"gpu_type": "gpu"}, "There is no field 'gpu_type'"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_question_is_told_so(changes: dict[str, Any], sentence: str, asked: str) -> None:
+    answer = put(asked, **changes)
+    assert answer.status_code == 422
+    assert sentence in answer.json()["detail"]
+
+
+@pytest.fixture(scope="module")
+def asked(folder: Path) -> Iterator[str]:
+    with manager(folder, f"sqlite:///{folder / 'asked.sqlite'}") as (url, _):
+        yield url
+
+
+def test_a_manifest_that_cannot_be_charged_is_refused_and_breaks_nothing(asked: str) -> None:
+    wait_for(lambda: put(asked, gpus=0).status_code == 200)
+    answer = put(asked, pods=[{"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "-1"}}}]}}]).json()
+    assert (answer["decision"], answer["reason"]) == ("refuse", "malformed")
+    answer = put(asked, pods=[{"spec": {"containers": "x"}}]).json()
+    assert answer["decision"] == "refuse"
+
+
+def test_a_manager_without_files_decides_nothing_and_says_so(folder: Path, tmp_path: Path) -> None:
+    with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}", "--log-level=INFO") as (url, _):
+        answer = put(url)
+        assert answer.status_code == 501
+        assert "decides about no jobs" in answer.json()["detail"]
+        assert is_up(url, "ready"), "it has the keys"
+
+
+def test_the_hubs_home_page_does_not_wait_for_a_manager_without_files(folder: Path, tmp_path: Path) -> None:
+    with manager(folder, f"sqlite:///{tmp_path / 'm.sqlite'}", "--log-level=INFO") as (url, _):
+        headers = {"Authorization": f"token {derive_hub_token('secret-token')}"}
+        told = requests.get(f"{url}/services/jobs/api/users/alice/notices", headers=headers, timeout=30)
+        assert (told.status_code, told.json()) == (200, {"notices": []})

@@ -1,0 +1,240 @@
+"""The REST resources, asked through a real Hub's proxy with its real tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import asyncssh
+import pytest
+import requests
+
+from tests.component.manager.world import World
+
+
+def make_key(comment: str = "laptop") -> str:
+    return asyncssh.generate_private_key("ssh-ed25519", comment=comment).export_public_key().decode().strip()
+
+
+def ask(world: World, token: str | None, method: str, path: str, **arguments: Any) -> requests.Response:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    headers.update(arguments.pop("headers", {}))
+    return requests.request(method, world.jobs + path, headers=headers, timeout=30, allow_redirects=False, **arguments)
+
+
+def test_a_key_is_added_listed_and_removed(world: World, person: str) -> None:
+    token, key = world.token(person), make_key("laptop")
+    added = ask(world, token, "POST", "/api/keys", json={"key": key})
+    assert added.status_code == 201
+    (listed,) = ask(world, token, "GET", "/api/keys").json()["keys"]
+    assert listed == added.json()["keys"][0]
+    assert (listed["key"], listed["name"], listed["last_used"]) == (key.rsplit(" ", 1)[0], "laptop", None)
+    assert ask(world, token, "DELETE", f"/api/keys/{listed['id']}").status_code == 204
+    assert ask(world, token, "GET", "/api/keys").json() == {"keys": []}
+    assert ask(world, token, "DELETE", f"/api/keys/{listed['id']}").status_code == 404
+
+
+def test_the_given_name_goes_before_the_comment(world: World, person: str) -> None:
+    answer = ask(world, world.token(person), "POST", "/api/keys", json={"key": make_key("x"), "name": "desk"})
+    assert answer.json()["keys"][0]["name"] == "desk"
+
+
+def test_a_known_key_is_said_to_be_known(world: World, person: str) -> None:
+    token, key = world.token(person), make_key()
+    ask(world, token, "POST", "/api/keys", json={"key": key})
+    again = ask(world, token, "POST", "/api/keys", json={"key": key})
+    assert (again.status_code, len(again.json()["keys"]), len(again.json()["known"])) == (200, 0, 1)
+
+
+def test_the_gateway_reads_keys_and_notes_their_use(world: World, person: str) -> None:
+    token, gateway = world.token(person), world.tokens["gateway"]
+    ask(world, token, "POST", "/api/keys", json={"key": make_key()})
+    (key,) = ask(world, gateway, "GET", f"/api/users/{person}/keys").json()["keys"]
+    assert set(key) == {"id", "key", "fingerprint", "name"}
+    assert ask(world, gateway, "POST", f"/api/users/{person}/keys/{key['id']}/used").status_code == 204
+    assert ask(world, token, "GET", "/api/keys").json()["keys"][0]["last_used"]
+    assert ask(world, gateway, "POST", f"/api/users/somebody-else/keys/{key['id']}/used").status_code == 404
+
+
+def test_nobody_and_somebody_without_keys_get_the_same_answer(world: World, person: str) -> None:
+    world.token(person)
+    answers = {
+        ask(world, world.tokens["gateway"], "GET", f"/api/users/{name}/keys").text for name in (person, "nobody")
+    }
+    assert answers == {'{"keys": []}'}
+
+
+def test_a_job_suggests_keys_for_its_owner_only(world: World, person: str) -> None:
+    body = {
+        "keys": [
+            {"key": make_key("found"), "source": "~/.ssh/id_ed25519.pub"},
+            {"key": "not a key at all", "source": "~/.ssh/notes.pub"},
+            {"key": "-----BEGIN OPENSSH PRIVATE KEY-----", "source": "~/.ssh/wrong.pub"},
+        ]
+    }
+    token = world.server_token(person, "train")
+    assert ask(world, token, "PUT", "/api/key-suggestions", json=body).status_code == 204
+    assert ask(world, world.tokens["gateway"], "GET", f"/api/users/{person}/keys").json() == {"keys": []}
+
+
+# Who may do what. Rows: who asks; columns: what. The owner of the keys is alice.
+
+WHO: dict[str, Callable[[World], str | None]] = {
+    "anonymous": lambda world: None,
+    "unknown token": lambda world: "0123456789abcdef",
+    "not even a token": lambda world: "\xff\xfe",
+    "alice": lambda world: world.token("alice"),
+    "alice, token that may not use the service": lambda world: world.token("alice", ("self",)),
+    "alice, token for this service only": lambda world: world.token("alice", ("access:services!service=jobs",)),
+    "alice's server": lambda world: world.server_token("alice", "train"),
+    "bob": lambda world: world.token("bob"),
+    "admin": lambda world: world.token("root-admin"),
+    "gateway": lambda world: world.tokens["gateway"],
+    "other service": lambda world: world.tokens["other"],
+    "service without access": lambda world: world.tokens["setup"],
+}
+#                                              list add suggest remove gateway's gateway's
+#                                              own  own own     alice's lookup    used
+MAY = {
+    "anonymous": (401, 401, 401, 401, 401, 401),
+    "unknown token": (401, 401, 401, 401, 401, 401),
+    "not even a token": (401, 401, 401, 401, 401, 401),
+    "alice": (200, 201, 204, 204, 403, 403),
+    "alice, token that may not use the service": (403, 403, 403, 403, 403, 403),
+    "alice, token for this service only": (403, 403, 204, 403, 403, 403),
+    "alice's server": (403, 403, 204, 403, 403, 403),
+    "bob": (200, 201, 204, 404, 403, 403),
+    "admin": (200, 201, 204, 404, 403, 403),
+    "gateway": (403, 403, 403, 403, 200, 204),
+    "other service": (403, 403, 403, 403, 403, 403),
+    "service without access": (403, 403, 403, 403, 403, 403),
+}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_who_may_what(world: World, who: str) -> None:
+    alice = world.token("alice")
+    key = ask(world, alice, "POST", "/api/keys", json={"key": make_key("target")}).json()["keys"][0]
+    token = WHO[who](world)
+    mine = make_key("mine")
+    suggestion = {"keys": [{"key": make_key(), "source": "~/.ssh/id.pub"}]}
+    got = (
+        ask(world, token, "GET", "/api/keys").status_code,
+        ask(world, token, "POST", "/api/keys", json={"key": mine}).status_code,
+        ask(world, token, "PUT", "/api/key-suggestions", json=suggestion).status_code,
+    )
+    used = ask(world, token, "POST", f"/api/users/alice/keys/{key['id']}/used").status_code
+    lookup = ask(world, token, "GET", "/api/users/alice/keys").status_code
+    removed = ask(world, token, "DELETE", f"/api/keys/{key['id']}").status_code
+    ask(world, alice, "DELETE", f"/api/keys/{key['id']}")
+    for left in ask(world, token, "GET", "/api/keys").json().get("keys", []) if got[0] == 200 else []:
+        ask(world, token, "DELETE", f"/api/keys/{left['id']}")
+    assert (*got, removed, lookup, used) == MAY[who]
+
+
+def test_bob_never_sees_what_is_alices(world: World, person: str) -> None:
+    ask(world, world.token(person), "POST", "/api/keys", json={"key": make_key()})
+    assert ask(world, world.token("bob"), "GET", "/api/keys").json() == {"keys": []}
+
+
+WRONG: dict[str, tuple[dict[str, Any], int, str]] = {
+    "no body": ({"data": b"", "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+    "a form": ({"data": {"key": "x"}}, 415, "application/json"),
+    "a list": ({"json": []}, 400, "JSON object"),
+    "deep nesting": ({"data": b"[" * 60000, "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+    "a huge number": (
+        {"data": b'{"key": ' + b"9" * 9000 + b"}", "headers": {"Content-Type": "application/json"}},
+        400,
+        "",
+    ),
+    "invalid UTF-8": ({"data": b'{"key": "\xff"}', "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+    "no key": ({"json": {}}, 422, "'key' is missing"),
+    "a field nobody knows": ({"json": {"key": "x", "owner": "bob"}}, 422, "no field 'owner'"),
+    "a number for text": ({"json": {"key": 5}}, 422, "must be text"),
+    "nothing for text": ({"json": {"key": None}}, 422, "must be text"),
+    "not a key": ({"json": {"key": "hello"}}, 422, "not a public key"),
+    "half a character": ({"json": {"key": "\ud800"}}, 422, "not a public key"),
+    "a NUL": ({"json": {"key": "\0"}}, 422, "not a public key"),
+    "a private key": ({"json": {"key": "-----BEGIN OPENSSH PRIVATE KEY-----"}}, 422, "was not stored"),
+    "one name for two keys": ({"json": {"key": f"{make_key()}\n{make_key()}", "name": "x"}}, 422, "fits one key"),
+    "a body of 100 KiB": ({"json": {"key": "x" * 100_000}}, 413, "longer than 64 KiB"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "status", "sentence"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_body_is_answered_with_a_sentence(
+    world: World, arguments: dict[str, Any], status: int, sentence: str
+) -> None:
+    answer = ask(world, world.token("bob"), "POST", "/api/keys", **arguments)
+    assert answer.status_code == status
+    if sentence:
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        problem = answer.json()
+        assert problem["status"] == status
+        assert sentence in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/nothing", "/api/keys/x", "/api/keys/99999999999999999999", "/api/users//keys", "/api/keys/1/", "/../hub"],
+)
+def test_an_address_that_is_not_there_is_a_problem_of_the_asker(world: World, path: str) -> None:
+    answer = ask(world, world.token("bob"), "DELETE", path)
+    assert 400 <= answer.status_code < 500
+
+
+@pytest.mark.parametrize(
+    "name", ["", "%00", "%ff", "..", "%2e%2e", "a%2Fb", "x" * 5000, "alice%20", "ALICE", "%27--", "%ed%a0%80"]
+)
+def test_a_hostile_name_is_nobodys(world: World, name: str) -> None:
+    headers = {"Authorization": f"token {world.tokens['gateway']}"}
+    # Straight to the Manager, as the gateway asks; the proxy answers some of these itself.
+    answer = requests.get(f"{world.manager}/services/jobs/api/users/{name}/keys", headers=headers, timeout=30)
+    assert answer.status_code in {200, 400, 403, 404}
+    if answer.status_code == 200:
+        assert answer.json() == {"keys": []}
+
+
+def test_the_limit_of_keys_is_a_sentence(world: World, person: str) -> None:
+    token = world.token(person)
+    keys = "\n".join(make_key(f"k{number}") for number in range(51))
+    answer = ask(world, token, "POST", "/api/keys", json={"key": keys})
+    assert answer.status_code == 409
+    assert "at most 50" in answer.json()["detail"]
+
+
+def test_random_bodies_are_never_a_fault_of_the_server(world: World) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    token = world.token("bob")
+    shapes: list[Any] = [
+        None,
+        True,
+        -1,
+        1e308,
+        "",
+        "x",
+        "\x00",
+        "ssh-ed25519 AAAA",
+        [],
+        {},
+        [{}],
+        {"key": {}},
+        {"keys": 1},
+    ]
+    for _ in range(200):
+        body = {chance.choice(["key", "keys", "name", "source", "\ud800"]): chance.choice(shapes) for _ in range(2)}
+        data = json.dumps(body).encode()[: chance.choice([5, 10_000])]
+        method, path = chance.choice([("POST", "/api/keys"), ("PUT", "/api/key-suggestions"), ("POST", "/keys")])
+        answer = ask(world, token, method, path, data=data, headers={"Content-Type": "application/json"})
+        assert answer.status_code < 500, (seed, method, path, data)
+
+
+def test_answers_carry_the_headers_that_keep_browsers_safe(world: World) -> None:
+    headers = ask(world, None, "GET", "/api/keys").headers
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cache-Control"] == "no-store"
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in headers

@@ -1,0 +1,90 @@
+"""What is seen of a pod: what it holds, and how it has ended, by itself or by its deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlspawner.core.resources import PodRequest, ResourceRequest, request_of
+from dlspawner.manager.cluster.pod_view import observe, read_pod
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.records import JobRecord
+from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
+
+# Its deletion is asked for at noon, with half a minute of grace.
+DELETED = {"deletionTimestamp": "2026-01-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
+
+
+def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
+    end = {"exitCode": code, **({"finishedAt": at} if at else {})}
+    statuses = [{"name": "notebook", "state": {"terminated": end}}]
+    return {
+        "metadata": {"name": "p", "uid": "u", "namespace": "jobs", **metadata},
+        "spec": {"containers": [{"name": "notebook", "image": "any"}]},
+        "status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses},
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "at", "metadata", "failure", "stopped"),
+    [
+        pytest.param(0, MORNING, {}, "", False, id="a program that has ended"),
+        pytest.param(3, MORNING, {}, "exit code 3.", False, id="one that has failed"),
+        pytest.param(0, MORNING, DELETED, "", False, id="one that had ended before its pod was deleted"),
+        pytest.param(3, MORNING, DELETED, "exit code 3.", False, id="one that had failed before"),
+        pytest.param(0, NOON, DELETED, "", True, id="one that ends at once when it is asked to"),
+        pytest.param(0, LATER, DELETED, "", True, id="one that takes its time"),
+        pytest.param(143, LATER, DELETED, "", True, id="one that a signal ends"),
+        pytest.param(1, LATER, DELETED, "", True, id="one that complains about its stop"),
+        pytest.param(0, None, DELETED, "", True, id="one that tells no time"),
+    ],
+)
+def test_an_end_is_the_programs_or_the_deletions(
+    code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool
+) -> None:
+    found = read_pod(pod(code, at, metadata), JobNamespaces("jobs"))
+    assert (found.over, found.failure, found.stopped) == (True, failure, stopped)
+
+
+def asks(**amounts: str) -> dict[str, Any]:
+    return {"name": "notebook", "resources": {"limits": amounts}}
+
+
+def alone(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pod on a node with A100s."""
+    return {"nodeSelector": {"gpu": "a100"}, "containers": list(containers), **more}
+
+
+MAIN = asks(cpu="1", memory="1Gi", **{"nvidia.com/gpu": "1"})
+SIDECAR = {**asks(cpu="250m", memory="1Gi"), "name": "mesh"}
+ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "held"),
+    [
+        pytest.param(alone(MAIN), alone(MAIN), (1000, GIB), id="nothing"),
+        pytest.param(
+            alone(MAIN),
+            alone(MAIN, overhead={"cpu": "500m", "memory": "1Gi"}),
+            (1500, 2 * GIB),
+            id="the overhead of a RuntimeClass",
+        ),
+        pytest.param(alone(MAIN), alone(MAIN, SIDECAR), (1250, 2 * GIB), id="a sidecar"),
+        pytest.param(alone(ONLY_GPU), alone(MAIN), (1000, GIB), id="the defaults of a LimitRange"),
+        pytest.param(alone(MAIN, SIDECAR), alone(MAIN), (1250, 2 * GIB), id="less than was reserved"),
+    ],
+)
+def test_what_the_cluster_adds_to_a_pod_is_held_on_its_node(
+    asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]
+) -> None:
+    reserved = request_of([{"spec": asked}], CLUSTER)
+    assert isinstance(reserved, ResourceRequest)
+    record = JobRecord(queues("j", "a", charge=reserved))
+    metadata = {"name": "p", "uid": "u", "namespace": "jobs"}
+    found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, JobNamespaces("jobs"))
+    _, after = observe(record, found, CLUSTER, node("n1"), NOW)
+    before = reserved.pods[0]
+    assert after.job.request.pods == (PodRequest(before.resource, before.gpus, *held, before.placement),)

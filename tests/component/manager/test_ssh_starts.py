@@ -1,0 +1,236 @@
+"""Starts that an SSH login asks for: whose wish it takes, what is told of where they stand, and that there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavailable
+from dlspawner.core.template import Template
+from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.api.ssh import template_to_start
+from ssh_gateway.backends.directory import HubAndManager, StartStatus
+from tests.component.manager.manager_harness import ask, until, wants
+from tests.component.manager.portals import Portal, portals
+from tests.component.manager.world import World
+
+ALWAYS, NEVER = (Template(name, name, start_on_connect=start) for name, start in (("files", True), ("batch", False)))
+USUAL = Template("ssh", "ssh")
+
+
+def server(template: str | None, name: str = "train") -> HubServer:
+    options = {} if template is None else {"template": template}
+    return HubServer(name, False, None, True, "", options, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "prefers", "started"),
+    [
+        ("train", server("ssh"), True, "ssh"),
+        ("train", server("ssh"), False, None),
+        ("train", server("batch"), True, None),
+        ("train", server("files"), False, "files"),
+        ("train", server("gone"), True, None),
+        ("train", server(None), True, None),
+        ("train", None, True, None),
+        ("files", None, False, "files"),
+        ("files", server(None, "files"), False, "files"),
+        ("files", server("ssh", "files"), False, None),
+        ("ssh", None, True, None),
+    ],
+    ids=[
+        "as the person wishes",
+        "against their wish",
+        "against the template's",
+        "a template that always starts so",
+        "a template that is gone",
+        "a server that never had a job",
+        "no such server",
+        "a server with the name of such a template",
+        "one that never had a job",
+        "one that is something else",
+        "a template's name that does not start so",
+    ],
+)
+def test_what_a_login_starts(name: str, there: HubServer | None, prefers: bool, started: str | None) -> None:
+    found = template_to_start(name, there, (ALWAYS, NEVER, USUAL), prefers=prefers)
+    assert (found.name if found else None) == started
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        made.hub.servers = {("alice", "train")}
+        made.hub.over = {("alice", "train")}
+        template = made.served.acting.settings.templates[0].name
+        made.hub.kept = {("alice", "train"): {"template": template}}
+        yield made
+
+
+async def asked(
+    portal: Portal, method: str, path: str, token: str = "", body: object = None
+) -> tuple[int, dict[str, Any]]:
+    headers = {"Authorization": f"token {token or portal.world.tokens['gateway']}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request(method, f"{portal.served.url}/api/{path}", json=body) as answer,
+    ):
+        return answer.status, await answer.json()
+
+
+async def wishes(portal: Portal, user: str = "alice") -> None:
+    """This person wants logins to start jobs."""
+    token = await asyncio.to_thread(portal.world.token, user)
+    assert await asked(portal, "PUT", "ssh-settings", token, {"start_on_connect": True}) == (
+        200,
+        {"start_on_connect": True},
+    )
+
+
+async def test_nothing_starts_until_the_person_wants_it(portal: Portal) -> None:
+    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (status, found["state"], portal.hub.started) == (200, "off", [])
+    await wishes(portal)
+    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "train")])
+    assert found["page"] == "/services/jobs/wait/alice/train"
+
+
+async def test_the_page_asks_and_says(portal: Portal) -> None:
+    answer = await portal.read("alice", "keys/start-on-connect", "POST", {"start": "1"})
+    said = answer.headers["Set-Cookie"].partition(";")[0]
+    page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"), cookie=said)
+    assert "A login starts a job that does not run." in page.text
+    assert "checked" in page.body
+    await portal.read("alice", "keys/start-on-connect", "POST", {})
+    assert "checked" not in (await portal.read("alice", "keys")).body
+
+
+async def test_of_many_logins_at_once_one_starts_the_server(portal: Portal) -> None:
+    await wishes(portal)
+
+    async def starts(user: str, name: str) -> None:
+        await portal.runs(wants(user, server=name))
+
+    portal.hub.starts = starts
+    answers = await asyncio.gather(*(asked(portal, "POST", "ssh-starts/alice/train") for _ in range(8)))
+    assert {status for status, _ in answers} == {200}
+    assert portal.hub.started == [("alice", "train")]
+    assert len({found["job"] for _, found in answers}) == 1
+
+
+async def test_where_it_stands_is_told_until_it_runs(portal: Portal) -> None:
+    await wishes(portal)
+    first = await portal.runs(wants("bob", gpus=8))
+
+    async def starts(user: str, name: str) -> None:
+        await ask(portal.served.acting, wants(user, server=name))
+        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
+
+    portal.hub.starts = starts
+    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (status, found["state"]) == (200, "queued")
+    assert found["sentence"].startswith("number 1 in the queue. ")
+    job = found["job"]
+    assert (await asked(portal, "GET", f"ssh-starts/alice/train?job={job}"))[1]["state"] == "queued"
+    assert (await portal.read("alice", f"jobs/{job}/stop", "POST")).status == 303
+    status, found = await asked(portal, "GET", f"ssh-starts/alice/train?job={job}")
+    assert (found["state"], found["sentence"]) == ("ended", "It was cancelled before it ran.")
+    assert first.job != job
+
+
+async def test_what_has_just_ended_is_not_started_by_a_program_that_connects_again(portal: Portal) -> None:
+    await wishes(portal)
+    question = await portal.runs(wants("alice", server="train"))
+    assert (await asked(portal, "POST", "ssh-starts/alice/train"))[1]["state"] == "running"
+    await portal.office.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
+    await until(lambda: question.job not in portal.served.book.records, "it has ended")
+    portal.hub.over = {("alice", "train")}
+    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (status, portal.hub.started) == (409, [])
+    assert "train has ended a moment ago" in found["detail"]
+    object.__setattr__(portal.served.manager, "ssh_restart_seconds", 0.0)
+    assert (await asked(portal, "POST", "ssh-starts/alice/train"))[0] == 200
+    assert portal.hub.started == [("alice", "train")]
+
+
+async def test_a_template_that_always_starts_so_needs_no_server(portal: Portal) -> None:
+    acting = portal.served.acting
+    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
+    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
+    status, found = await asked(portal, "POST", "ssh-starts/alice/files")
+    assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "files")])
+    assert portal.hub.options == [{"template": "files"}]
+    assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
+
+
+async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from_starting(portal: Portal) -> None:
+    """The Hub keeps the options of every request, those of a refused one too."""
+    acting = portal.served.acting
+    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
+    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
+    portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
+    portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
+    assert (await asked(portal, "POST", "ssh-starts/alice/files"))[1]["state"] == "starting"
+    assert (portal.hub.started, portal.hub.options) == ([("alice", "files")], [{"template": "files"}])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (HubRejected(403, "Team vision has used its 8 GPUs."), 403, "has used its 8 GPUs"),
+        (HubRejected(400, "No such image."), 422, "No such image"),
+        (HubRejected(400, "Your authentication has expired."), 403, "a fresh login"),
+        (HubUnavailable("The Hub did not answer."), 503, "did not answer"),
+    ],
+    ids=["a quota", "a setting", "the login is too old", "the Hub is away"],
+)
+async def test_a_no_is_told_in_its_words(portal: Portal, error: Exception, status: int, words: str) -> None:
+    await wishes(portal)
+
+    async def starts(user: str, name: str) -> None:
+        raise error
+
+    portal.hub.starts = starts
+    found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (found[0], words in found[1]["detail"]) == (status, True), found
+
+
+async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
+    await wishes(portal)
+
+    async def starts(user: str, name: str) -> None:
+        await ask(portal.served.acting, wants(user, server=name))
+        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
+
+    def people(token: str) -> HubAndManager:
+        return HubAndManager(HubClient(portal.world.hub_api, token), portal.served.url, token)
+
+    await portal.runs(wants("bob", gpus=8))
+    portal.hub.starts = starts
+    async with contextlib.aclosing(people(portal.world.tokens["gateway"])) as gateway:
+        waits = await gateway.start("alice", "train")
+        assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
+        assert await gateway.start_status("alice", "train", waits.job) == waits
+        acting = portal.served.acting
+        acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
+        refused = await gateway.start("alice", "train")
+        assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
+    async with contextlib.aclosing(people(portal.world.tokens["other"])) as other:
+        assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
+
+
+async def test_who_is_blocked_starts_nothing(portal: Portal) -> None:
+    await wishes(portal)
+    acting = portal.served.acting
+    acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
+    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    assert (status, "may not start jobs here" in found["detail"], portal.hub.started) == (403, True, [])

@@ -1,0 +1,209 @@
+"""A stop or a cancel while the Hub starts a job: it is cancelled, at every stage until its server is ready.
+
+Each stage is where a hook of the Hub's keeps the start until a file is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from dlspawner.manager.cluster.termination import RUNS
+from tests.component.manager.crowds import live
+from tests.component.manager.quota import GPUS, QuotaHub, running
+from tests.component.manager.test_queue_hub import Plain, ask
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import Person
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+HOOKS = """
+import asyncio
+from pathlib import Path
+
+async def wait_at(stage, user):
+    folder = Path({folder!r})
+    if (folder / f"wait-{{stage}}").exists() and user != "holder":
+        (folder / "here").touch()
+        while (folder / f"wait-{{stage}}").exists():
+            await asyncio.sleep(0.05)
+
+async def before_start(spawner):
+    await wait_at("before-start", spawner.user.name)
+c.Spawner.pre_spawn_hook = before_start
+
+async def before_admission(spawner, pod):
+    await wait_at("before-admission", spawner.user.name)
+    return pod
+c.KubeSpawner.modify_pod_hook = before_admission
+
+from dlspawner.spawner import DLSpawner
+until_accepting = DLSpawner._until_accepting
+async def before_ready(self, *more):
+    await wait_at("before-ready", self.user.name)
+    return await until_accepting(self, *more)
+DLSpawner._until_accepting = before_ready
+
+from dlspawner.spawner.kube.pods import PodRequests
+create = PodRequests.create
+async def after_admission(self, manifest, *more):
+    await wait_at("after-admission", manifest["metadata"]["name"].removeprefix("jupyter-"))
+    return await create(self, manifest, *more)
+PodRequests.create = after_admission
+"""
+STAGES = ("before-start", "before-admission", "after-admission", "before-ready")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    folder = tmp_path_factory.mktemp("stops")
+    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+    made = QuotaHub(
+        folder,
+        db_url=f"sqlite:///{folder / 'manager.sqlite'}",
+        settings=settings,
+        extra=HOOKS.format(folder=str(folder)),
+    )
+    with running(made):
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """Every test leaves the cluster and the queue empty, and no traceback."""
+    yield
+    release(hub)
+
+    def empty() -> bool:
+        for name in hub.ready():  # those that waited start meanwhile
+            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
+        return not hub.servers() and not hub.held() and not live(hub)
+
+    wait_for(empty, "all of it is stopped", 120)
+    assert "Traceback" not in hub.log
+    assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+def release(hub: QuotaHub) -> None:
+    for stage in STAGES:
+        (hub.state / f"wait-{stage}").unlink(missing_ok=True)
+
+
+def turn_comes(hub: QuotaHub, user: str, stage: str) -> Person:
+    """Somebody whose job has waited, and whose start is at this stage now."""
+    person = Person(hub, user)
+    hub.api("POST", "/users/holder")
+    hub.start_server("holder", gpus=GPUS)
+    wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", 60)
+    person.start("", gpus=1)
+    wait_for(lambda: states(hub).get(user) == "queued", "it waits", 60)
+    wait_for(lambda: hub.servers() == {"holder/": "ready"}, "the Hub has let it go", 60)
+    (hub.state / "here").unlink(missing_ok=True)
+    (hub.state / f"wait-{stage}").touch()
+    hub.api("DELETE", "/users/holder/server")
+    wait_for((hub.state / "here").exists, f"its start is {stage}", 60)
+    return person
+
+
+def states(hub: QuotaHub) -> dict[str, str]:
+    """The state of every user's job that has not ended."""
+    return {user: state for user, state, _ in live(hub)}
+
+
+def check_cancelled(hub: QuotaHub, person: Person) -> None:
+    """It has ended for good, its page says why, and the next one starts."""
+    wait_for(lambda: person.name not in states(hub) and not hub.held(), "it has ended", 20)
+    release(hub)
+    with Plain(hub, person.name) as reader:
+        said = "It was cancelled before it ran."  # until its start has ended the Hub shows how that gets on
+        wait_for(lambda: said in reader.place(person.name).text, said, 60)
+    assert hub.held() == 0
+    person.launch("", gpus=1)
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_who_stops_a_server_whose_turn_has_come_has_cancelled_its_job(hub: QuotaHub, stage: str) -> None:
+    person = turn_comes(hub, f"stops-{stage}", stage)
+    stopped = person.api("DELETE", person.server_path(""))
+    assert stopped.status_code in {202, 204}, stopped.text
+    check_cancelled(hub, person)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_program_cancels_a_job_whose_turn_has_come(hub: QuotaHub, stage: str) -> None:
+    person = turn_comes(hub, f"cancels-{stage}", stage)
+    wait_for(lambda: stage != "before-ready" or states(hub)[person.name] == "running", "the Manager knows", 20)
+    told = ask(person, "GET")
+    assert (told.status_code, told.json()["state"]) == (200, "starting")
+    assert ask(person, "DELETE").status_code == 204
+    check_cancelled(hub, person)
+
+
+def test_a_job_by_its_id_is_cancelled_as_long_as_its_server_is_not_ready(hub: QuotaHub) -> None:
+    person = turn_comes(hub, "by-id", "before-ready")
+    wait_for(lambda: states(hub)[person.name] == "running", "the Manager knows", 20)
+    headers = {"Authorization": f"token {person.token}"}
+    jobs = f"{hub.url}/services/jobs/api/jobs"
+    job = requests.get(f"{jobs}?state=live", headers=headers, timeout=30).json()["items"][0]["id"]
+    assert requests.post(f"{jobs}/{job}/cancel", headers=headers, json={}, timeout=30).status_code == 202
+    check_cancelled(hub, person)
+
+
+def test_the_button_of_its_page_cancels_a_job_whose_pod_runs_already(hub: QuotaHub) -> None:
+    person = turn_comes(hub, "presses", "before-admission")
+    with Plain(hub, person.name) as reader:
+        page = reader.place(person.name)
+        (hub.state / "wait-before-ready").touch()
+        (hub.state / "wait-before-admission").unlink()
+        wait_for(lambda: states(hub)[person.name] == "running", "its pod runs", 60)
+        assert reader.press(page, r"/cancel$").status_code == 200
+    check_cancelled(hub, person)
+
+
+def test_a_job_that_is_ready_cannot_be_cancelled_and_the_answer_says_what_to_do(hub: QuotaHub) -> None:
+    person = turn_comes(hub, "ready", "before-admission")
+    with Plain(hub, person.name) as reader:
+        page = reader.place(person.name)
+        release(hub)
+        wait_for(lambda: hub.ready() == ["ready/"], "it runs", 60)
+        wait_for(lambda: states(hub)[person.name] == "running", "the Manager knows", 20)
+        assert ask(person, "GET").status_code == 404
+        late, pressed = ask(person, "DELETE"), reader.press(page, r"/cancel$")
+        assert [late.status_code, pressed.status_code] == [409, 409]
+        assert late.json()["detail"] == RUNS
+        assert "The server runs already" in pressed.text
+    assert hub.ready() == ["ready/"]
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_hub_that_ends_in_the_turn_of_a_job_does_not_take_it_from_the_queue(
+    hub: QuotaHub, stage: str, end: str
+) -> None:
+    user = f"stays-{end}-{stage}"
+    turn_comes(hub, user, stage)
+    getattr(hub, end)("hub")
+    release(hub)
+    hub.start_hub()
+    wait_for(lambda: hub.ready() == [f"{user}/"], "it has started all the same", 90)
+
+
+@pytest.mark.parametrize("stage", STAGES[:3])
+def test_a_stop_that_the_manager_has_not_heard_of_when_the_hub_is_killed_is_told_before_the_next_start(
+    hub: QuotaHub, stage: str
+) -> None:
+    """The Manager, which knows nothing of it, asks the Hub for the start again."""
+    person = turn_comes(hub, f"untold-{stage}", stage)
+    hub.kill("manager")
+    stopped = person.api("DELETE", person.server_path(""))
+    assert stopped.status_code in {202, 204}, stopped.text
+    wait_for(lambda: not hub.servers(), "the Hub has stopped it", 60)
+    assert states(hub), "the Manager was not told"
+    hub.kill("hub")
+    release(hub)
+    hub.start_manager()
+    hub.start_hub()
+    wait_for(lambda: not live(hub), "it is cancelled", 90)
+    wait_for(lambda: not hub.servers(), "the start that was asked for is refused", 60)
+    check_cancelled(hub, person)

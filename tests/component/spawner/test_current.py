@@ -1,0 +1,127 @@
+"""A Hub whose files change while it runs: what people are offered, and from which limits on it asks the Manager."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from dlspawner.errors import InvalidConfiguration
+from dlspawner.settings import reload
+from dlspawner.spawner.kube.errors import StartRefused
+from tests.component.manager import quota
+from tests.component.spawner.test_asking import answering
+from tests.harness.spawner_builders import make_spawner
+
+FREE = "teams: {default: {title: Everybody}}\n"
+
+
+@pytest.fixture
+def teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "tiny.yaml").write_text(json.dumps(quota.TEMPLATE))
+    (tmp_path / "cluster.yaml").write_text(quota.CLUSTER % quota.GPU)
+    (tmp_path / "teams.yaml").write_text(FREE)
+    return tmp_path / "teams.yaml"
+
+
+def spawner_of(monkeypatch: pytest.MonkeyPatch, teams: Path, url: str) -> Any:
+    files = {
+        "templates_dir": str(teams.parent),
+        "cluster_file": str(teams.parent / "cluster.yaml"),
+        "teams_file": str(teams),
+    }
+    config = {**files, "manager_url": url, "manager_token": "token"}
+    return make_spawner(monkeypatch, settings=None, config=config)
+
+
+async def test_from_the_first_quota_on_the_manager_is_asked_without_a_restart(
+    monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path.rsplit("/", 1)[-1])
+        return web.json_response({"uid": 20_000, "gid": 20_000, "job": None})
+
+    async def start(url: str) -> str:
+        spawner = spawner_of(monkeypatch, teams, url)
+        spawner.user_options = {"template": "tiny", "gpus": 1}
+        await spawner.load_user_options()
+        return asked[-1]
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        assert await start(url) == "account", "nothing is counted"
+        teams.write_text("teams: [")
+        assert await start(url) == "account", "a broken file changes nothing"
+        assert "the last good version stays" in caplog.text
+        teams.write_text(quota.TEAMS % 8)
+        assert await start(url) == "starting", "what waits there, before a pod is asked for"
+        assert "have limits now: the Manager is asked" in caplog.text
+        teams.write_text(FREE)
+        assert await start(url) == "starting", "that is never wrong"
+
+
+async def test_what_changed_between_the_start_of_the_hub_and_its_first_job_counts(
+    monkeypatch: pytest.MonkeyPatch, teams: Path
+) -> None:
+    spawner = spawner_of(monkeypatch, teams, "http://127.0.0.1:9")
+    assert not spawner.settings.teams.has_quota
+    teams.write_text(quota.TEAMS % 8)
+    assert spawner._has_quota
+
+
+async def test_what_people_may_choose_is_what_the_files_say_now(
+    monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spawner, wish = spawner_of(monkeypatch, teams, ""), {"template": "tiny", "gpus": 1}
+    assert spawner.check_options(wish).template.title == quota.TEMPLATE["title"]
+    file, other = teams.parent / "jobs" / "tiny.yaml", teams.parent / "jobs" / "other.yaml"
+    file.write_text(json.dumps({**quota.TEMPLATE, "title": "Another title"}))
+    assert spawner.check_options(wish).template.title == "Another title"
+    other.write_text(json.dumps({**quota.TEMPLATE, "title": "A second one"}))
+    assert spawner.check_options({**wish, "template": "other"}).template.title == "A second one"
+    other.write_text(json.dumps({**quota.TEMPLATE, "titel": "A mistake"}))
+    assert spawner.check_options({**wish, "template": "other"}).template.title == "A second one"
+    assert "other.yaml" in caplog.text
+    said = len(caplog.records)
+    assert spawner.settings.template("other")
+    assert len(caplog.records) == said, "a mistake is told once"
+    other.unlink()
+    with pytest.raises(StartRefused, match="other"):
+        spawner.check_options({**wish, "template": "other"})
+
+
+async def test_files_with_mistakes_from_the_beginning_are_an_error_each_time(
+    monkeypatch: pytest.MonkeyPatch, teams: Path
+) -> None:
+    teams.write_text("teams: [")
+    spawner = spawner_of(monkeypatch, teams, "")
+    for _ in range(2):
+        with pytest.raises(InvalidConfiguration):
+            _ = spawner.settings
+    teams.write_text(FREE)
+    assert spawner.settings.template("tiny")
+
+
+async def test_a_page_with_many_jobs_looks_at_the_files_once(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
+    spawner = spawner_of(monkeypatch, teams, "")
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 3600.0)
+    before = spawner.settings
+    spawner._files._looked = reload.time.monotonic()
+    teams.write_text(quota.TEAMS % 8)
+    assert spawner.settings is before
+    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
+    assert spawner.settings.teams.has_quota
+
+
+async def test_without_a_manager_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
+    spawner = spawner_of(monkeypatch, teams, "")
+    assert not spawner._has_quota
+    teams.write_text(quota.TEAMS % 8)
+    assert not spawner._has_quota

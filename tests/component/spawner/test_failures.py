@@ -1,0 +1,220 @@
+"""Objects of a real Kubernetes in which something went wrong, and the sentence for each: hub_config/FAILURES.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner.core import naming, text
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube import pod_status
+from dlspawner.spawner.kube import requests as kube_requests
+from dlspawner.spawner.kube.pod_status import ALIVE, Terminated
+
+OBJECTS = Path(__file__).parent / "kubernetes_objects"
+PAGE = Path(__file__).resolve().parents[3] / "hub_config" / "FAILURES.md"
+GPUS = frozenset({"nvidia.com/gpu"})
+PATIENCE = {"at once": 0.0, "15 s": 15.0, "waits": None}
+# Two pods whose nodes are, and are not, silent, and one whose sidecar crashes: no sentence of a start or an end.
+ALIVE_ONES = {"node-fine", "node-silent", "stock-sidecar-crashes"}
+RAW = re.compile(
+    r"\d+\.\d+\.\d+\.\d+|[0-9a-f]{8}-[0-9a-f]{4}|rpc error|/var/|https?://|back-off|forbidden:|\(pod:|0/\d+ nodes"
+)
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """Most are pods of templates, and were recorded without their labels; others have those of stock KubeSpawner."""
+    found: dict[str, Any] = json.loads((OBJECTS / f"{name}.json").read_text())
+    if "pod" in found and "component" not in found["pod"]["metadata"].get("labels", {}):
+        found["pod"]["metadata"].setdefault("labels", {})[naming.JOB_LABEL] = "j-abcdefghij23"
+    return found
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading of the page."""
+    section = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+REFUSED, STARTING, ENDED = map(
+    rows, ("The cluster refuses to make the job", "The job does not start", "The job ends by itself or is ended")
+)
+
+
+def found_trouble(found: dict[str, Any]) -> start_problems.StartProblem | None:
+    """As `waiting` finds it: a closer look wins, because it knows more."""
+    pod = start_problems.of_pod(found["pod"], GPUS)
+    if "claim" in found:
+        assert start_problems.waits_for_claims(pod)
+        claim = found["claim"]
+        return start_problems.of_claim(claim["metadata"]["name"], claim, found["claim_events"])
+    scheduled = found["pod"]["spec"].get("nodeName")
+    return (start_problems.of_events(found.get("events", ())) if scheduled else None) or pod
+
+
+@pytest.mark.parametrize(("name", "sentence"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_refused(name: str, sentence: str) -> None:
+    status = recorded(f"refused-{name}")
+    rejection = kube_requests.explain(status["code"], status["message"], GPUS)
+
+    assert rejection.sentence == sentence
+    assert rejection.status < 500  # the Hub does not count it as a failure of its own
+
+
+@pytest.mark.parametrize(("name", "sentence", "given_up"), STARTING, ids=[row[0] for row in STARTING])
+def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
+    found = recorded(name)
+    seen = found_trouble(found)
+
+    assert pod_status.evaluate(found["pod"]) == ALIVE
+    assert seen is not None
+    assert seen.sentence == sentence
+    assert seen.tolerance == PATIENCE[given_up]
+
+
+@pytest.mark.parametrize(("name", "sentence", "code"), ENDED, ids=[row[0] for row in ENDED])
+def test_has_ended(name: str, sentence: str, code: str) -> None:
+    assert pod_status.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
+
+
+@pytest.mark.parametrize("name", sorted(ALIVE_ONES))
+def test_goes_on(name: str) -> None:
+    assert pod_status.evaluate(recorded(name)["pod"]) == ALIVE
+
+
+def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
+    """Such a pod is Succeeded: the kubelet reports the end of its program before its own reason."""
+    found = recorded("evicted-storage-container")
+    finished = Terminated(0, "The job has finished.")
+
+    assert pod_status.may_be_eviction(finished)
+    assert "temporary disk" in (pod_status.evicted(found["events"]) or "")
+    assert pod_status.evicted(recorded("crash-notebook")["events"]) is None
+    assert not pod_status.may_be_eviction(Terminated(3, "Its server failed."))
+
+
+def test_every_recorded_object_is_on_the_page() -> None:
+    named = {f"refused-{row[0]}" for row in REFUSED} | {row[0] for row in (*STARTING, *ENDED)}
+
+    assert named | ALIVE_ONES == {path.stem for path in OBJECTS.glob("*.json")}
+
+
+@pytest.mark.parametrize("sentence", [row[1] for row in (*REFUSED, *STARTING, *ENDED)])
+def test_one_sentence_with_cause_and_step_and_nothing_raw(sentence: str) -> None:
+    assert sentence.endswith(".")
+    assert ": " in sentence or sentence.startswith("The job has finished")
+    assert not RAW.search(sentence)
+
+
+def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() -> None:
+    found = recorded("node-silent-deleted")["pod"]
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
+    found["spec"]["volumes"] = [home]
+    one_node = pod_status.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteOnce"]))
+    any_node = pod_status.evaluate(launch_pod.with_home_affinity(found, "home-alice", ["ReadWriteMany"]))
+
+    assert isinstance(one_node, Terminated)
+    assert one_node.reason.endswith("ask an administrator to remove the node, which your home directory is on.")
+    assert "another name" not in one_node.reason
+    assert isinstance(any_node, Terminated)
+    assert "start it under another name" in any_node.reason
+
+
+def test_a_silent_node_is_told_from_a_job_that_is_not_ready() -> None:
+    assert pod_status.is_silent(recorded("node-silent")["pod"])
+    assert pod_status.is_silent(recorded("node-silent-deleted")["pod"])
+    for name in ("node-fine", "crash-notebook", "deleted", "claim-missing", "evicted-api"):
+        assert not pod_status.is_silent(recorded(name)["pod"]), name
+
+
+def test_the_own_secret_that_is_about_to_be_made_is_no_trouble() -> None:
+    events = recorded("mount-no-secret")["events"]
+
+    assert start_problems.of_events(events) is not None
+    assert start_problems.of_events(events, own={"no-such-secret"}) is None
+
+
+def test_what_looks_like_a_token_is_not_repeated() -> None:
+    token = "0123456789abcdef" * 2
+    said = f'admission webhook "w" denied the request: env JUPYTERHUB_API_TOKEN={token} is not allowed'
+
+    assert token not in kube_requests.explain(403, said).sentence
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        'admission webhook "w.example" denied the request: ',
+        "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ",
+        'failed calling webhook "w.example": an error on the server ("',
+    ],
+)
+def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> None:
+    manifest = f"that is not allowed: {'x ' * 100}password: correct-horse"
+    line = str(kube_requests.ApiError(403, says + manifest))
+
+    assert "w.example" in line or "'p'" in line
+    assert "that is not allowed" in line
+    assert "correct-horse" not in line
+
+
+def test_the_log_has_what_kubernetes_itself_says() -> None:
+    said = recorded("refused-pod-security")["message"]
+    assert str(kube_requests.ApiError(403, said)) == f"status=403 {' '.join(said.split())}"
+
+
+def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
+    sidecar = {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    server = {"name": "notebook", "image": "Not:A:Name", "state": {"waiting": {"reason": "InvalidImageName"}}}
+    metadata = {"labels": {naming.JOB_LABEL: "j-abcdefghij23"}}
+    alone = start_problems.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar]}})
+    beside = start_problems.of_pod({"metadata": metadata, "status": {"containerStatuses": [sidecar, server]}})
+
+    assert alone is not None
+    assert alone.sentence.startswith("The job's container proxy ends again and again")
+    assert alone.tolerance is None
+    assert beside is not None
+    assert "not the name of an image" in beside.sentence
+
+
+def test_a_start_that_is_given_up_keeps_its_cause() -> None:
+    found = start_problems.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
+
+    assert found is not None
+    assert found.given_up(595) == (
+        "No node has enough free GPUs for the job (1 node: 1 full), and the job was given up after 10 minutes: "
+        "wait until other jobs end, or ask for less."
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.3, "1 second"),
+        (59.4, "59 seconds"),
+        (59.6, "1 minute"),
+        (595, "10 minutes"),
+        (3595, "1 hour"),
+        (5400, "1 hour and 30 minutes"),
+        (7200, "2 hours"),
+    ],
+)
+def test_how_long_a_start_was_waited_for(seconds: float, said: str) -> None:
+    assert text.duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), ""), (("a",), "a"), (("a", "b", "a"), "a and b"), (("a", "b", "c"), "a, b and c")]
+)
+def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
+    assert text.listed(words) == said
+
+
+def test_the_last_words_of_a_program_move_no_cursor() -> None:
+    assert text.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"

@@ -1,0 +1,114 @@
+"""What is made of servers while the Hub may not list pods: nothing, for who sees nothing knows of no end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client
+
+from dlspawner.settings import Settings
+from dlspawner.spawner import lifecycle, orphans, start
+from dlspawner.spawner.kube import reflector as kube_reflector
+from dlspawner.spawner.kube.errors import StartRefused
+from tests.harness.scripted_api import ScriptedApi, listed, pod
+from tests.harness.spawner_builders import SETTINGS, make_spawner
+
+PATIENCE = 30.0
+RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers": []}, status={"phase": "Running"})
+
+
+@pytest.fixture(params=[401, 403, 404])
+async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi(deque([request.param])).serving() as served:
+        yield served
+
+
+@pytest.fixture(params=[False, True], ids=["one namespace", "user namespaces"])
+async def spawner(
+    request: pytest.FixtureRequest, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Any]:
+    """Of a Hub that has come back; its back-off is short, so that tests are."""
+    async with client.ApiClient(client.Configuration(host=api.url)) as session:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(kube_reflector, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+        where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
+        made = make_spawner(monkeypatch, config=where)
+        yield made
+        for reflector in made.reflectors.values():
+            await reflector.stop()
+
+
+async def test_no_poll_takes_a_server_for_ended(spawner: Any) -> None:
+    assert [await spawner.poll() for _ in range(3)] == [None] * 3
+    assert not spawner._sees_pods()
+
+
+async def test_a_start_is_refused_however_often_it_is_tried(spawner: Any) -> None:
+    for _ in range(2):
+        with pytest.raises(StartRefused, match="may not see its pods"):
+            await spawner._start_watching_pods()
+
+
+async def test_a_start_that_goes_on_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
+    with pytest.raises(StartRefused):
+        await spawner._start_watching_pods()
+    waits = asyncio.ensure_future(spawner._see_pods())
+    seen = api.listings
+    async with asyncio.timeout(PATIENCE):
+        while api.listings < seen + 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not waits.done()
+        api.lists = deque([listed(10, RUNS)])
+        await waits
+
+    assert spawner.pod()["metadata"]["uid"] == RUNS["metadata"]["uid"]
+    assert spawner._sees_pods()
+
+
+async def test_nobody_looks_for_pods_without_a_server_before_they_are_seen(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[Any]()
+    monkeypatch.setattr(orphans, "look_after", lambda *given: looked.append(given))
+    for _ in range(3):
+        await spawner.poll()
+
+    assert looked == []
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, None], ids=["templates", "as KubeSpawner"])
+async def test_progress_leaves_it_to_the_start_to_say_so(
+    settings: Settings | None, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = make_spawner(monkeypatch, settings=settings)
+    starting._start_future = asyncio.get_running_loop().create_future()
+    starting._start_future.set_result(None)
+    told = [event async for event in starting.progress()]
+
+    assert len(told) == (1 if settings else 0)
+
+
+async def test_a_start_waits_for_the_first_list_as_long_as_it_can_still_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)  # until the client goes
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, client.ApiClient(client.Configuration(host=f"http://{host}:{port}")) as session:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+        spawner = make_spawner(
+            monkeypatch, settings=None, config={"start_timeout": 2, "k8s_api_request_retry_timeout": 600}
+        )
+        with pytest.raises(StartRefused, match="cannot start jobs at the moment"):
+            await asyncio.wait_for(spawner.start(), PATIENCE)
+        await spawner.pod_reflector.stop()

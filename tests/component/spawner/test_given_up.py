@@ -1,0 +1,247 @@
+"""A start that KubeSpawner itself would clean up after: its reason is told, and the Hub's stop ends the pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientConnectionError
+from kubernetes_asyncio import client
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.spawner import lifecycle
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.start import StartingSpawner
+from tests.harness.live_cluster import running
+from tests.harness.spawner_builders import make_spawner
+
+PATIENCE = 90.0
+SHORT = {"start_timeout": 4, "k8s_api_request_retry_timeout": 1, "scheduler_name": "nobody"}
+KINDS: dict[str, dict[str, Any]] = {
+    "with a Service": {"services_enabled": True},
+    "with a hook": {"after_pod_created_hook": lambda _spawner, _pod: None},
+}
+
+
+@pytest.fixture
+async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
+    async with running(tmp_path) as cluster, cluster.client() as made:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
+        yield made
+
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
+    """Spawners as KubeSpawner's, of which the Hub's database is none."""
+    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+    monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
+    made = []
+
+    def one(**config: Any) -> Any:
+        spawner = make_spawner(monkeypatch, settings=None, config={**SHORT, **config})
+        spawner.api = core
+        made.append(spawner)
+        return spawner
+
+    yield one
+    for spawner in made:
+        await spawner.pod_reflector.stop()
+
+
+async def refusal(spawner: Any) -> StartRefused:
+    with pytest.raises(StartRefused) as refused:
+        await asyncio.wait_for(spawner.start(), PATIENCE)
+    return refused.value
+
+
+async def ends(core: client.CoreV1Api, spawner: Any) -> None:
+    """The Hub's stop asks the pod to end, and waits for it."""
+    stopping = asyncio.create_task(spawner.stop())
+    async with asyncio.timeout(PATIENCE):
+        while not (await core.read_namespaced_pod(spawner.pod_name, "jobs")).metadata.deletion_timestamp:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
+    await asyncio.wait_for(stopping, PATIENCE)
+
+
+async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
+    """So that its node alone can let the pod go."""
+    async with asyncio.timeout(PATIENCE):
+        while spawner.pod_reflector is None or spawner.pod() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    target: Any = {"target": {"kind": "Node", "name": "node-1"}, "metadata": {"name": spawner.pod_name}}
+    await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
+
+
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go(
+    config: dict[str, Any], core: client.CoreV1Api, make: Make
+) -> None:
+    spawner = make(**config)
+    bound = asyncio.create_task(on_a_node(core, spawner))
+    refused = await refusal(spawner)
+    await bound
+
+    assert refused.reason == "start-timeout"
+    assert spawner._ended == refused.message
+    await ends(core, spawner)
+
+
+async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_anyway(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = []
+    monkeypatch.setattr(
+        StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
+    )
+    await refusal(make())
+
+    assert saves == [True]
+
+
+@pytest.mark.slow
+async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
+    later, stopping = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def when_the_time_has_come(spawner: Any) -> None:
+        await later.wait()
+        await spawner.stop()
+
+    def hook(spawner: Any, _pod: Any) -> None:
+        stopping.append(asyncio.create_task(when_the_time_has_come(spawner)))
+
+    spawner = make(after_pod_created_hook=hook)
+    await refusal(spawner)
+    later.set()
+    await asyncio.wait_for(stopping[0], PATIENCE)
+
+    assert spawner.pod() is None
+
+
+async def remove(core: client.CoreV1Api, spawner: Any) -> None:
+    """As somebody else would, and until the watch has seen it."""
+    await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
+    async with asyncio.timeout(PATIENCE):
+        while spawner.pod() is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("moment", ["before its Service", "as soon as it is made"])
+async def test_a_pod_that_goes_before_the_start_waits_for_it_is_told_and_the_watch_stays(
+    moment: str, core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawner = make(services_enabled=True, start_timeout=60)
+    await spawner._start_watching_pods()
+    watch, made = spawner.pod_reflector, core.create_namespaced_service
+
+    async def slowly(*given: Any, **named: Any) -> Any:
+        await remove(core, spawner)
+        return await made(*given, **named)
+
+    if moment == "before its Service":
+        monkeypatch.setattr(core, "create_namespaced_service", slowly)
+    else:
+        monkeypatch.setattr(spawner, "_ensure_children", lambda _pod: remove(core, spawner))
+    refused = await refusal(spawner)
+
+    assert refused.reason == "job-failed"
+    assert "removed from outside" in refused.message
+    assert spawner.pod_reflector is watch
+    assert not watch.watch_task.done()
+
+
+async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> None:
+    spawner = make()
+    await spawner._start_watching_pods()
+    watch = spawner.pod_reflector
+    await spawner._start_watching_pods(replace=True)
+
+    assert spawner.pod_reflector is watch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
+    config: dict[str, Any], core: client.CoreV1Api, make: Make
+) -> None:
+    spawner = make(**config)
+    gone = ("create", "delete", "read")
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise ClientConnectionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (
+            *(f"{verb}_namespaced_service" for verb in gone),
+            *(f"{verb}_namespaced_pod" for verb in gone[1:]),
+        ):
+            patch.setattr(core, name, away)
+        refused = await refusal(spawner)
+
+    assert refused.reason in {"cluster-error", "start-timeout"}
+    assert spawner._ended == refused.message
+    await on_a_node(core, spawner)
+    await ends(core, spawner)
+
+
+@pytest.mark.slow
+async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
+    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = core.create_namespaced_pod
+    spawner = make(k8s_api_request_timeout=3600)
+
+    async def unanswered(*given: Any, **named: Any) -> None:
+        await create(*given, **named)
+        await on_a_node(core, spawner)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(core, "create_namespaced_pod", unanswered)
+    refused = await refusal(spawner)
+
+    assert refused.reason == "start-timeout"
+    await ends(core, spawner)
+
+
+async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one_was_refused(
+    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, tries = core.create_namespaced_pod, []
+    spawner = make(start_timeout=60, k8s_api_request_retry_timeout=30)
+
+    async def refused_at_last(*given: Any, **named: Any) -> None:
+        tries.append((given, named))
+        if len(tries) == 1:
+            raise ClientConnectionError
+        raise ApiException(403, "exceeded quota")
+
+    monkeypatch.setattr(core, "create_namespaced_pod", refused_at_last)
+    await refusal(spawner)
+    assert len(tries) == 2
+    assert await spawner.poll() is None, "so that the Hub stops what may come of the first one"
+
+    given, named = tries[0]
+    await create(*given, **named)
+    await on_a_node(core, spawner)
+    await ends(core, spawner)
+
+
+@pytest.mark.slow
+async def test_a_pod_that_runs_for_a_moment_alone_is_not_waited_for_as_long_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ran(*_: Any) -> None:
+        """It does not any more when KubeSpawner looks."""
+
+    monkeypatch.setattr(StartingSpawner, "_until_running", ran)
+    spawner = make()
+    refused = await refusal(spawner)
+
+    assert refused.reason == "start-timeout"
+    await asyncio.wait_for(spawner.stop(), PATIENCE)

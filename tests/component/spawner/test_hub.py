@@ -1,0 +1,288 @@
+"""DLSpawner in a real Hub, behind its real proxy, on the embedded cluster."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from dlspawner.core import naming
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import Hub, Person, alert, form_back, new_name, running
+
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:{os.environ.get('DEVCLUSTER_PATH', '')}")
+EXTRA = """
+import asyncio
+from dlspawner.spawner import StartRefused
+
+async def hook(spawner):
+    if spawner.name.startswith("late"):
+        await asyncio.sleep(1.5)
+        raise StartRefused("No GPU is free <now>.", reason="test", status=409)
+
+c.Spawner.pre_spawn_hook = hook
+c.Spawner.poll_interval = 1
+c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 10}}  # longer than a refusal takes on a busy machine
+c.Spawner.consecutive_failure_limit = {limit}
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    """JUPYTERHUB_PATH puts another JupyterHub in front of the installed one."""
+    other = os.environ.get("JUPYTERHUB_PATH", "")
+    # JupyterHub 5.5 counts refusals; from 6 on a Hub that counts one would exit in these tests.
+    extra = EXTRA.format(limit=0 if other else 2)
+    if other:
+        extra += f"c.JupyterHub.data_files_path = '{other}/share/jupyterhub'\n"
+    with running(Hub(tmp_path_factory.mktemp("hub"), extra=extra, python_path=other)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def alice(hub: Hub) -> Person:
+    return Person(hub, "alice")
+
+
+@pytest.fixture(scope="module")
+def bob(hub: Hub) -> Person:
+    return Person(hub, "bob")
+
+
+@pytest.fixture(scope="module")
+def shell(alice: Person) -> str:
+    """A running ssh job of alice's that tests look at and leave alone."""
+    alice.launch("shell", template="ssh", gpus=2, gpu_type="v100")
+    return "shell"
+
+
+def pod(person: Person, server: str) -> dict[str, Any]:
+    return dict(json.loads(person.hub.kubectl("get", "pod", person.pod_name(server), "-o", "json")))
+
+
+def objects(hub: Hub, name: str) -> str:
+    """What the cluster has of a name."""
+    return "".join(
+        line for line in hub.kubectl("get", "pod,secret,service", "-o", "name").splitlines(True) if name in line
+    )
+
+
+def page(answer: requests.Response) -> str:
+    return answer.content.decode()
+
+
+class TestRefusal:
+    """Three ways in, one sentence; nothing is made, nothing is counted, no traceback is logged."""
+
+    def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
+        server = new_name("form")
+        answer = form_back(alice, server, template="ssh", **{"ssh--gpus": "77"})
+
+        assert answer.status_code == 400
+        assert "GPUs must be between 0 and 8; you asked for 77." in alert(page(answer))
+        assert f"<strong>{server}</strong>" in page(answer)
+        assert 'value="77"' in page(answer)
+        self.check_nothing_happened(hub, server)
+
+    def test_a_late_one_is_on_the_failed_page(self, hub: Hub, alice: Person) -> None:
+        server = new_name("late")
+        answer = alice.post(f"/hub/spawn/alice/{server}", template="ssh")
+        assert answer.status_code == 302
+        pending = answer.headers["Location"]
+
+        status, shown = wait_for(lambda: failed(alice.get(pending)), "the page of the failed start")
+        assert status == 409
+        assert "No GPU is free &lt;now&gt;." in shown
+        self.check_nothing_happened(hub, server)
+
+    def test_rest_answers_with_it(self, hub: Hub, alice: Person) -> None:
+        server = new_name("rest")
+        first = alice.start(server, template="tensorboard", gpus=1)
+        again = alice.start(server)
+
+        assert first.status_code == again.status_code == 400
+        assert "“TensorBoard” has no option “gpus”" in first.json()["message"]
+        assert again.json() == first.json()
+        self.check_nothing_happened(hub, server)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"template": {"a": [1]}}, {"gpus": [1]}, {"template": "ssh", "log_dir": 1}, {"pod": {"hostNetwork": True}}],
+        ids=repr,
+    )
+    def test_hostile_values_by_rest(self, options: dict[str, object], hub: Hub, alice: Person) -> None:
+        server = new_name("evil")
+
+        assert alice.start(server, **options).status_code == 400
+        self.check_nothing_happened(hub, server)
+
+    def check_nothing_happened(self, hub: Hub, server: str) -> None:
+        assert objects(hub, server) == ""
+        assert "Traceback" not in hub.log
+        assert "consecutive spawns failed" not in hub.log
+
+
+def failed(answer: requests.Response) -> tuple[int, str] | None:
+    return (answer.status_code, page(answer)) if "The job was not started" in page(answer) else None
+
+
+class TestJob:
+    """A running job: its pod, what belongs to it, who gets in."""
+
+    def test_it_sees_the_gpus_it_was_given(self, hub: Hub, alice: Person, shell: str) -> None:
+        seen = hub.kubectl("exec", alice.pod_name(shell), "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
+
+        assert pod(alice, shell)["spec"]["nodeName"] == "gpu-3"
+        assert len(seen.strip().split(",")) == 2
+
+    def test_its_secret_and_service_are_its_own(self, hub: Hub, alice: Person, shell: str) -> None:
+        manifest = pod(alice, shell)
+        for kind in ("secret", "service"):
+            child = json.loads(hub.kubectl("get", kind, f"{alice.pod_name(shell)}-ssh", "-o", "json"))
+            assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [manifest["metadata"]["uid"]]
+        job = naming.read_job(manifest["metadata"])
+        assert job is not None
+        assert job.ssh_host_key == host_key(hub, alice, shell)
+
+    @pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
+    def test_ssh_by_its_nodeport_with_the_gateways_certificate(self, hub: Hub, alice: Person, shell: str) -> None:
+        done = wait_for(lambda: ssh(hub, alice, shell, "echo $HOME; printenv NVIDIA_VISIBLE_DEVICES"), "ssh", 60)
+
+        home, gpus = done.splitlines()
+        assert home == "/home/alice"
+        assert len(gpus.split(",")) == 2
+
+    def test_its_page_is_for_its_owner(self, hub: Hub, alice: Person, bob: Person, shell: str) -> None:
+        path = f"/user/alice/{shell}/"
+
+        assert "ssh -p 2222 alice+shell@127.0.0.1" in page(alice.get(path))
+        assert bob.get(path).status_code == 403
+        nobody = requests.get(hub.url + path, timeout=30)
+        assert "/hub/login" in nobody.url
+
+    def test_the_home_page_shows_the_ways_in(self, alice: Person, shell: str) -> None:
+        home = page(alice.get("/hub/home"))
+
+        assert f'data-server="{shell}" data-state="running"' in home
+        assert "ssh -p 2222 alice+shell@127.0.0.1" in home
+        assert f'href="/user/alice/{shell}/"' in home
+
+    def test_a_tensorboard_is_started_from_the_home_page(self, alice: Person, bob: Person, shell: str) -> None:
+        home = page(alice.get("/hub/home"))
+        form = re.search(r'action="(/hub/spawn/alice/shell-tb)"', home)
+        assert form is not None
+        answer = alice.post(form.group(1), template="tensorboard", log_dir="/home/alice/runs")
+        assert answer.status_code == 302
+        wait_for(lambda: alice.server("shell-tb").get("ready"), "TensorBoard", 120)
+
+        assert "TensorBoard" in page(alice.get("/user/alice/shell-tb/"))
+        assert bob.get("/user/alice/shell-tb/").status_code == 403
+        assert 'href="/user/alice/shell-tb/">TensorBoard</a>' in page(alice.get("/hub/home"))
+        resources = pod(alice, "shell-tb")["spec"]["containers"][0]["resources"]
+        assert "nvidia.com/gpu" not in resources["limits"]
+        alice.stop("shell-tb")
+
+
+def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Person) -> None:
+    server = new_name("batch")
+    command = "until [ -e $HOME/go-$(basename $HOME) ]; do sleep 0.1; done; exit 3"
+    alice.launch(server, template="custom", image="debian:12", command=command)
+    name = alice.pod_name(server)
+    environment = hub.kubectl("exec", name, "-c", "main", "--", "env")
+    hub.kubectl("exec", name, "-c", "main", "--", "touch", "/home/alice/go-alice")
+
+    assert "TOKEN" not in environment
+    assert "NVIDIA_VISIBLE_DEVICES=void" in environment
+    wait_for(lambda: not alice.server(server).get("ready"), "the end of the job", 60)
+    wait_for(lambda: "failed with exit code 3" in page(alice.get("/hub/home")), "the reason on the home page")
+    wait_for(lambda: objects(hub, name) == "", "pod, Secret and Service are gone")
+
+
+def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> None:
+    bob.launch("", template="ssh")
+    hub.kubectl("delete", "pod", bob.pod_name(""), "--wait=false")
+
+    wait_for(lambda: not bob.server("").get("ready"), "the end of the server", 60)
+    wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
+
+
+@pytest.mark.slow
+def test_a_killed_hub_comes_back_to_its_pending_jobs(hub: Hub, bob: Person) -> None:
+    """The pod waits for a node, its Secret and Service were not made before the Hub died."""
+    server, nodes = new_name("wait"), hub.kubectl("get", "nodes", "-o", "name").split()
+    hub.kubectl("cordon", *nodes)
+    try:
+        answer = bob.start(server, template="ssh")
+        assert answer.status_code in {201, 202}
+        name = bob.pod_name(server)
+        wait_for(lambda: objects(hub, server).count("\n") >= 3, "its pod, Secret and Service are there")
+        before = pod(bob, server)
+        hub.stop("hub", signal.SIGKILL)
+        hub.kubectl("delete", f"secret/{name}-ssh", f"service/{name}-ssh")
+        hub.start_hub()
+    finally:
+        hub.kubectl("uncordon", *nodes)
+    wait_for(lambda: bob.server(server).get("ready"), f"the job is ready: {hub.log[-3000:]}", 60)
+
+    after = pod(bob, server)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    announced = after["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
+    assert announced == host_key(hub, bob, server)
+    assert announced != before["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
+    bob.stop(server)
+    wait_for(lambda: objects(hub, server) == "", "pod, Secret and Service are gone")
+
+
+def host_key(hub: Hub, person: Person, server: str) -> str:
+    found = json.loads(hub.kubectl("get", "secret", f"{person.pod_name(server)}-ssh", "-o", "json"))
+    return base64.b64decode(found["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
+
+
+def ssh(hub: Hub, person: Person, server: str, command: str) -> str:
+    """What a command prints in the job, reached as by the gateway: node and NodePort, pinned key, certificate."""
+    manifest = pod(person, server)
+    job = naming.read_job(manifest["metadata"])
+    assert job is not None
+    found = json.loads(hub.kubectl("get", "service", f"{person.pod_name(server)}-ssh", "-o", "json"))
+    host, port = manifest["status"]["hostIP"], str(found["spec"]["ports"][0]["nodePort"])
+    folder = hub.state / job.id
+    folder.mkdir(exist_ok=True)
+    key = folder / "key"
+    if not key.exists():
+        sign = ["-s", str(hub.state / "user_ca"), "-I", "test", "-n", job.id, "-V", "+5m", f"{key}.pub"]
+        for arguments in (["-t", "ed25519", "-N", "", "-f", str(key)], sign):
+            subprocess.run(["ssh-keygen", "-q", *arguments], check=True)
+    (folder / "known").write_text(f"[{host}]:{port} {job.ssh_host_key}\n")
+    options = ["-F", "none", "-i", str(key), "-p", port, "-o", f"UserKnownHostsFile={folder}/known"]
+    options += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
+    line = ["ssh", *options, f"{job.ssh_login}@{host}", command]
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+    ).stdout
+
+
+@pytest.mark.slow
+def test_a_wrong_file_stops_the_start_with_every_problem(tmp_path: Path) -> None:
+    templates = tmp_path / "templates"
+    shutil.copytree(Hub(tmp_path).templates, templates)
+    (templates / "jobs" / "one.yaml").write_text("titel: One\n")
+    (templates / "jobs" / "two.yaml").write_text("title: Two\ncommand: [x]\ngrace_period_seconds: soon\n")
+    made = Hub(tmp_path, templates=templates)
+    config = Path(made.config) / "jupyterhub_config.py"
+    line = ["jupyterhub", f"--config={config}"]
+    done = subprocess.run(line, env=made.env(), cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+
+    assert done.returncode != 0
+    assert "one.yaml:1" in done.stderr
+    assert "two.yaml:3" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,93 @@
+"""A start that takes too long says so before JupyterHub ends it without a word, whatever it was that took the time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from kubernetes_asyncio import client
+
+from dlspawner.core.config import TeamQuota, TeamsConfig
+from dlspawner.spawner import lifecycle
+from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner.kube.errors import StartRefused
+from tests.component.spawner.test_asking import answering
+from tests.harness.scripted_api import ScriptedApi, listed
+from tests.harness.spawner_builders import SETTINGS, VISION, make_spawner
+
+PATIENCE = 60.0
+SHARED = replace(SETTINGS, teams=TeamsConfig((replace(VISION, quota=(TeamQuota("a100", 4),)),)))
+
+
+async def refusal(spawner: Any) -> StartRefused:
+    with pytest.raises(StartRefused) as refused:
+        await asyncio.wait_for(spawner.start(), PATIENCE)
+    return refused.value
+
+
+async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "ADMISSION_SECONDS", 3600.0)
+    over = asyncio.Event()
+
+    async def late(_: web.Request) -> web.Response:
+        await over.wait()
+        return web.json_response({"waiting": []})
+
+    async with answering(late, socket.create_server(("127.0.0.1", 0))) as url:
+        to_manager = {"manager_url": url, "manager_token": "token", "start_timeout": 2}
+        spawner = make_spawner(monkeypatch, settings=SHARED, config=to_manager)
+        spawner.user_options = {"template": "tensorboard"}
+        refused = await refusal(spawner)
+        over.set()
+
+    assert refused.message == manager.UNDECIDED
+
+
+async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.method, request.path, await request.json()))
+        return web.json_response({"job": "j-aaaaaaaaaaaa", "uid": 20_001, "gid": 20_001})
+
+    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+        to_manager = {"manager_url": url, "manager_token": "token"}
+        spawner = make_spawner(monkeypatch, server="train", settings=SHARED, config=to_manager)
+        spawner.user_options = {"template": "tensorboard"}
+        await spawner.load_user_options()
+
+    uids = SHARED.cluster.accounts
+    body = {"server": "train", "first_uid": uids.first, "last_uid": uids.last}
+    assert asked == [("PUT", "/api/users/alice/starting", body)]
+    assert (spawner._launch.job.id, spawner._launch.numbers.uid) == ("j-aaaaaaaaaaaa", 20_001)
+
+
+@pytest.fixture
+async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    async with (
+        ScriptedApi(deque([listed(10)])).serving() as api,
+        client.ApiClient(client.Configuration(host=api.url)) as session,
+    ):
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+        made = make_spawner(monkeypatch, settings=None, config={"start_timeout": 2})
+        yield made
+        await made.pod_reflector.stop()
+
+
+async def test_a_hook_that_takes_too_long(spawner: Any) -> None:
+    async def hook(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    spawner.modify_pod_hook = hook
+    refused = await refusal(spawner)
+
+    assert refused.reason == "start-timeout"
+    assert refused.message.startswith("The start takes too long, and the job was given up after 2 seconds")
+    assert spawner._ended == refused.message

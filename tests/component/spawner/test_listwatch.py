@@ -1,0 +1,451 @@
+"""Following the pods: lists, watches, and everything that can go wrong with them, told by a scripted API server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client
+
+from dlspawner import backoff
+from dlspawner.spawner.kube import reflector
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.reflector import pack
+from tests.harness.loop_probe import others
+from tests.harness.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
+
+TOKEN = "a-token-that-nobody-may-see"
+PATIENCE = 30.0
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi(deque([listed(10)])).serving() as served:
+        yield served
+
+
+@pytest.fixture
+async def watch(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodWatch]:
+    """Not started yet. Its back-off is short, so that tests are."""
+    configuration = client.Configuration(host=api.url)
+    async with client.ApiClient(configuration) as session:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(reflector, "delays", lambda **_: iter([0.01] * 10_000))
+        made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
+        yield made
+        await made.stop()
+
+
+async def seen(watch: PodWatch, name: str, version: int) -> PodDict:
+    """The pod, once it is known at this version."""
+
+    def known(found: PodDict | None) -> bool:
+        return bool(found) and found["metadata"]["resourceVersion"] == str(version)
+
+    found = await watch.until(f"jobs/{name}", known, PATIENCE)
+    assert found is not None
+    return found
+
+
+async def gone(watch: PodWatch, name: str) -> None:
+    await watch.until(f"jobs/{name}", lambda found: found is None, PATIENCE)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For what nobody is woken by: the scripted server's own records."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_nothing_in_the_product_knows_shorter_back_off() -> None:
+    """The fixture's is the tests' alone."""
+    assert next(backoff.delays()) >= 0.1
+
+
+async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(10, pod("a", 1), pod("b", 2), more="next"), listed(10, pod("c", 3))])
+    await watch.start()
+
+    assert list(watch.pods) == ["jobs/a", "jobs/b", "jobs/c"]
+    assert [query.get("continue") for query in api.asked[:2]] == [None, "next"]
+    assert {query["limit"] for query in api.asked[:2]} == {str(reflector.PAGE)}
+    assert {query["labelSelector"] for query in api.asked[:2]} == {"component=singleuser-server"}
+
+
+async def test_a_watch_that_never_begins_is_asked_for_again(
+    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "BEGIN_SECONDS", 0.1)
+    begins = Watched([event("ADDED", pod("a", 11))], ends=SILENT)
+    api.watches = deque([Watched(ends=NEVER), *[begins] * 100])  # none that this process hears too late is the last
+    await watch.start()
+    await seen(watch, "a", 11)
+
+    assert api.resumed[:2] == ["10", "10"]
+    assert watch.request_timeout > reflector.BEGIN_SECONDS
+
+
+async def test_a_full_garbage_collection_leaves_out_what_the_hub_had_loaded(watch: PodWatch) -> None:
+    await watch.start()
+    kept = gc.get_freeze_count()
+    more = [[] for _ in range(1000)]
+    await watch.stop()
+    await watch.start()
+
+    assert kept > len(sys.modules), "all modules, at the least"
+    assert gc.get_freeze_count() <= kept, f"once in a process, so {len(more)} later objects are still looked at"
+
+
+async def test_an_expired_page_starts_the_list_again(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(10, pod("old", 1), more="next"), 410, listed(11, pod("a", 11))])
+    await watch.start()
+
+    assert list(watch.pods) == ["jobs/a"]
+    assert api.listings == 2
+
+
+async def test_the_watch_continues_where_the_list_was(api: ScriptedApi, watch: PodWatch) -> None:
+    api.watches.append(Watched([event("ADDED", pod("a", 11))], ends=SILENT))
+    await watch.start()
+    await seen(watch, "a", 11)
+
+    asked = api.asked[-1]
+    assert (asked["resourceVersion"], asked["allowWatchBookmarks"]) == ("10", "True")
+    assert 300 <= int(asked["timeoutSeconds"]) <= 450
+
+
+@pytest.mark.parametrize("ends", ["well", CUT])
+async def test_a_watch_that_ends_is_resumed_and_nothing_is_listed(api: ScriptedApi, watch: PodWatch, ends: str) -> None:
+    api.watches += [
+        Watched([event("ADDED", pod("a", 11))], ends=ends),
+        Watched([bookmark(15)], ends=ends),
+        Watched([event("DELETED", pod("a", 16))], ends=ends),
+        Watched([event("ADDED", pod("b", 17))], ends=SILENT),
+    ]
+    await watch.start()
+    await seen(watch, "b", 17)
+
+    assert api.resumed == ["10", "11", "15", "16"]
+    assert api.listings == 1
+
+
+async def test_a_line_that_was_cut_off_comes_again(api: ScriptedApi, watch: PodWatch) -> None:
+    line = event("ADDED", pod("a", 11))
+    api.watches += [Watched([line[:30]], ends=CUT), Watched([line], ends=SILENT)]
+    await watch.start()
+    await seen(watch, "a", 11)
+
+    assert api.resumed == ["10", "10"]
+    assert api.listings == 1
+
+
+async def test_a_line_may_come_in_pieces_and_many_lines_at_once(api: ScriptedApi, watch: PodWatch) -> None:
+    stream = event("ADDED", pod("a", 11, spec={"text": "ü" * 50})) + b"\n" + event("ADDED", pod("b", 12))
+    api.watches.append(Watched([stream[i : i + 7] for i in range(0, len(stream), 7)], ends=SILENT))
+    await watch.start()
+    await seen(watch, "b", 12)
+
+    assert watch.pods["jobs/a"]["spec"] == {"text": "ü" * 50}
+
+
+async def test_a_very_large_pod_is_taken(api: ScriptedApi, watch: PodWatch) -> None:
+    api.watches.append(Watched([event("ADDED", pod("a", 11, spec={"text": "x" * 1_500_000}))], ends=SILENT))
+    await watch.start()
+
+    assert len((await seen(watch, "a", 11))["spec"]["text"]) == 1_500_000
+
+
+@pytest.mark.parametrize(
+    "watched",
+    [
+        Watched(status=410),
+        Watched(status=400),
+        Watched([EXPIRED], ends=SILENT),
+        Watched([event("ERROR", {"code": 500})], ends=SILENT),
+        Watched([event("ERROR", {})], ends=SILENT),
+    ],
+    ids=["410", "400", "410 in the stream", "500 in the stream", "an error without a code"],
+)
+async def test_when_the_watch_cannot_be_resumed_everything_is_listed_again(
+    api: ScriptedApi, watch: PodWatch, watched: Watched
+) -> None:
+    api.lists = deque([listed(10, pod("a", 1)), listed(20, pod("a", 1), pod("b", 20))])
+    api.watches.append(watched)
+    await watch.start()
+    await seen(watch, "b", 20)
+    await until(lambda: len(api.resumed) == 2)
+
+    assert api.resumed == ["10", "20"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"garbage {TOKEN}\n".encode(),
+        b"[]\n",
+        b'{"type": "ADDED"}\n',
+        f'{{"type": "ADDED", "object": "{TOKEN}"}}\n'.encode(),
+        event("MODIFIED", {"metadata": {"resourceVersion": "12"}, "spec": {"env": TOKEN}}),
+        event("MODIFIED", {"metadata": {"name": "a", "namespace": "jobs"}, "spec": {"env": TOKEN}}),
+        event("MODIFIED", pod("a", 12, spec={"env": TOKEN})).replace(b"MOD", b"\xff\xfe"),
+        b"x" * (reflector.LONGEST_LINE + 1),
+        b"[" * 200_000 + b"\n",
+    ],
+    ids=["text", "no event", "no object", "text for an object", "no name", "no version", "bytes", "endless", "deep"],
+)
+async def test_after_what_cannot_be_understood_everything_is_listed_again_and_nothing_of_it_is_logged(
+    api: ScriptedApi, watch: PodWatch, line: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = deque([listed(10), listed(20, pod("a", 20))])
+    api.watches.append(Watched([line], ends=SILENT))
+    with caplog.at_level("DEBUG"):
+        await watch.start()
+        await seen(watch, "a", 20)
+
+    assert "everything is listed again" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+async def test_a_list_that_cannot_be_understood_is_asked_for_again(api: ScriptedApi, watch: PodWatch) -> None:
+    broken: list[Any] = [
+        {},
+        {"items": []},
+        {"items": None, "metadata": {}},
+        {"items": [TOKEN], "metadata": {"resourceVersion": "1"}},
+    ]
+    api.lists = deque([*broken, listed(10, pod("a", 1))])
+    await watch.start()
+
+    assert list(watch.pods) == ["jobs/a"]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
+    page = reflector.ListPage(json.dumps({**listed(9), "items": None}, indent=indent).encode())
+
+    assert not page.read({})
+    assert page.version == "9"
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_page_is_read_object_by_object_however_it_is_written(indent: int | None) -> None:
+    tricky = pod("a", 1, spec={"text": '"items":[ü],{}]'})
+    page = reflector.ListPage(
+        json.dumps({"kind": "PodList", **listed(9, tricky, pod("b", 2), more="next")}, indent=indent).encode()
+    )
+    objects: dict[str, Any] = {}
+    assert [page.read(objects), page.read(objects), page.read(objects)] == [True, True, False]
+
+    assert {key: packed.read() for key, packed in objects.items()} == {"jobs/a": tricky, "jobs/b": pod("b", 2)}
+    assert (page.version, page.following) == ("9", "next")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_an_overloaded_server_is_not_asked_for_a_list_as_well(
+    api: ScriptedApi, watch: PodWatch, status: int
+) -> None:
+    api.watches += [Watched(status=status), Watched(status=status), Watched([event("ADDED", pod("a", 11))])]
+    await watch.start()
+    await seen(watch, "a", 11)
+
+    assert api.listings == 1
+
+
+async def test_a_watch_that_fails_again_and_again_is_given_up_for_a_list(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(10), listed(20, pod("a", 20))])
+    api.watches += [Watched(status=504)] * 20
+    await watch.start()
+    await seen(watch, "a", 20)
+
+
+async def test_a_connection_that_is_silent_for_long_is_given_up(
+    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
+    api.watches += [Watched([bookmark(15)], ends=SILENT), Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
+    await watch.start()
+    await seen(watch, "a", 16)
+
+    assert api.resumed[:2] == ["10", "15"]
+    assert api.listings == 1
+
+
+async def test_an_older_version_of_a_pod_replaces_nothing(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(30, pod("a", 20), pod("b", 21))])
+    lines = [event("MODIFIED", pod("a", 15)), event("DELETED", pod("b", 16)), event("ADDED", pod("c", 31))]
+    api.watches.append(Watched(lines, ends=SILENT))
+    await watch.start()
+    await seen(watch, "c", 31)
+
+    assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "20"
+    assert "jobs/b" in watch.pods
+    assert not watch.gone
+
+
+async def test_an_older_list_is_not_believed(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(30, pod("a", 20)), listed(25, pod("z", 1)), listed(40, pod("a", 35))])
+    api.watches.append(Watched(status=410))
+    await watch.start()
+    await seen(watch, "a", 35)
+
+    assert not watch.gone
+
+
+async def test_an_older_list_that_stays_is_a_cluster_restored_from_a_backup(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(30, pod("a", 20), pod("b", 29)), listed(25, pod("a", 12))])
+    api.watches.append(Watched(status=410))
+    await watch.start()
+    await seen(watch, "a", 12)
+
+    assert list(watch.pods) == ["jobs/a"]
+
+
+async def test_a_pod_that_went_while_nobody_looked_is_told_and_remembered(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"})), listed(20)])
+    api.watches.append(Watched([bookmark(11)], status=410))
+    await watch.start()
+    await gone(watch, "a")
+
+    assert watch.gone["jobs/a"]["status"] == {"phase": "Running"}
+
+
+async def test_what_is_remembered_of_a_pod_is_its_end(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"}))])
+    api.watches.append(Watched([event("DELETED", pod("a", 12, status={"phase": "Failed"}))], ends=SILENT))
+    await watch.start()
+    await gone(watch, "a")
+
+    assert watch.gone["jobs/a"]["status"] == {"phase": "Failed"}
+
+
+LABELS = {"labels": {"component": "singleuser-server"}}
+
+
+async def test_a_pod_that_only_its_creator_saw_is_missed_by_the_next_list(watch: PodWatch) -> None:
+    """Created while the watch had no connection, and gone before it had one."""
+    watch.learn(pod("a", 12, metadata=LABELS))
+    waiting = asyncio.ensure_future(watch.until("jobs/a", lambda found: found is None, PATIENCE))
+    await asyncio.sleep(0)
+    await watch.on_list({}, 20, restored=False)
+
+    assert await waiting is None
+    assert "jobs/a" in watch.gone
+
+
+async def test_a_list_from_before_a_creation_does_not_hide_the_pod(watch: PodWatch) -> None:
+    watch.learn(pod("a", 12, metadata=LABELS))
+    await watch.on_list({}, 11, restored=False)
+
+    assert "jobs/a" in watch.pods
+
+
+async def test_a_list_from_before_a_change_does_not_take_it_back(watch: PodWatch) -> None:
+    watch.learn(pod("a", 12, metadata=LABELS))
+    await watch.on_list({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+
+    assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
+
+
+async def test_a_long_list_holds_nobody_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "SLICE_SECONDS", 0.0)
+    async with others() as turns:
+        await watch.on_list({f"jobs/p{n}": pack(pod(f"p{n}", n + 1)) for n in range(100)}, 100, restored=False)
+
+    assert len(turns) >= 50
+
+
+async def test_the_answer_to_a_creation_does_not_bring_a_dead_pod_back(watch: PodWatch) -> None:
+    watch.on_event("ADDED", pod("a", 12, metadata=LABELS))
+    watch.on_event("DELETED", pod("a", 13, metadata=LABELS))
+    watch.learn(pod("a", 12, metadata=LABELS))
+
+    assert "jobs/a" not in watch.pods
+
+
+async def test_a_pod_that_the_watch_will_not_see_is_not_learned_of(watch: PodWatch) -> None:
+    watch.learn(pod("a", 12, metadata={"labels": {"component": "other"}}))
+
+    assert not watch.pods
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_who_may_not_list_is_told_at_once_and_only_at_first(
+    api: ScriptedApi, watch: PodWatch, status: int
+) -> None:
+    api.lists = deque([status, listed(10, pod("a", 1))])
+    with pytest.raises(StartRefused, match="may not see its pods"):
+        await watch.start()
+    await seen(watch, "a", 1)  # an administrator has mended it
+
+    await watch.first_load_future
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_that_cannot_answer_yet_is_waited_for(api: ScriptedApi, watch: PodWatch, status: int) -> None:
+    api.lists = deque([status, status, listed(10, pod("a", 1))])
+    await watch.start()
+
+    assert list(watch.pods) == ["jobs/a"]
+
+
+async def test_who_is_cancelled_while_waiting_cancels_nobody_else(api: ScriptedApi, watch: PodWatch) -> None:
+    api.lists = deque([503])
+    starting = asyncio.create_task(watch.start())
+    await until(lambda: len(api.asked) > 1)
+    other = asyncio.ensure_future(watch.first_load_future)
+    starting.cancel()
+    await asyncio.wait({starting})
+    api.lists = deque([listed(10)])
+    await asyncio.wait_for(other, PATIENCE)
+
+    assert watch.first_load_future.done()
+
+
+async def test_others_get_their_turn_during_a_flood(api: ScriptedApi, watch: PodWatch) -> None:
+    text = {"text": "x" * 7000}
+    flood = b"".join(event("ADDED", pod(f"p{n}", 11 + n, spec=text)) for n in range(3000))
+    api.watches.append(Watched([flood], ends=SILENT))
+    await watch.start()
+    turns = set()
+    while len(watch.pods) < 3000:
+        turns.add(len(watch.pods))
+        await asyncio.sleep(0)
+
+    assert len(turns) > 10
+
+
+async def test_a_fault_of_ours_does_not_end_the_watch(
+    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.lists = deque([listed(10), listed(20, pod("b", 20))])
+    api.watches.append(Watched([event("ADDED", pod("a", 11, spec={"env": TOKEN}))], ends=SILENT))
+
+    def broken(_change: str, found: PodDict) -> None:
+        raise LookupError(str(found))
+
+    monkeypatch.setattr(watch, "on_event", broken)
+    await watch.start()
+    await seen(watch, "b", 20)
+
+    assert "in broken" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+async def test_what_is_stopped_is_over(api: ScriptedApi, watch: PodWatch) -> None:
+    await watch.start()
+    with pytest.raises(RuntimeError):
+        await watch.start()
+    task = watch.watch_task
+    await watch.stop()
+
+    assert task is not None
+    assert task.cancelled()

@@ -1,0 +1,236 @@
+"""What the pod looks like: templates merged over KubeSpawner's, and stock pods where there are no templates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubespawner import KubeSpawner
+
+from dlspawner.core import naming
+from dlspawner.core.launch.options import BUILT_IN
+from dlspawner.core.launch.pod import disable_gpus_by_default
+from dlspawner.settings import Settings
+from dlspawner.spawner import StartRefused
+from tests.harness.spawner_builders import BATCH, CLUSTER, TEAMS, make_spawner
+
+
+async def launched(spawner: Any, tmp_path: Path, **options: object) -> dict[str, Any]:
+    """The manifest that would be created for these user options."""
+    ca = tmp_path / "user_ca.pub"
+    ca.write_text("ssh-ed25519 AAAA gateway\n")
+    spawner.ssh_ca_public_key_file = str(ca)
+    spawner.user_options = options
+    await spawner.load_user_options()
+    pod = await spawner.get_pod_manifest()
+    return disable_gpus_by_default(spawner.api.api_client.sanitize_for_serialization(pod), CLUSTER.gpu_resources)
+
+
+def container(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
+    return next(one for one in pod["spec"]["containers"] if one["name"] == name)
+
+
+def environment(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in container(pod, name)["env"]}
+
+
+async def test_the_job_is_named_on_its_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spawner = make_spawner(monkeypatch, server="train")
+    pod = await launched(spawner, tmp_path, template="ipython", gpus=2)
+
+    job = naming.read_job(pod["metadata"])
+    assert job is not None
+    assert (job.user, job.server, job.team, job.template, job.gpus) == ("alice", "train", "vision", "ipython", 2)
+    assert job.ssh_login == "alice"
+    assert (job.ssh_host_key or "").startswith("ssh-ed25519 AAAA")
+    assert job.log_dir == "/home/alice/logs"
+
+
+async def test_kubespawners_names_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pod = await launched(make_spawner(monkeypatch, server="train"), tmp_path, template="ipython")
+
+    assert pod["metadata"]["name"] == "jupyter-alice--train"
+    assert pod["metadata"]["labels"]["component"] == "singleuser-server"
+    assert {"name": "notebook-port", "containerPort": 8888} in container(pod)["ports"]
+
+
+async def test_gpus_are_limits_and_hidden_where_none_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    some = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", gpus="3", gpu_type="a100")
+    none = await launched(make_spawner(monkeypatch), tmp_path, template="ipython")
+
+    assert container(some)["resources"]["limits"]["nvidia.com/gpu"] == "3"
+    assert some["spec"]["nodeSelector"] == {"gpu": "a100"}
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(some)
+    assert "nvidia.com/gpu" not in container(none)["resources"]["limits"]
+    assert environment(none)["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+async def test_the_persons_container_gets_account_and_no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pod = await launched(
+        make_spawner(monkeypatch), tmp_path, template="custom", image="example.org/a:1", command="python train.py"
+    )
+
+    assert container(pod, "main")["image"] == "example.org/a:1"
+    assert "secret-token" not in str(container(pod, "main"))
+    assert environment(pod)["JUPYTERHUB_API_TOKEN"] == "secret-token"
+
+
+async def test_every_launch_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    spawner = make_spawner(monkeypatch)
+    first = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
+    second = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
+
+    assert first is not None
+    assert second is not None
+    assert first.id != second.id
+    assert first.ssh_host_key != second.ssh_host_key
+
+
+async def test_what_was_saved_when_the_start_began_is_the_job_that_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spawner = make_spawner(monkeypatch)
+    spawner.start().cancel()
+    made = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
+
+    assert made is not None
+    assert made.id == spawner.orm_spawner.state["dlspawner_job"]
+
+
+HOSTILE: list[dict[str, object]] = [
+    {"template": "nope"},
+    {"template": ["ipython"]},
+    {"template": {"name": "ipython"}},
+    {"template": "ipython", "gpus": 99},
+    {"template": "ipython", "gpus": -1},
+    {"template": "ipython", "gpus": "1; rm -rf"},
+    {"template": "ipython", "gpus": True},
+    {"template": "ipython", "gpus": [1]},
+    {"template": "ipython", "gpus": {"a": 1}},
+    {"template": "ipython", "gpus": 1e400},
+    {"template": "ipython", "gpu_type": "h100"},
+    {"template": "ipython", "memory": "1e30Gi"},
+    {"template": "ipython", "cpu": "NaN"},
+    {"template": "ipython", "team": "other"},
+    {"template": "ipython", "log_dir": "../../etc"},
+    {"template": "ipython", "log_dir": "a\x00b"},
+    {"template": "ipython", "log_dir": "\ud800"},
+    {"template": "ipython", "command": "id"},
+    {"template": "ipython", "pod": {"hostNetwork": True}},
+    {"template": "custom"},
+    {"template": "custom", "image": "../x", "command": "id"},
+    {"template": "custom", "image": 7, "command": "id"},
+]
+
+
+@pytest.mark.parametrize("options", HOSTILE, ids=repr)
+async def test_what_is_wrong_is_refused_in_sentences(
+    options: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(StartRefused) as refused:
+        await launched(make_spawner(monkeypatch), tmp_path, **options)
+
+    assert 400 <= refused.value.status_code < 500
+    assert all(sentence.strip().endswith(".") for sentence in refused.value.sentences)
+
+
+@pytest.mark.parametrize("given", [[], "ipython", 7, True, {"user_options": ["x"]}])
+def test_options_that_are_no_options_are_refused(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartRefused):
+        make_spawner(monkeypatch).check_options(given)
+
+
+def test_a_web_server_where_the_login_proxy_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = replace(BATCH, options=(*BATCH.options, BUILT_IN["http_port"]))
+    spawner = make_spawner(monkeypatch, settings=Settings((template,), CLUSTER, TEAMS), config={"port": 8889})
+    given = {"template": "custom", "image": "debian:12", "command": "id"}
+
+    assert spawner.check_options({**given, "http_port": 8888}).choices.get("http_port") == 8888
+    with pytest.raises(StartRefused, match="must not be 8889: the job answers the Hub there"):
+        spawner.check_options({**given, "http_port": 8889})
+
+
+def test_what_jupyterhub_5_stores_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish = make_spawner(monkeypatch).check_options({"user_options": {"template": "tensorboard"}})
+
+    assert wish.template.name == "tensorboard"
+
+
+def test_blocked_people_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StartRefused, match="may not start"):
+        make_spawner(monkeypatch, "mallory").check_options({"template": "ipython"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["${command}", "$(JUPYTERHUB_API_TOKEN)", "a: {b: c}", "- x", '"}]', "{{ 7 * 7 }}", "'; id #", "logs\u202e"],
+)
+async def test_no_value_changes_the_structure(value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir="logs")
+    try:
+        hostile = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir=value)
+    except StartRefused:
+        return
+
+    assert shape(hostile) == shape(plain)
+
+
+def shape(value: object) -> object:
+    """The manifest without its texts."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(inner) for inner in value]
+    return type(value).__name__
+
+
+STOCK: dict[str, dict[str, Any]] = {
+    "nothing configured": {},
+    "resources and storage": {
+        "cpu_limit": 2,
+        "mem_limit": "4G",
+        "storage_pvc_ensure": True,
+        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}],
+        "volume_mounts": [{"name": "home", "mountPath": "/home/jovyan"}],
+    },
+    "more containers": {
+        "extra_containers": [{"name": "side", "image": "example.org/side:1"}],
+        "init_containers": [{"name": "init", "image": "example.org/init:1"}],
+        "extra_labels": {"server": "{servername}"},
+        "node_selector": {"disk": "ssd"},
+    },
+    "a profile": {
+        "profile_list": [{"display_name": "GPU", "kubespawner_override": {"extra_resource_limits": {"gpu": "1"}}}]
+    },
+}
+
+
+@pytest.mark.parametrize("config", STOCK.values(), ids=STOCK)
+async def test_without_templates_the_pod_is_kubespawners(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = []
+    for cls in (None, KubeSpawner):
+        extra = {} if cls is None else {"cls": cls}
+        spawner = make_spawner(monkeypatch, server="train", settings=None, config=config, **extra)
+        await spawner.load_user_options()
+        pods.append(spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest()))
+
+    assert pods[0] == pods[1]
+
+
+async def test_without_templates_the_form_is_kubespawners(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"profile_list": [{"display_name": "Big <one>", "slug": "big"}]}
+    ours = make_spawner(monkeypatch, settings=None, config=config)
+    stock = make_spawner(monkeypatch, settings=None, config=config, cls=KubeSpawner)
+
+    assert ours.options_form == stock.options_form
+    assert ours.options_from_form({"profile": ["big"]}) == stock.options_from_form({"profile": ["big"]})
+    assert ours.apply_user_options(ours, {"profile": "big"}) is None  # so that the Hub does not warn of them
+    assert ours.get_state() == stock.get_state()
+
+
+def test_no_form_without_templates_and_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_spawner(monkeypatch, settings=None).options_form == ""

@@ -1,0 +1,374 @@
+"""Requests about a pod when the API server is slow, full, or knows more than we do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import ClientConnectionError, ClientConnectorError
+from aiohttp.client_reqrep import ConnectionKey
+from kubernetes_asyncio.client import ApiClient
+
+from dlspawner.core import naming
+from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.naming import PodIdentity
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodRequests
+from dlspawner.spawner.kube.requests import ApiError, GaveUp
+from tests.harness.spawner_builders import Answered
+
+KEY = "jobs/jupyter-alice"
+REFUSING = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
+PATIENCE = 30.0
+LONG_NAME = "interactive-jobs-of-all-the-teams"
+
+
+def job(letter: str) -> PodIdentity:
+    return PodIdentity("j-" + letter * 12, "alice", "", "vision", "ssh", 0)
+
+
+def manifest(of: PodIdentity, uid: str | None = None) -> dict[str, Any]:
+    metadata = {
+        "name": "jupyter-alice",
+        "namespace": "jobs",
+        "labels": naming.job_labels(of),
+        "annotations": naming.job_annotations(of),
+        **({"uid": uid} if uid else {}),
+    }
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": "hub-token"}]
+    containers = [{"name": "notebook", "env": environment}]
+    return {"metadata": metadata, "spec": {"containers": containers, "terminationGracePeriodSeconds": 7}}
+
+
+def own(letter: str) -> Callable[[PodDict], bool]:
+    """The pod of this job."""
+    return lambda pod: (found := naming.read_job(pod["metadata"])) is not None and found.id == job(letter).id
+
+
+class Api:
+    """One pod's place in an API server, and the watch that sees it. ``answers`` are used up before it is asked."""
+
+    def __init__(self, watch: PodWatch, *answers: BaseException | Answered | str) -> None:
+        self.api_client = ApiClient.__new__(ApiClient)
+        self.watch, self.answers = watch, list(answers)
+        self.pod: dict[str, Any] | None = None
+        self.deleted: list[tuple[str, int]] = []
+
+    def show(self, pod: dict[str, Any] | None) -> None:
+        self.pod = pod
+        self.watch.resources = {KEY: pod} if pod else {}
+
+    async def create_namespaced_pod(self, _namespace: str, body: dict[str, Any], **_: bool) -> Answered:
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, Answered):
+            return answer
+        if self.pod is not None:
+            return Answered({"message": "already exists"}, 409)
+        self.show({**body, "metadata": {**body["metadata"], "uid": "new"}})
+        if answer == "late":
+            await asyncio.Event().wait()
+        return Answered(self.pod, 201)
+
+    async def read_namespaced_pod(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.pod) if self.pod is not None else Answered({}, 404)
+
+    async def delete_namespaced_pod(
+        self, _name: str, _namespace: str, body: dict[str, Any], grace_period_seconds: int, **_: bool
+    ) -> Answered:
+        self.deleted.append((body["preconditions"]["uid"], grace_period_seconds))
+        asyncio.get_running_loop().call_soon(self.show, None)
+        return Answered({})
+
+
+@pytest.fixture
+async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    return PodWatch()
+
+
+def pods(api: Api, all_seconds: float = 30) -> PodRequests:
+    return PodRequests(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
+
+
+async def test_a_pod_is_created(watch: PodWatch) -> None:
+    created = await pods(Api(watch)).create(manifest(job("a")), own("a"))
+
+    assert created["metadata"]["uid"] == "new"
+
+
+async def test_a_pod_whose_answer_was_lost_is_adopted(watch: PodWatch) -> None:
+    api = Api(watch, "late")
+    created = await pods(api).create(manifest(job("a")), own("a"))
+
+    assert created["metadata"]["uid"] == "new"
+    assert api.deleted == []
+
+
+async def test_an_earlier_jobs_pod_ends_in_its_own_time(watch: PodWatch) -> None:
+    api = Api(watch)
+    api.show(manifest(job("b"), "old"))
+    created = await pods(api).create(manifest(job("a")), own("a"))
+
+    assert api.deleted == [("old", 7)]
+    assert created["metadata"]["uid"] == "new"
+
+
+async def test_one_that_ends_already_is_only_waited_for(watch: PodWatch) -> None:
+    api = Api(watch)
+    ending = manifest(job("b"), "old")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    api.show(ending)
+    asyncio.get_running_loop().call_soon(api.show, None)
+    await pods(api).create(manifest(job("a")), own("a"))
+
+    assert api.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("modes", "sentence"),
+    [(["ReadWriteOnce"], STILL_THERE_WITH_HOME), (["ReadWriteMany"], STILL_THERE)],
+    ids=["home of one node", "home of all nodes"],
+)
+async def test_one_whose_node_is_silent_is_refused_with_what_helps(
+    modes: list[str], sentence: str, watch: PodWatch
+) -> None:
+    api = Api(watch)
+    lost = manifest(job("b"), "old")
+    lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost["status"] = {"phase": "Unknown"}
+    home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
+    lost.setdefault("spec", {})["volumes"] = [home]
+    api.show(launch_pod.with_home_affinity(lost, "home-alice", modes))
+    with pytest.raises(StartRefused) as refused:
+        await pods(api).create(manifest(job("a")), own("a"))
+
+    assert refused.value.sentences == (sentence,)
+
+
+class Stays(Api):
+    """Its pod is asked to end and does not go."""
+
+    async def delete_namespaced_pod(self, *_: Any, body: dict[str, Any], **__: Any) -> Answered:
+        self.deleted.append((body["preconditions"]["uid"], 0))
+        return Answered({})
+
+
+def starting(api: Api, seconds: float) -> PodRequests:
+    """Of a start that has to say within so many seconds why it has failed."""
+    return replace(pods(api), until=asyncio.get_running_loop().time() + seconds)
+
+
+@pytest.mark.parametrize("label", ["", "of another spawner"], ids=["as the watch sees it", "that the watch never sees"])
+async def test_an_earlier_jobs_pod_that_does_not_go_is_told_before_the_start_is_over(
+    label: str, watch: PodWatch
+) -> None:
+    api, earlier = Stays(watch), manifest(job("b"), "old")
+    if label:
+        watch.labels = {"component": label}
+        api.pod = earlier
+    else:
+        api.show(earlier)
+    with pytest.raises(StartRefused) as refused:
+        await asyncio.wait_for(starting(api, 0.3).create(manifest(job("a")), own("a")), PATIENCE)
+
+    assert (refused.value.message, refused.value.status_code) == (STILL_ENDING, 409)
+    assert isinstance(refused.value, GaveUp), "a job that had waited waits on"
+    assert {uid for uid, _ in api.deleted} == {"old"}
+
+
+async def test_an_earlier_pod_on_a_silent_node_is_noticed_when_only_the_api_server_shows_it(watch: PodWatch) -> None:
+    api = Api(watch)
+    lost = manifest(job("b"), "old")
+    lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    lost["status"] = {"phase": "Unknown"}
+    api.pod = lost
+    with pytest.raises(StartRefused, match="on a node that does not answer"):
+        await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["nobody answers", "it may not look"])
+async def test_a_name_that_is_taken_by_nobody_knows_whom_may_be_this_starts_own(allowed: bool, watch: PodWatch) -> None:
+    class Unread(Api):
+        async def read_namespaced_pod(self, *_: Any, **__: Any) -> Answered:
+            if not allowed:
+                return refusal(403, 'pods "jupyter-alice" is forbidden: User "hub" cannot get resource "pods"')
+            raise ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443"))
+
+    with pytest.raises(GaveUp if allowed else StartRefused) as refused:
+        await pods(Unread(watch, "late"), 0.4).create(manifest(job("a")), own("a"))
+
+    assert refused.value.unsure, "the Hub stops what may have come of it"
+
+
+async def test_every_request_of_a_start_has_what_is_left_of_it(
+    watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter((85.0, 97.0, 101.0))
+    monkeypatch.setattr("dlspawner.spawner.kube.pods._now", lambda: next(moments))
+    asked = replace(pods(Api(watch), 10), until=100.0)
+    left = [asked.requests.all_seconds for _ in range(3)]
+
+    assert left == [10, 3, 0]
+
+
+def refusal(status: int, message: str) -> Answered:
+    return Answered({"message": message}, status, Audit_Id="secret-header")
+
+
+@pytest.mark.parametrize(
+    ("problem", "words", "status"),
+    [
+        (
+            refusal(403, 'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5'),
+            "quota has no room for pods (1 asked for, 5 of 5 in use)",
+            403,
+        ),
+        (
+            refusal(422, "spec.containers[0].image: Required value"),
+            "does not accept this job (spec.containers[0].image)",
+            403,
+        ),
+        (
+            refusal(
+                403,
+                'persistentvolumeclaims "x" is forbidden: exceeded quota: q, '
+                "requested: count/persistentvolumeclaims-for-notebooks=1, "
+                "used: count/persistentvolumeclaims-for-notebooks=5, "
+                "limited: count/persistentvolumeclaims-for-notebooks=5",
+            ),
+            "has no room for count/persistentvolumeclaims-for-notebooks (1 asked for, 5 of 5 in use): ",
+            403,
+        ),
+        (
+            refusal(403, "exceeded quota: q, requested: x, used: x, limited: x"),
+            "The namespace's quota has no room for the job: ",
+            403,
+        ),
+        (
+            refusal(403, f'pods "x" is forbidden: no PriorityClass with name {LONG_NAME} was found'),
+            f"The cluster has no PriorityClass {LONG_NAME}, which this job needs: ",
+            403,
+        ),
+        (
+            refusal(
+                403,
+                'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes (volumes '
+                + ", ".join(f'"{number}-of-very-many-volumes"' for number in range(40))
+                + '), runAsNonRoot != true (pod or container "notebook" must set securityContext.runAsNonRoot=true)',
+            ),
+            "forbids what the template asks for (hostPath volumes and runAsNonRoot != true): ",
+            403,
+        ),
+    ],
+)
+async def test_what_kubernetes_says_is_a_sentence(
+    problem: Answered, words: str, status: int, watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(StartRefused) as refused:
+        await pods(Api(watch, problem)).create(manifest(job("a")), own("a"))
+
+    assert words in str(refused.value)
+    assert refused.value.status_code == status
+    assert refused.value.__suppress_context__
+    shown = str(refused.value) + caplog.text
+    assert not any(secret in shown for secret in ("hub-token", "secret-header", "10.0.0.1", "Traceback"))
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "unsure"),
+    [
+        (refusal(429, "too many"), False),
+        (refusal(500, "etcdserver: leader changed"), True),
+        (Answered(b"<html>secret-page</html>", 503), True),
+        (Answered(b"<html>secret-page</html>"), True),
+        (ClientConnectionError("Cannot connect to host 10.0.0.1:443"), True),
+        (ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443")), False),
+    ],
+    ids=["too many", "etcd", "load balancer", "somebody else", "broken", "nobody listens"],
+)
+async def test_what_does_not_pass_in_time_is_a_sentence_and_tells_whether_a_pod_may_have_come_of_it(
+    problem: Any, unsure: bool, watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(GaveUp, match="try again soon") as refused:
+        await pods(Api(watch, *[problem] * 100), 0.4).create(manifest(job("a")), own("a"))
+
+    assert (refused.value.status_code, refused.value.unsure) == (429, unsure)
+    shown = str(refused.value) + caplog.text
+    assert not any(secret in shown for secret in ("hub-token", "secret", "10.0.0.1", "Traceback"))
+    assert len(caplog.records) == 2, "the first of the tries, and the end"
+
+
+@pytest.mark.parametrize(
+    ("first", "unsure"),
+    [
+        (TimeoutError(), True),
+        (ClientConnectionError(), True),
+        (refusal(504, "the request did not complete within the allotted time"), True),
+        (refusal(429, "too many"), False),
+        (ClientConnectorError(REFUSING, ConnectionRefusedError(111, "10.0.0.1:443")), False),
+    ],
+    ids=["time-out", "broken", "504", "too many", "nobody listens"],
+)
+async def test_a_later_try_that_is_refused_for_good_does_not_tell_what_came_of_the_first(
+    first: Any, unsure: bool, watch: PodWatch
+) -> None:
+    full = refusal(403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1')
+    with pytest.raises(StartRefused) as refused:
+        await pods(Api(watch, first, full)).create(manifest(job("a")), own("a"))
+
+    assert (type(refused.value), refused.value.unsure) == (StartRefused, unsure)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        refusal(429, "too many"),
+        refusal(503, "the server is currently unable to handle the request"),
+        refusal(409, 'Operation cannot be fulfilled on resourcequotas "q": the object has been modified; please apply'),
+        ClientConnectionError(),
+        TimeoutError(),
+    ],
+    ids=["429", "503", "quota conflict", "broken", "time-out"],
+)
+async def test_what_passes_is_not_noticed(problem: Any, watch: PodWatch) -> None:
+    api = Api(watch, problem, problem)
+
+    assert (await pods(api).create(manifest(job("a")), own("a")))["metadata"]["uid"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "pause"), [("7", 7), ("3600", 30), ("9" * 400, 30), ("-1", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0)]
+)
+async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_asked_after_half_a_minute(
+    wanted: str, pause: float, watch: PodWatch
+) -> None:
+    async def answers(**_: Any) -> Answered:
+        return Answered({"message": "full"}, 503, Retry_After=wanted)
+
+    with pytest.raises(ApiError) as problem:
+        await pods(Api(watch)).requests.once(answers)
+
+    assert problem.value.after == pause
+
+
+async def test_a_webhook_that_is_down_is_told_at_once(watch: PodWatch) -> None:
+    down = refusal(500, 'failed calling webhook "a.example": no endpoints available')
+    with pytest.raises(StartRefused, match="of new jobs does not answer"):
+        await pods(Api(watch, down)).create(manifest(job("a")), own("a"))
+
+
+async def test_deleting_what_is_gone_is_fine(watch: PodWatch) -> None:
+    class Gone(Api):
+        async def delete_namespaced_pod(self, *_: Any, **__: Any) -> Answered:
+            return Answered({}, 404)
+
+    await pods(Gone(watch)).delete(manifest(job("a"), "old"), 3)

@@ -1,0 +1,111 @@
+"""Refused: what the Hub's pages and API read of it, and what its log prints."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tornado import web
+
+from dlspawner.spawner.kube import errors
+from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused
+from tests.harness.spawner_builders import make_spawner
+
+
+def test_it_is_an_answer_to_a_request_and_no_fault() -> None:
+    refused = StartRefused("Too many.", reason="options")
+
+    assert isinstance(refused, web.HTTPError)
+    assert refused.status_code == 400
+
+
+def test_every_reader_finds_the_sentences() -> None:
+    refused = StartRefused("GPUs: 99 > 8.", "No <team>.", reason="options")
+
+    assert refused.jupyterhub_message == refused.message == refused.get_message() == "GPUs: 99 > 8. No <team>."
+    assert refused.jupyterhub_html_message == "<ul><li>GPUs: 99 &gt; 8.</li><li>No &lt;team&gt;.</li></ul>"
+
+
+def test_a_per_cent_sign_survives_tornados_formatting() -> None:
+    refused = StartRefused("100% used", reason="quota")
+
+    assert f"%d: {refused.log_message}" % 400 == "400: 100% used"
+    assert list(refused.args) == []
+
+
+def test_the_log_has_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    QuietRefusals.install(log)
+    try:
+        raise StartRefused("GPUs must be at most 8.", reason="options")
+    except StartRefused:
+        log.exception("Failed to spawn %s", "alice")
+
+    [record] = caplog.records
+    assert record.getMessage() == "Failed to spawn alice: refused (options): GPUs must be at most 8."
+    assert record.exc_info is None
+    assert record.levelno == logging.INFO
+    assert len(log.filters) == 1
+
+
+def test_a_refusal_that_is_logged_when_it_was_caught_already_has_no_traceback_either(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    log.exception(f"Error starting server: {StartRefused('No.', reason='quota')}")  # as JupyterHub 5.5 does
+    log.exception("Error starting server: a bug")
+
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.ERROR]
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_line_of_the_hub_about_a_refusal_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    log.setLevel(logging.INFO)
+    QuietRefusals.install(log)
+    refused = StartRefused("Team a uses 8 of its 8 GPUs.", reason="team-quota")
+    log.error(f"Not starting alice's server x: {refused}")
+    log.error("Previous spawn for %s failed: %s", "alice:x", refused)
+    log.error("Not starting alice's server x: [Errno 111] Connection refused (manager)")
+
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO, logging.ERROR]
+
+
+@pytest.mark.parametrize("name", ["asyncio", "tornado.application"])
+def test_a_task_that_nobody_asked_is_not_logged_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    QuietRefusals.install(logging.getLogger("test-refusals"))
+    refused = StartRefused("No.", reason="options")
+    logging.getLogger(name).error("Task exception was never retrieved", exc_info=refused)
+    logging.getLogger(name).error("Task exception was never retrieved", exc_info=ValueError("a bug"))
+
+    assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a bug",)]
+
+
+def test_real_faults_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test-refusals")
+    QuietRefusals.install(log)
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        log.exception("Failed")
+
+    assert caplog.records[0].exc_info
+
+
+async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(errors, "COUNTS_REFUSALS", True)
+    spawner = make_spawner(monkeypatch, config={"consecutive_failure_limit": 5})
+    with pytest.raises(StartRefused, match="consecutive_failure_limit is 5 and must be 0 with JupyterHub 5") as refused:
+        await spawner.start()
+
+    assert refused.value.status_code == 403
+    assert spawner.consecutive_failure_limit == 0
+
+
+def test_a_hub_that_does_not_count_them_keeps_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "COUNTS_REFUSALS", False)
+    assert make_spawner(monkeypatch, config={"consecutive_failure_limit": 5}).consecutive_failure_limit == 5

@@ -1,0 +1,297 @@
+"""What a restarted Hub makes of KubeSpawner's own children of a pod; in a real Hub: test_spawner_restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jupyterhub import orm
+
+from dlspawner.core import naming
+from dlspawner.core.naming import PodIdentity
+from dlspawner.spawner import DLSpawner, owned_objects, recovery
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.reflector import SLICE_SECONDS
+from tests.harness.loop_probe import others
+from tests.harness.spawner_builders import Answered, Client, make_spawner
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "jupyter-alice", "namespace": "jobs", "uid": "pod-1"},
+    "spec": {"containers": [{"name": "notebook", "ports": [{"name": "notebook-port", "containerPort": 8888}]}]},
+}
+
+
+class Api(Client):
+    """Keeps what was created; what is there already is answered with 409."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+
+    async def _create(self, kind: str, body: dict[str, Any]) -> Answered:
+        self.asked.append(f"create {kind}")
+        if kind in self.kept:
+            return Answered({"message": "it exists"}, 409)
+        self.kept[kind] = body
+        return Answered(body, 201)
+
+    async def create_namespaced_secret(self, _: str, body: dict[str, Any], **__: Any) -> Answered:
+        return await self._create("secret", body)
+
+    async def create_namespaced_service(self, _: str, body: dict[str, Any], **__: Any) -> Answered:
+        return await self._create("service", body)
+
+    async def read_namespaced_secret(self, *_: Any, **__: Any) -> Answered:
+        return self._read("secret")
+
+    async def read_namespaced_service(self, *_: Any, **__: Any) -> Answered:
+        return self._read("service")
+
+    def _read(self, kind: str) -> Answered:
+        self.asked.append(f"read {kind}")
+        found = self.kept.get(kind)
+        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
+
+    delete_namespaced_secret = delete_namespaced_service = Client.__init__
+
+
+@pytest.fixture
+def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    files = {}
+    for name in ("keyfile", "certfile", "cafile", "hub-ca"):
+        files[name] = str(tmp_path / name)
+        (tmp_path / name).write_text(f"the {name}\n")
+    made = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True})
+    made.internal_trust_bundles = {"hub-ca": files["hub-ca"]}
+    made.api, made.made_certs = Api(), 0
+
+    async def create_certs() -> dict[str, str]:
+        made.made_certs += 1
+        return files
+
+    monkeypatch.setattr(made, "create_certs", create_certs)
+    return made
+
+
+async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
+    await recovery.repair_stock_objects(spawner, POD)
+
+    owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
+    assert owners == ["pod-1", "pod-1"]
+    assert {"ssl.key", "ssl.crt", "notebooks-ca_trust.crt"} == set(spawner.api.kept["secret"]["data"])
+    assert spawner.api.kept["service"]["spec"]["ports"][0]["targetPort"] == 8888
+
+
+async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
+    await recovery.repair_stock_objects(spawner, POD)
+    before = json.dumps(spawner.api.kept)
+    spawner.api.asked.clear()
+    await recovery.repair_stock_objects(spawner, POD)
+
+    assert spawner.made_certs == 1
+    assert spawner.api.asked == ["read secret", "read service"]
+    assert json.dumps(spawner.api.kept) == before
+
+
+async def test_what_is_known_to_be_there_is_not_asked_for_again(spawner: Any) -> None:
+    assert await spawner._mend_children(POD)
+    spawner.api.asked.clear()
+
+    assert await spawner._mend_children(POD)
+    assert spawner.api.asked == []
+
+
+async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
+    spawner.k8s_api_request_retry_timeout = 0
+    async with owned_objects.mending(60):
+        assert not await spawner._mend_children(POD)
+
+    assert spawner.api.asked == []
+    assert "others are looked at first" in caplog.text
+    assert await spawner._mend_children(POD)
+
+
+async def test_all_servers_of_a_hub_that_is_back_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first list wakes everybody at once, and each looks at its pod then."""
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    watch, listed = PodWatch(), asyncio.get_running_loop().create_future()
+    watch.first_load_future = listed
+
+    async def started(*_: Any, **__: Any) -> PodWatch:
+        return watch
+
+    async def looks() -> None:
+        await spawner._start_watching_pods()
+        end = time.monotonic() + 1.5 * SLICE_SECONDS
+        while time.monotonic() < end:
+            pass
+
+    monkeypatch.setattr("kubespawner.KubeSpawner._start_reflector", started)
+    monkeypatch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
+    spawner = make_spawner(monkeypatch)
+    wait = [asyncio.create_task(looks()) for _ in range(40)]
+    async with others() as turns:
+        asyncio.get_running_loop().call_soon(listed.set_result, None)
+        await asyncio.gather(*wait)
+
+    assert len(turns) >= 40
+
+
+JOB = PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
+
+
+def a_job() -> dict[str, Any]:
+    metadata = {"labels": naming.job_labels(JOB), "annotations": naming.job_annotations(JOB)}
+    return {**POD, "metadata": {**POD["metadata"], **metadata}}
+
+
+class Resumed:
+    """A start that goes on, whose pod runs as soon as it ``may``; what it lacks can be made at the third try."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pod: dict[str, Any], tries: float = 3) -> None:
+        self.may, self.tries, self.waited = asyncio.Event(), 0, tries
+
+        async def at_once(*_: Any) -> bool:
+            return True
+
+        async def ensure(_spawner: Any, found: Any) -> None:
+            self.tries += 1
+            if self.tries < self.waited:
+                raise StartRefused("not now", reason="cluster-error")
+            self.may.set()
+
+        async def until_running(*_: Any) -> None:
+            await self.may.wait()
+
+        monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
+        monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
+        monkeypatch.setattr(DLSpawner, "_until_running", until_running)
+        monkeypatch.setattr(DLSpawner, "_ensure_children", ensure)
+        monkeypatch.setattr(DLSpawner, "_is_alive", lambda _: True)
+        monkeypatch.setattr(DLSpawner, "_get_pod_url", lambda *_: "http://10.0.0.1:8888")
+        monkeypatch.setattr(DLSpawner, "pod", lambda _: pod)
+
+
+async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = Resumed(monkeypatch, a_job())
+    async with asyncio.timeout(30):
+        url = await make_spawner(monkeypatch).start_again()
+
+    assert (url, resumed.tries) == ("http://10.0.0.1:8888", 3)
+
+
+OTHER = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A spawner of a Hub's database, which has tokens of two people."""
+    session = orm.new_session_factory("sqlite:///:memory:")()
+    orm.Base.metadata.create_all(session.get_bind())
+    for role in ("user", "token", "server"):
+        session.add(orm.Role(name=role, scopes=[]))
+    session.add(orm.OAuthClient(identifier="jupyterhub"))
+    alice, bob = orm.User(name="alice"), orm.User(name="bob")
+    session.add_all([alice, bob])
+    session.commit()
+    made = make_spawner(monkeypatch, settings=None)
+    made.orm_spawner = orm.Spawner(name="", user=alice)
+    session.add(made.orm_spawner)
+    session.commit()
+    for user, secret in ((alice, "f" * 32), (bob, OTHER)):
+        orm.APIToken.new(secret, user=user, scopes=[])
+    yield made
+    session.close()
+
+
+def with_token(secret: str | None) -> dict[str, Any]:
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": secret}] if secret else []
+    return {**POD, "spec": {"containers": [{"name": "notebook", "env": environment}]}}
+
+
+@pytest.mark.parametrize(
+    ("secret", "is_saved"),
+    [
+        pytest.param("f" * 32, True, id="whose token is the person's"),
+        pytest.param("e" * 32, False, id="whose token nobody has any more"),
+        pytest.param(OTHER, False, id="whose token is another person's"),
+        pytest.param(None, True, id="that has its token from elsewhere"),
+    ],
+)
+def test_a_pod_of_our_name_after_a_restart(secret: str | None, is_saved: bool, saved: Any) -> None:
+    assert saved._is_saved(with_token(secret)) is is_saved
+
+
+async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
+    saved: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Resumed(monkeypatch, with_token("e" * 32))
+    with pytest.raises(StartRefused, match="found an earlier one"):
+        await asyncio.wait_for(saved.start_again(), 30)
+
+
+async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
+    monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.01] * 100_000))
+    made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
+    async with asyncio.timeout(30):
+        with pytest.raises(StartRefused, match="no way to it"):
+            await made.start_again()
+
+
+async def test_a_pod_that_is_no_job_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    Resumed(monkeypatch, POD)
+    made = make_spawner(monkeypatch, config={"http_expose": "nodeport"})
+    async with asyncio.timeout(30):
+        assert await made.start_again() == "http://10.0.0.1:8888"
+
+
+async def test_a_check_that_has_failed_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Went(Exception):
+        """On with the start."""
+
+    def goes_on() -> None:
+        raise Went
+
+    made = make_spawner(monkeypatch, config={"start_timeout": 1})
+    made._check_pending, made.stop_polling = True, goes_on
+    async with asyncio.timeout(30):
+        with pytest.raises(Went):
+            await recovery._resumed(made)
+
+    assert not made._check_pending
+
+
+async def test_a_server_without_a_route_is_looked_after_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    polled = []
+
+    async def nothing(*_: Any) -> Any:
+        """It is up."""
+
+    async def no_route(*_: Any) -> None:
+        raise ConnectionRefusedError
+
+    async def at(_: Any) -> str:
+        return "http://10.0.0.1:8888"
+
+    monkeypatch.setattr(DLSpawner, "start_again", at)
+    monkeypatch.setattr(DLSpawner, "save_state", lambda _: None)
+    monkeypatch.setattr(DLSpawner, "server", SimpleNamespace())
+    made = make_spawner(monkeypatch)
+    made.stop_polling, made.start_polling = (lambda: None), (lambda: polled.append(True))
+    made.user._wait_up, made.user.settings = nothing, {"proxy": SimpleNamespace(add_user=no_route)}
+    with pytest.raises(ConnectionRefusedError):
+        await recovery._resumed(made)
+
+    assert polled == [True]

@@ -1,0 +1,193 @@
+"""What a restarted Hub makes of a server whose start was over: it goes on, whatever else is said of its pod."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from jupyterhub import orm
+from jupyterhub.user import User
+from kubernetes_asyncio import client
+
+from dlspawner.spawner import lifecycle, reach
+from tests.harness.ports import free_port
+from tests.harness.scripted_api import ScriptedApi, listed, pod
+from tests.harness.spawner_builders import make_spawner
+
+PATIENCE = 60.0
+FINE = {"name": "notebook", "ready": True, "image": "example.org/jobs:1", "state": {"running": {}}}
+SIDECARS: dict[str, dict[str, Any]] = {
+    "beside a sidecar that is ready": {"ready": True, "state": {"running": {}}},
+    "beside a sidecar that is not ready": {"ready": False, "state": {"running": {}}},
+    "beside a sidecar that crashes": {
+        "ready": False,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 1}},
+    },
+    "beside a sidecar whose image is gone": {
+        "ready": False,
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown: not found"}},
+    },
+}
+SILENT_NODE = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
+STARTING = {"dlspawner_starting": True}
+
+
+class Check:
+    """JupyterHub's, as a Hub that is back makes it of one server."""
+
+    def __init__(self, spawner: Any) -> None:
+        self.spawner, self.stopped = spawner, list[str]()
+        spawner.user._wait_up = lambda made: User._wait_up(spawner.user, made)
+        spawner.user.settings, spawner.user.stop, spawner.user.log = {}, self._stop, spawner.log
+
+    async def _stop(self, name: str) -> None:
+        self.stopped.append(name)
+
+    async def made(self, state: Mapping[str, Any] | None = None) -> str:
+        """Where the server is. All that comes of the check is over then."""
+        self.spawner.load_state({"pod_name": "jupyter-alice", **(state or {})})
+        self.spawner._check_pending = True
+        assert await self.spawner.poll() is None
+        url: str = await self.spawner.get_url()
+        if url != self.spawner.server.url:
+            self.spawner.server.ip, self.spawner.server.port = "127.0.0.1", reach.port_of(url)
+        await self.spawner.user._wait_up(self.spawner)
+        self.spawner._check_pending = False
+        if self.spawner._spawn_future is not None:
+            await asyncio.wait({self.spawner._spawn_future}, timeout=PATIENCE)
+        return url
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Of a server that runs."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ScriptedApi]:
+    async with ScriptedApi(deque([listed(10)])).serving() as served:
+        yield served
+
+
+def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = "", **status: Any) -> None:
+    """The pod, whose server listens at a port."""
+    ports = [{"name": "notebook-port", "containerPort": at}]
+    environment = [{"name": "JUPYTERHUB_API_TOKEN", "value": secret}] if secret else []
+    containers = [{"name": "notebook", "ports": ports, "env": environment}, *({"name": "side"} for _ in sidecars)]
+    statuses = [FINE, *({"name": "side", "image": "example.org/side:1", **given} for given in sidecars)]
+    shown = {"phase": "Running", "podIP": "127.0.0.1", "containerStatuses": statuses, **status}
+    spec = {"nodeName": "node-1", "containers": containers}
+    api.lists = deque([listed(10, pod("jupyter-alice", 1, metadata={"annotations": {}}, spec=spec, status=shown))])
+
+
+@pytest.fixture
+async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Check]:
+    session = orm.new_session_factory("sqlite:///:memory:")()
+    orm.Base.metadata.create_all(session.get_bind())
+    async with client.ApiClient(client.Configuration(host=api.url)) as made:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+        spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
+        spawner.api = client.CoreV1Api(made)
+        server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")
+        saved = orm.Spawner(name="", user=orm.User(name="alice"), server=server)
+        session.add(saved)
+        session.commit()
+        spawner.orm_spawner, spawner._deprecated_db_session = saved, session
+        yield Check(spawner)
+        for reflector in spawner.reflectors.values():
+            await reflector.stop()
+    session.close()
+
+
+@pytest.mark.parametrize("sidecar", SIDECARS.values(), ids=SIDECARS)
+async def test_one_that_answers_goes_on(sidecar: Mapping[str, Any], check: Check, api: ScriptedApi, port: int) -> None:
+    show(api, port, sidecar)
+
+    assert await check.made() == f"http://127.0.0.1:{port}/user/alice/"
+    assert not check.spawner._spawn_pending
+    assert check.stopped == []
+
+
+async def test_one_whose_token_was_revoked_goes_on(check: Check, api: ScriptedApi, port: int) -> None:
+    show(api, port, secret="0" * 32)
+
+    assert await check.made() == f"http://127.0.0.1:{port}/user/alice/"
+    assert check.stopped == []
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({}, id="because it is busy"),
+        pytest.param({"conditions": SILENT_NODE}, id="because its node is silent"),
+        pytest.param({"phase": "Pending", "podIP": None}, id="because its node makes it anew"),
+    ],
+)
+async def test_one_that_says_nothing_goes_on_with_a_warning(
+    status: Mapping[str, Any], check: Check, api: ScriptedApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    show(api, free_port(), **status)
+    await check.made()
+
+    assert not check.spawner._spawn_pending
+    assert check.stopped == []
+    assert caplog.text.count("does not answer after a restart") == 1
+
+
+async def test_one_whose_pod_nobody_may_see_goes_on(check: Check, api: ScriptedApi) -> None:
+    api.lists = deque([403])
+    await check.made()
+
+    assert not check.spawner._spawn_pending
+    assert check.stopped == []
+
+
+async def test_one_whose_address_an_administrators_hook_cannot_tell_goes_on(check: Check, api: ScriptedApi) -> None:
+    def hook(*_: Any) -> str:
+        raise LookupError
+
+    check.spawner.get_pod_url = hook
+    show(api, free_port(), SIDECARS["beside a sidecar that is not ready"])
+
+    assert await check.made() == check.spawner.server.url
+    assert check.stopped == []
+
+
+async def test_a_start_that_was_on_its_way_ends_as_a_start(check: Check, api: ScriptedApi, port: int) -> None:
+    show(api, port, SIDECARS["beside a sidecar that is not ready"])
+    await check.made(STARTING)
+
+    assert "do not become ready" in str(check.spawner._spawn_future.exception())
+    assert check.stopped == [""]
+
+
+async def test_a_start_whose_server_answers_is_over_for_the_next_restart(
+    check: Check, api: ScriptedApi, port: int
+) -> None:
+    show(api, port)
+    check.spawner.start_timeout = check.spawner.http_timeout = 60
+    await check.made({**STARTING, "dlspawner_begun": True})
+
+    assert not {"dlspawner_starting", "dlspawner_begun"} & set(check.spawner.orm_spawner.state)
+
+
+async def test_that_the_pod_was_made_is_known_at_the_next_restart(check: Check, api: ScriptedApi) -> None:
+    show(api, free_port(), phase="Pending")
+    check.spawner.load_state({**STARTING, "dlspawner_begun": True})
+    await check.spawner.poll()
+
+    assert check.spawner.orm_spawner.state["dlspawner_starting"]
+    assert "dlspawner_begun" not in check.spawner.orm_spawner.state

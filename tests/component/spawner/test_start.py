@@ -1,0 +1,428 @@
+"""The start script with a real sshd and a real ssh: an unprivileged account, a certificate of the gateway's CA."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from dlspawner.core import unix_account
+from dlspawner.spawner import owned_objects
+from tests.harness.ports import free_port
+
+SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
+SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:{SBIN}")
+ACCOUNT = unix_account.UnixAccount("alice", 1000, 1000, (), "")
+
+
+@dataclass
+class Job:
+    """A directory with the job's files, and the account that the script runs as."""
+
+    files: Path
+    home: Path
+    port: int
+
+    @property
+    def temporary(self) -> Path:
+        return self.files.parent / "tmp"
+
+    def command(self, *command: str, **env: str) -> list[str]:
+        """The script in a user namespace where we are uid 1000 and the files passwd and group are the job's."""
+        given = {
+            "PATH": f"{os.environ['PATH']}:{SBIN}",
+            "HOME": str(self.home),
+            "POD_IP": "127.0.0.1",
+            "DLSPAWNER_FILES": str(self.files),
+            "TMPDIR": str(self.temporary),
+            **({"LD_LIBRARY_PATH": os.environ["LD_LIBRARY_PATH"]} if "LD_LIBRARY_PATH" in os.environ else {}),
+            **env,
+        }
+        inside = [
+            "env",
+            "-i",
+            *(f"{key}={value}" for key, value in given.items()),
+            "sh",
+            f"{self.files}/start",
+            *command,
+        ]
+        binds = 'for name in passwd group; do mount --bind "$0/$name" "/etc/$name"; done; exec "$@"'
+        uid_1000 = ["unshare", "-U", "--map-user=1000", "--map-group=1000"]
+        return ["unshare", "-Urm", "sh", "-ec", binds, str(self.files), *uid_1000, *inside]
+
+    def ssh_line(self, *command: str, terminal: bool = False) -> list[str]:
+        options = ["-F", "none", "-i", str(self.files / "user"), "-o", f"CertificateFile={self.files}/user-cert.pub"]
+        options += ["-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
+        options += ["-o", f"UserKnownHostsFile={self.files}/known_hosts", "-p", str(self.port)]
+        terminals = ["-tt"] if terminal else ["-T"]
+        return ["ssh", *options, *terminals, "alice@127.0.0.1", *command]
+
+    def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+        line = self.ssh_line(*command, terminal=terminal)
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+
+    def listens(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                return connection.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
+
+def keygen(*arguments: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    files, home = tmp_path / "files", tmp_path / "home"
+    for made in (files, home, tmp_path / "tmp"):
+        made.mkdir()
+    port = free_port()
+    key = owned_objects.make_host_key()
+    keygen("-t", "ed25519", "-N", "", "-f", str(files / "user_ca"))
+    keygen("-t", "ed25519", "-N", "", "-f", str(files / "user"))
+    keygen("-s", str(files / "user_ca"), "-I", "alice", "-n", "j-job", str(files / "user.pub"))
+    account = unix_account.UnixAccount("alice", 1000, 1000, (), str(home))
+    texts = {
+        owned_objects.HOST_KEY: key.private,
+        "principals": "j-job\n",
+        "passwd": unix_account.passwd(account),
+        "group": unix_account.group(account),
+        "start": owned_objects.packaged("start.sh"),
+        "suggest_keys.py": owned_objects.packaged("suggest_keys.py"),
+        "tell_kernels.py": owned_objects.packaged("tell_kernels.py"),
+        "sshd_config": f"{owned_objects.packaged('sshd_config')}Port {port}\n",
+        "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
+    }
+    for name, text in texts.items():
+        (files / name).write_text(text)
+    (files / owned_objects.HOST_KEY).chmod(0o440)  # as fsGroup makes it, on a node that gives the files to the person
+    return Job(files, home, port)
+
+
+@dataclass
+class Started:
+    """A job that runs: its process is the script."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def started(running: Started) -> Job:
+    return running.job
+
+
+@pytest.fixture
+def running(job: Job) -> Iterator[Started]:
+    """The job with a command that stays, once sshd answers."""
+    env = {
+        "NVIDIA_VISIBLE_DEVICES": "0,1",
+        "JUPYTERHUB_API_TOKEN": "hub-token",
+        "WANDB_API_KEY": "their-key",
+        "ODD": 'a "b" \\c $HOME `id` #d',
+        "BROKEN_OUT": 'x\\" Y=injected "z',
+        "ENDING": "C:\\dir\\",
+        "DLSPAWNER_LOG_DIR": str(job.home / "runs"),
+    }
+    with (job.home.parent / "log").open("wb") as log:
+        process = subprocess.Popen(job.command("sleep", "600", **env), stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not job.listens():
+            assert process.poll() is None, (job.home.parent / "log").read_text()
+            assert time.monotonic() < deadline, (job.home.parent / "log").read_text()
+            time.sleep(0.05)
+        yield Started(job, process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
+
+
+@needs_sshd
+def test_a_certificate_of_the_ca_gets_a_shell_with_the_jobs_environment(started: Job) -> None:
+    seen = started.ssh("id -un; pwd; env")
+
+    assert seen.returncode == 0, seen.stderr
+    lines = seen.stdout.splitlines()
+    assert lines[:2] == ["alice", str(started.home)]
+    assert "NVIDIA_VISIBLE_DEVICES=0,1" in lines
+    assert 'ODD=a "b" \\c $HOME `id` #d' in lines
+    assert 'BROKEN_OUT=x\\" Y=injected "z' in lines
+    assert "ENDING=C:\\dir\\" in lines
+    assert not any(line.startswith("Y=") for line in lines)
+    assert any(line.startswith("PATH=") and line.endswith(SBIN) for line in lines)
+
+
+@needs_sshd
+def test_no_credential_of_the_job_is_seen(started: Job) -> None:
+    seen = started.ssh("env; cat /proc/$PPID/cmdline /proc/[0-9]*/cmdline | tr '\\0' ' '")
+
+    assert "hub-token" not in seen.stdout
+    assert "their-key" not in seen.stdout
+
+
+@needs_sshd
+def test_a_terminal_and_an_exit_status(started: Job) -> None:
+    seen = started.ssh("tty; exit 7", terminal=True)
+
+    assert "/dev/pts/" in seen.stdout
+    assert seen.returncode == 7
+
+
+@needs_sshd
+def test_without_a_certificate_nobody_gets_in(started: Job) -> None:
+    (started.home / ".ssh").mkdir(mode=0o700)
+    shutil.copy(started.files / "user.pub", started.home / ".ssh" / "authorized_keys")
+    (started.files / "user-cert.pub").unlink()
+
+    assert "Permission denied" in started.ssh("id").stderr
+
+
+@needs_sshd
+def test_a_certificate_for_another_job_does_not_get_in(started: Job) -> None:
+    keygen("-s", str(started.files / "user_ca"), "-I", "alice", "-n", "j-other", str(started.files / "user.pub"))
+
+    assert "Permission denied" in started.ssh("id").stderr
+
+
+@needs_sshd
+def test_the_log_directory_is_made(started: Job) -> None:
+    assert (started.home / "runs").is_dir()
+
+
+@needs_sshd
+def test_people_who_are_logged_in_read_that_the_job_is_stopped_and_their_programs_may_clean_up(
+    running: Started,
+) -> None:
+    program = "trap 'echo cleaned > cleaned; exit 5' HUP; echo started; while :; do sleep 0.1; done"
+    with subprocess.Popen(running.job.ssh_line(program, terminal=True), stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline().strip() == b"started"
+        running.process.terminate()
+        said = session.stdout.read().decode()
+        assert session.wait(30) == 5
+    assert "This job is being stopped." in said
+    assert (running.job.home / "cleaned").read_text() == "cleaned\n"
+    assert running.process.wait(30) == 128 + signal.SIGTERM
+
+
+@needs_sshd
+def test_what_does_not_hear_the_end_of_its_session_is_asked_to_end(running: Started) -> None:
+    program = "trap '' HUP; trap 'echo cleaned > cleaned; exit' TERM; echo started; while :; do sleep 0.1; done"
+    with subprocess.Popen(running.job.ssh_line(program), stdout=subprocess.PIPE) as session:
+        assert session.stdout is not None
+        assert session.stdout.readline() == b"started\n"
+        running.process.terminate()
+        assert running.process.wait(30) == 128 + signal.SIGTERM
+    assert (running.job.home / "cleaned").read_text() == "cleaned\n"
+
+
+@needs_sshd
+def test_nothing_is_left_of_a_job_that_ended(running: Started) -> None:
+    assert list(running.job.temporary.iterdir())
+    running.process.terminate()
+    running.process.wait(30)
+    assert not list(running.job.temporary.iterdir())
+
+
+def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:
+    ssh = job.home / ".ssh"
+    ssh.mkdir()
+    (ssh / "id_ed25519.pub").write_text("ssh-ed25519 AAAA alice@laptop\n")
+    (ssh / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (ssh / "authorized_keys").write_text("# mine\nssh-rsa BBBB work\n")
+    heard: list[tuple[str, str, object]] = []
+
+    class Manager(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            heard.append((self.path, self.headers["Authorization"], json.loads(body)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Manager) as server:
+        answer = Thread(target=server.handle_request)
+        answer.start()
+        env = {
+            "HOME": str(job.home),
+            "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{server.server_port}/services/jobs",
+            "JUPYTERHUB_API_TOKEN": "hub-token",
+        }
+        subprocess.run([sys.executable, str(job.files / "suggest_keys.py")], env=env, check=True, timeout=60)
+        answer.join(60)
+
+    keys = [
+        {"key": "ssh-ed25519 AAAA alice@laptop", "source": "~/.ssh/id_ed25519.pub"},
+        {"key": "ssh-rsa BBBB work", "source": "~/.ssh/authorized_keys"},
+    ]
+    assert heard == [("/services/jobs/api/key-suggestions", "token hub-token", {"keys": keys})]
+
+
+def run(job: Job, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(job.command(*command, **env), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_is_what_runs_in_the_end(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "sh", "-c", 'echo "$0" "$1"; exit 5', "with spaces", "and 'quotes'")
+
+    assert (done.stdout, done.returncode) == ("with spaces and 'quotes'\n", 5)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], ids=lambda sent: sent.name)
+def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
+    """In a PID namespace, where process 1 hears only what it has a handler for; the command has none.
+
+    A shell would: of INT, which it forgets when it becomes another program.
+    """
+    (job.files / "sshd_config").unlink()
+    says = job.files / "says"
+    says.write_text("started\n")
+    inner = job.command("tail", "-f", str(says))
+    # Whoever runs the tests in the background of a script ignores INT, which stays so in everything that is started.
+    inside = ["env", "--default-signal=INT", "unshare", "-Urp", "--fork", "--kill-child", *inner]
+    with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        children_file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        os.kill(int(children_file.read_text().split()[0]), sent)
+        assert process.wait(60) == 128 + sent
+
+
+def test_interrupts_are_not_ignored(job: Job) -> None:
+    """POSIX shells start background processes with INT and QUIT ignored, for ever."""
+    (job.files / "sshd_config").unlink()
+    done = run(job, "grep", "SigIgn", "/proc/self/status")
+
+    assert int(done.stdout.split()[1], 16) & 0b110 == 0
+
+
+@needs_sshd
+def test_nor_in_ssh_sessions(started: Job) -> None:
+    assert int(started.ssh("grep SigIgn /proc/self/status").stdout.split()[1], 16) & 0b110 == 0
+
+
+def test_an_image_without_sshd_runs_its_job(job: Job, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "env", "tr", "mkdir", "awk", "mktemp", "cat", "find", "date", "sleep", "true"):
+        found = shutil.which(name)
+        assert found is not None
+        (tools / name).symlink_to(found)
+    # The usual places of sshd are looked at whatever PATH says: an empty directory covers them.
+    script = (job.files / "start").read_text().replace(":/usr/sbin:/usr/local/sbin:/sbin", "")
+    (job.files / "start").write_text(script)
+    done = run(job, "sh", "-c", "sleep 0.3; echo done", PATH=str(tools))
+
+    assert done.stdout == "done\n"
+    assert "sshd was not found in this image: the job runs without SSH" in done.stderr
+
+
+def test_a_program_that_the_image_does_not_have_is_named(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "jupyterhub-singleuser", PATH="/usr/bin:/bin")
+
+    assert done.returncode == 127
+    assert done.stderr == (
+        "dlspawner: this image has no jupyterhub-singleuser. "
+        "A notebook needs JupyterLab and JupyterHub in it: pip install jupyterlab jupyterhub\n"
+    )
+
+
+@pytest.fixture
+def pair(job: Job, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts containers of one pod: they share a directory, and are process 1 each."""
+    (job.files / "sshd_config").unlink()
+    alive = tmp_path / "alive"
+    alive.mkdir()
+    running = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        inner = job.command(*command, DLSPAWNER_ALIVE=str(alive))
+        inside = ["unshare", "-Urp", "--fork", "--kill-child", *inner]
+        process = subprocess.Popen(inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def process_one(process: subprocess.Popen[str]) -> int:
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
+def test_the_login_proxy_ends_when_main_is_killed(pair: Callable[..., subprocess.Popen[str]]) -> None:
+    proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
+    assert first_line(proxy) == "started\n"
+    main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
+    assert first_line(main) == "started\n"
+    assert proxy.poll() is None
+
+    os.kill(process_one(main), signal.SIGKILL)
+
+    assert proxy.wait(60) == 0
+    assert "main has ended" in proxy.communicate()[1]
+
+
+def test_a_login_proxy_that_starts_after_the_end_of_main_ends_at_once(
+    pair: Callable[..., subprocess.Popen[str]],
+) -> None:
+    assert pair("--main", "true").wait(60) == 0
+    assert pair("--login-proxy", "sleep", "600").wait(60) == 0
+
+
+@pytest.mark.parametrize("after_a_look", ["", "sleep 1"], ids=["", "which begins while it looks"])
+def test_a_login_proxy_that_is_started_once_more_waits_for_the_main_of_now(
+    pair: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_look: str
+) -> None:
+    look = f"""#!/bin/sh
+{shutil.which("flock")} "$@"; status=$?
+case "$*" in *" true") {after_a_look} ;; esac
+exit $status
+"""
+    (tmp_path / "flock").write_text(look)
+    (tmp_path / "flock").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for _ in range(2):  # the pod's containers start again, the proxy first
+        proxy = pair("--login-proxy", "sh", "-c", "echo started; exec sleep 600")
+        assert first_line(proxy) == "started\n"
+        main = pair("--main", "sh", "-c", "echo started; exec sleep 600")
+        assert first_line(main) == "started\n"
+        assert proxy.poll() is None
+        os.kill(process_one(main), signal.SIGKILL)
+        assert proxy.wait(60) == 0
+
+
+def test_what_main_starts_does_not_inherit_the_lock(pair: Callable[..., subprocess.Popen[str]]) -> None:
+    main = pair("--main", "sh", "-c", "[ -e /proc/self/fd/9 ] && echo inherited || echo closed")
+    assert first_line(main) == "closed\n"

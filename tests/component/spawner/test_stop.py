@@ -1,0 +1,106 @@
+"""A stop when the watch does not show the pod: it is behind the API server, or has no connection to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_asyncio import client
+
+from dlspawner.spawner import lifecycle
+from tests.harness.live_cluster import running
+from tests.harness.spawner_builders import make_spawner
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
+    async with running(tmp_path) as cluster, cluster.client() as made:
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
+        yield made
+
+
+@pytest.fixture
+async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """Its watch has listed the pods, of which there are none, and hears nothing since."""
+    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+    made = make_spawner(monkeypatch)
+    made.api = core
+    await made._start_watching_pods()
+    await made.pod_reflector.stop()
+    yield made
+    await made.pod_reflector.stop()
+
+
+async def make_pod(core: client.CoreV1Api, spawner: Any) -> None:
+    """Of this server, on a node, so that its node alone can let it go."""
+    containers = [{"name": "notebook", "image": "example.org/image:1"}]
+    spec = {"schedulerName": "nobody", "terminationGracePeriodSeconds": 77, "containers": containers}
+    metadata = {"name": spawner.pod_name, "labels": {"component": spawner.component_label}}
+    await core.create_namespaced_pod("jobs", {"metadata": metadata, "spec": spec})
+    target: Any = {"target": {"kind": "Node", "name": "node-1"}, "metadata": {"name": spawner.pod_name}}
+    await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
+
+
+async def deletion(core: client.CoreV1Api, name: str) -> int:
+    """The grace period that a pod's deletion was asked with."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            pod = await core.read_namespaced_pod(name, "jobs")
+            if pod.metadata.deletion_timestamp:
+                return int(pod.metadata.deletion_grace_period_seconds)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pod_that_the_watch_does_not_show_ends_with_its_own_grace_and_is_waited_for(
+    core: client.CoreV1Api, spawner: Any
+) -> None:
+    await make_pod(core, spawner)
+    stopping = asyncio.create_task(spawner.stop())
+
+    assert await deletion(core, spawner.pod_name) == 77
+    await asyncio.wait({stopping}, timeout=0.3)
+    assert not stopping.done(), "the pod is still there"
+    await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
+    await spawner.pod_reflector.start()
+    await asyncio.wait_for(stopping, PATIENCE)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["and is gone", "and another one has its name"])
+async def test_a_pod_that_goes_unseen_by_the_watch_is_not_waited_for(
+    later: bool, core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlspawner.spawner.kube.pods._STUCK_SECONDS", 0.05)
+    await make_pod(core, spawner)
+    stopping = asyncio.create_task(spawner.stop())
+    await deletion(core, spawner.pod_name)
+    await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
+    if later:
+        await make_pod(core, spawner)
+
+    await asyncio.wait_for(stopping, PATIENCE)
+
+
+async def test_without_a_pod_nothing_is_deleted(core: client.CoreV1Api, spawner: Any) -> None:
+    async def delete(*_: Any, **__: Any) -> None:
+        raise AssertionError("there is nothing")
+
+    core.delete_namespaced_pod = delete
+    spawner._unsure = True
+    await asyncio.wait_for(spawner.stop(), PATIENCE)
+
+    assert not spawner._unsure
+
+
+async def test_who_may_list_no_pods_stops_one_and_does_not_wait_for_what_it_cannot_see(
+    core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_pod(core, spawner)
+    monkeypatch.setattr(type(spawner), "_sees_pods", lambda _spawner: False)
+    await asyncio.wait_for(spawner.stop(), PATIENCE)
+
+    assert await deletion(core, spawner.pod_name) == 77

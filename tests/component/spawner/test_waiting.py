@@ -1,0 +1,341 @@
+"""Waiting for a pod: what it is woken by, when it looks closer, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client.rest import ApiException
+
+from dlspawner.spawner import start_problems
+from dlspawner.spawner.kube.errors import StartRefused
+from dlspawner.spawner.kube.pod_status import ImagePull
+from dlspawner.spawner.kube.pod_store import PodWatch
+from dlspawner.spawner.kube.pods import PodRequests
+from dlspawner.spawner.start_problems import StartMonitor
+from tests.harness.spawner_builders import Answered, make_spawner
+
+KEY = "jobs/jupyter-alice"
+OBJECTS = Path(__file__).parent / "kubernetes_objects"
+
+
+class Api:
+    """The pod, events and claims, and how often these two were asked for."""
+
+    def __init__(self) -> None:
+        self.api_client = self
+        self.events: list[dict[str, Any]] = []
+        self.claim: dict[str, Any] | None = None
+        self.pod: dict[str, Any] | None = None
+        self.asked: list[str] = []
+        self.problem: Exception | None = None
+        self.silent = False
+
+    def sanitize_for_serialization(self, model: Any) -> Any:
+        return model
+
+    async def list_namespaced_event(self, _namespace: str, field_selector: str, limit: int, **_: bool) -> Answered:
+        self.asked.append(field_selector)
+        if self.problem is not None:
+            raise self.problem
+        if self.silent:
+            await asyncio.Event().wait()
+        return Answered({"items": self.events[:limit]})
+
+    async def read_namespaced_pod(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.pod) if self.pod is not None else Answered({}, 404)
+
+    async def read_namespaced_persistent_volume_claim(self, _name: str, _namespace: str, **_: bool) -> Answered:
+        return Answered(self.claim) if self.claim is not None else Answered({}, 404)
+
+
+class Start:
+    """A pod that is waited for, and the hands that change it."""
+
+    def __init__(self, watch: PodWatch, seconds: float = 30, request_seconds: float = 1) -> None:
+        self.api, self.watch, self.version = Api(), watch, 0
+        self.pods = PodRequests(
+            self.api, "jobs", "jupyter-alice", watch, logging.getLogger("start"), request_seconds, 1, 5
+        )
+        now = asyncio.get_running_loop().time()
+        self.waiting = StartMonitor(self.pods, self.runs, now, seconds)
+        self.created = {"metadata": {"name": "jupyter-alice", "uid": "1"}}
+
+    @staticmethod
+    def runs(pod: Any) -> bool:
+        return bool(pod) and pod["status"].get("phase") == "Running"
+
+    def show(self, pod: dict[str, Any] | None) -> None:
+        """As the watch would, with another version each time."""
+        if pod is None:
+            self.watch.resources = {}
+            return
+        self.watch.resources = {KEY: self.version_of(pod)}
+
+    def version_of(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The pod as the API server has it from now on."""
+        self.version += 1
+        own = {"name": "jupyter-alice", "namespace": "jobs", "uid": "1", "resourceVersion": str(self.version)}
+        self.api.pod = {**pod, "metadata": {**pod["metadata"], **own}}
+        return self.api.pod
+
+    async def ended(self) -> str:
+        with pytest.raises(StartRefused) as refused:
+            async with asyncio.timeout(10):
+                await self.waiting.until_running(self.created)
+        return str(refused.value.message)
+
+    async def until(self, satisfied: Callable[[], bool]) -> None:
+        """While the start goes on."""
+        task = asyncio.create_task(self.waiting.until_running(self.created))
+        try:
+            async with asyncio.timeout(30):
+                while not satisfied():
+                    await self.watch.changed(KEY)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def note(self, wanted: Callable[[str], bool]) -> str:
+        """The first note that is wanted."""
+        await self.until(lambda: wanted(self.waiting.note or ""))
+        return self.waiting.note or ""
+
+    async def pull(self) -> ImagePull:
+        await self.until(lambda: self.waiting.pull is not None)
+        assert self.waiting.pull is not None
+        return self.waiting.pull
+
+
+def recorded(name: str) -> dict[str, Any]:
+    return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
+
+
+@pytest.fixture
+async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
+    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
+    return PodWatch()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closer looks after a moment, and missing objects after another one."""
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([0.05] * 1000))
+    monkeypatch.setattr("dlspawner.spawner.start_problems.MISSING_SECONDS", 0.3)
+
+
+PENDING: dict[str, Any] = {"metadata": {}, "spec": {}, "status": {"phase": "Pending"}}
+CREATING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "status": {"phase": "Pending"}}
+RUNNING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+
+
+async def test_a_pod_that_runs_asks_for_no_events(watch: PodWatch) -> None:
+    start = Start(watch)
+    loop = asyncio.get_running_loop()
+    for pod in (PENDING, CREATING, RUNNING):
+        loop.call_soon(start.show, pod)
+    await start.waiting.until_running(start.created)
+
+    assert start.api.asked == []
+    assert start.waiting.note is None
+
+
+async def test_what_stays_wrong_ends_the_start_at_once(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(recorded("pull-not-found-first")["pod"])
+
+    assert "does not exist in its registry" in await start.ended()
+
+
+async def test_what_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+    start = Start(watch, seconds=3600)
+    start.waiting.since -= 3595
+    start.waiting.seconds = 3595
+    start.show(recorded("no-gpu-type")["pod"])
+    said = await start.ended()
+
+    assert "No node of the kind" in (start.waiting.note or "")
+    assert ", and the job was given up after 1 hour: " in said
+
+
+async def test_what_passes_is_forgotten(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(recorded("gpus-in-use")["pod"])
+    assert "No node has enough free" in await start.note(bool)
+    asyncio.get_running_loop().call_soon(start.show, RUNNING)
+    await start.waiting.until_running(start.created)
+
+    assert start.waiting.note is None
+
+
+async def test_a_volume_that_cannot_be_mounted_is_known_from_the_events(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("mount-nfs")
+    start.api.events = found["events"]
+    start.show(found["pod"])
+
+    assert "cannot be mounted" in await start.note(bool)
+    assert start.api.asked[0] == "involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"
+
+
+async def test_a_secret_that_stays_away_ends_the_start(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("mount-no-secret")
+    start.api.events = found["events"]
+    start.show(found["pod"])
+
+    assert "needs the Secret no-such-secret" in await start.ended()
+
+
+async def test_the_secret_of_internal_ssl_is_on_its_way_when_the_pod_looks_for_it(
+    watch: PodWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Start(watch)
+    found = recorded("mount-no-secret")
+    found["events"][-1]["message"] = found["events"][-1]["message"].replace("no-such-secret", "jupyter-alice")
+    start.api.events = found["events"][-1:]
+    spawner = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True, "start_timeout": 60})
+    monkeypatch.setattr(type(spawner), "pods", start.pods)
+    monkeypatch.setattr(spawner, "is_pod_running", start.runs)
+    monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
+    assert spawner.secret_name == "jupyter-alice"
+    start.show(found["pod"])
+    waits = asyncio.create_task(spawner._until_running(start.created))
+    async with asyncio.timeout(30):
+        while len(start.api.asked) < 10:  # longer than one that stays away is waited for  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not waits.done()
+    start.show(RUNNING)
+
+    await waits
+    assert spawner._waiting.note is None
+
+
+async def test_a_claim_without_storage_says_why(watch: PodWatch) -> None:
+    start = Start(watch)
+    found = recorded("claim-no-class")
+    start.api.claim, start.api.events = found["claim"], found["claim_events"]
+    start.show(found["pod"])
+
+    assert "no default StorageClass" in await start.note(lambda note: "StorageClass" in note)
+
+
+async def test_a_pull_that_takes_long_is_shown(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = [
+        {"type": "Normal", "message": "Successfully assigned", "eventTime": "2026-01-01T00:00:00.000000Z"},
+        {"type": "Normal", "message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"},
+    ]
+    start.show(CREATING)
+
+    pull = await start.pull()
+    assert pull.image == "example.org/big:1"
+    age = (datetime.now(UTC) - pull.since).total_seconds()
+    assert 0 <= age < 3600, "not since last year, as the event of another clock says"
+
+
+async def test_a_pull_is_asked_for_once_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+    start = Start(watch, seconds=2)
+    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
+    start.show(CREATING)
+
+    assert "The image example.org/big:1 takes too long to pull, and the job was given up" in await start.ended()
+    assert len(start.api.asked) == 1
+
+
+async def test_without_the_right_to_see_events_the_start_goes_on(
+    watch: PodWatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = Start(watch, seconds=0.3)
+    start.api.problem = ApiException(status=403, reason="Forbidden")
+    start.show(CREATING)
+
+    assert "image or storage takes too long" in await start.ended()
+    assert "cannot see why it waits: status=403 Forbidden" in caplog.text
+
+
+async def test_events_that_nobody_answers_for_do_not_make_the_reason_late(watch: PodWatch) -> None:
+    start = Start(watch, seconds=2, request_seconds=60)
+    start.api.silent = True
+    start.show(recorded("pull-no-registry-backoff")["pod"])
+
+    assert "registry does not answer" in await start.ended()
+    assert start.api.asked
+
+
+async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(CREATING)
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_a_pull_that_ends_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
+    start.show(CREATING)
+    await start.pull()
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.version_of(RUNNING)
+    async with asyncio.timeout(20):
+        await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
+    start = Start(watch, seconds=4)
+    start.show(CREATING)
+    start.version_of(RUNNING)
+    await start.waiting.until_running(start.created)
+
+    assert watch.pods[KEY]["status"]["phase"] == "Running"
+
+
+async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.api.events = recorded("mount-nfs")["events"]
+    start.show(CREATING)
+    assert "cannot be mounted" in await start.note(bool)
+    start.version -= 1
+    asyncio.get_running_loop().call_soon(start.show, CREATING)
+
+    assert "cannot be mounted" in await start.note(bool)
+
+
+async def test_a_pod_that_is_removed_before_it_runs_ends_the_start(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.show(PENDING)
+    asyncio.get_running_loop().call_later(0.05, start.show, None)
+
+    assert "removed from outside" in await start.ended()
+
+
+async def test_a_pod_that_the_watch_has_not_seen_yet_is_waited_for(watch: PodWatch) -> None:
+    start = Start(watch)
+    start.watch.resources = {KEY: {"metadata": {"uid": "an earlier one"}, "status": {"phase": "Failed"}}}
+    asyncio.get_running_loop().call_later(0.05, start.show, RUNNING)
+    await start.waiting.until_running(start.created)
+
+
+def test_the_reason_comes_before_the_hubs_own_deadline() -> None:
+    assert start_problems.deadline_of(600) == 595
+    assert start_problems.deadline_of(10) == 9

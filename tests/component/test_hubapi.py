@@ -1,0 +1,315 @@
+"""The Hub's client: scopes as tables, and a Hub that misbehaves. What a real Hub answers is in test_manager."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from dlspawner.clients.hub import (
+    HubClient,
+    HubError,
+    HubFailed,
+    HubIdentity,
+    HubRejected,
+    HubUnavailable,
+    IdentityKind,
+    has_scope,
+    may_access_server,
+    may_start_server,
+    own_server,
+    read_identity,
+    read_user,
+)
+from tests.harness.ports import free_port
+
+ACCESS = {
+    "everything": ({"access:servers"}, True),
+    "all of the user's": ({"access:servers!user=alice"}, True),
+    "this one": ({"access:servers!server=alice/train"}, True),
+    "one of many scopes": ({"self", "read:users", "access:servers!server=alice/train"}, True),
+    "nothing": (set(), False),
+    "another user's": ({"access:servers!user=alic"}, False),
+    "a longer name": ({"access:servers!user=alice2"}, False),
+    "another server": ({"access:servers!server=alice/train2"}, False),
+    "the default server": ({"access:servers!server=alice/"}, False),
+    "the same server of another user": ({"access:servers!server=bob/train"}, False),
+    "another right to the same server": ({"servers!server=alice/train", "read:servers"}, False),
+    "a scope of like name": ({"access:servers2", "access:services"}, False),
+    "a group cannot be checked here": ({"access:servers!group=students"}, False),
+    "an unexpanded filter": ({"access:servers!user"}, False),
+}
+
+
+@pytest.mark.parametrize(("scopes", "may"), ACCESS.values(), ids=ACCESS.keys())
+def test_who_may_enter_alices_server_train(scopes: set[str], may: bool) -> None:
+    assert may_access_server(HubIdentity("anyone", IdentityKind.USER, frozenset(scopes)), "alice", "train") is may
+
+
+@pytest.mark.parametrize(
+    ("scope", "may"),
+    [
+        ("servers!user=alice", True),
+        ("start:servers!server=alice/train", True),
+        ("access:servers", False),
+        ("start:servers!server=alice/eval", False),
+        ("stop:servers", False),
+    ],
+)
+def test_who_may_start_alices_server_train(scope: str, may: bool) -> None:
+    assert may_start_server(HubIdentity("anyone", IdentityKind.USER, frozenset({scope})), "alice", "train") is may
+
+
+@pytest.mark.parametrize("server", ["", "train", "a/b", "x=y", "x!user=bob"])
+def test_a_scope_for_a_server_fits_that_server_only(server: str) -> None:
+    scopes = [f"access:servers!server=alice/{server}"]
+    assert has_scope(scopes, "access:servers", user="alice", server=server)
+    assert not has_scope(scopes, "access:servers", user="alice", server=server + "x")
+    assert not has_scope(scopes, "access:servers", user="alice")
+
+
+OWN = {
+    "a server's token": ("alice", {"users:activity!user=alice", "access:servers!server=alice/train"}, "train"),
+    "the default server's token": ("alice", {"access:servers!server=alice/"}, ""),
+    "a person's token": ("alice", {"access:servers!user=alice"}, None),
+    "a person's token, with a server shared by bob": (
+        "alice",
+        {"access:servers!user=alice", "access:servers!server=bob/train"},
+        None,
+    ),
+    "a person's token, with a share of their own": (
+        "alice",
+        {"access:servers!user=alice", "access:servers!server=alice/train"},
+        None,
+    ),
+    "an administrator's token": ("alice", {"access:servers", "access:servers!server=alice/train"}, None),
+    "a token for a service": ("alice", {"access:services!service=jobs"}, None),
+    "a token for bob's server": ("alice", {"access:servers!server=bob/train"}, None),
+}
+
+
+@pytest.mark.parametrize(("name", "scopes", "server"), OWN.values(), ids=OWN.keys())
+def test_whether_a_token_is_a_servers_own(name: str, scopes: set[str], server: str | None) -> None:
+    assert own_server(HubIdentity(name, IdentityKind.USER, frozenset(scopes))) == server
+
+
+def test_options_stored_by_either_version_read_the_same() -> None:
+    nested = {"name": "alice", "servers": {"": {"name": "", "user_options": {"user_options": {"gpus": 2}}}}}
+    flat = {"name": "alice", "servers": {"": {"name": "", "user_options": {"gpus": 2}}}}
+    assert read_user(nested) == read_user(flat)
+
+
+def test_a_user_without_word_of_servers_is_not_one_without_servers() -> None:
+    assert read_user({"name": "alice", "servers": {}}).servers == {}
+    with pytest.raises(HubUnavailable, match="scope read:servers"):
+        read_user({"name": "alice"})
+
+
+@pytest.mark.parametrize(
+    "model", [None, [], "x", {}, {"name": 5, "scopes": []}, {"name": "a", "scopes": [1]}, {"name": "a"}]
+)
+def test_nonsense_instead_of_an_identity_is_an_unavailable_hub(model: Any) -> None:
+    with pytest.raises(HubUnavailable):
+        read_identity(model)
+
+
+# A Hub that misbehaves
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeHub:
+    """Answers with the next of `answers`, the last one again and again, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Any] | Answer] = []
+        self.asked: list[tuple[str, str, str, Any]] = []
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json() if request.can_read_body else None
+        self.asked.append((request.method, request.raw_path, request.headers["Authorization"], body))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if callable(answer):
+            return await answer(request)
+        return (
+            web.json_response(answer[1], status=answer[0]) if answer[1] is not None else web.Response(status=answer[0])
+        )
+
+
+async def hang_up(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[tuple[FakeHub, HubClient]]:
+    fake = FakeHub()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake.handle)
+
+    async def at_once(seconds: float) -> None:
+        pass
+
+    async with (
+        TestServer(app) as server,
+        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=5, sleep=at_once) as api,
+    ):
+        yield fake, api
+
+
+async def test_whoami_asks_with_the_token_that_is_asked_about(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [(200, {"kind": "service", "name": "ssh-gateway", "scopes": ["read:users"], "admin": False})]
+    identity = await api.whoami("theirs")
+    assert identity == HubIdentity("ssh-gateway", IdentityKind.SERVICE, frozenset({"read:users"}))
+    assert fake.asked == [("GET", "/hub/api/user", "token theirs", None)]
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "Ümlaut", "x" * 5000, "\x00"])
+async def test_what_cannot_be_a_token_is_not_sent(hub: tuple[FakeHub, HubClient], token: str) -> None:
+    fake, api = hub
+    assert await api.whoami(token) is None
+    assert fake.asked == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 300, "\ud800"])
+async def test_what_cannot_be_a_name_is_nobody(hub: tuple[FakeHub, HubClient], name: str) -> None:
+    fake, api = hub
+    assert await api.user(name) is None
+    with pytest.raises(HubRejected):
+        await api.post_activity(name, {"": datetime.now(UTC)})
+    assert fake.asked == []
+
+
+async def test_no_name_reaches_another_resource(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [(404, {"message": "no"})]
+    assert await api.user("alice/../bob?x#y%2f") is None
+    assert fake.asked[0][1] == "/hub/api/users/alice%2F..%2Fbob%3Fx%23y%252f?include_stopped_servers=1"
+
+
+@pytest.mark.parametrize("fault", [(503, None), (429, {"message": "slow down"}), (500, None), hang_up])
+async def test_reading_is_repeated_after_a_fault(hub: tuple[FakeHub, HubClient], fault: Any) -> None:
+    fake, api = hub
+    fake.answers = [fault, fault, (200, {"name": "alice", "servers": {}})]
+    user = await api.user("alice")
+    assert user is not None
+    assert user.name == "alice"
+    assert len(fake.asked) == 3
+
+
+@pytest.mark.parametrize("fault", [(503, None), hang_up])
+async def test_a_start_that_the_hub_may_have_seen_is_not_repeated(hub: tuple[FakeHub, HubClient], fault: Any) -> None:
+    fake, api = hub
+    fake.answers = [fault]
+    with pytest.raises(HubUnavailable):
+        await api.start_server("alice", "train")
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize("fault", [(503, None), (429, None)])
+async def test_a_stop_is_asked_for_once_because_the_next_time_another_job_may_run_there(
+    hub: tuple[FakeHub, HubClient], fault: Any
+) -> None:
+    fake, api = hub
+    fake.answers = [fault, (204, None)]
+    with pytest.raises(HubError):
+        await api.stop_server("alice", "train")
+    assert len(fake.asked) == 1
+
+
+async def test_a_stop_that_reaches_no_hub_is_not_asked_for_later() -> None:
+    async with HubClient(f"http://127.0.0.1:{free_port()}/hub/api", "own", deadline_seconds=60) as api:
+        with pytest.raises(HubUnavailable):
+            await asyncio.wait_for(api.stop_server("alice", "train"), 30)
+
+
+async def test_a_start_that_fails_in_the_hub_is_told_from_a_hub_that_is_away(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [(500, {"message": "Unhandled error"}), (503, None)]
+    with pytest.raises(HubFailed):
+        await api.start_server("alice", "train")
+    with pytest.raises(HubUnavailable) as away:
+        await api.start_server("alice", "train")
+    assert not isinstance(away.value, HubFailed)
+
+
+async def test_a_refused_start_carries_the_hubs_sentence(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [(429, {"message": "Your team has no GPU left."})]
+    with pytest.raises(HubRejected, match=r"Your team has no GPU left\.") as refused:
+        await api.start_server("alice", "train")
+    assert refused.value.status == 429
+
+
+@pytest.mark.parametrize(
+    ("version", "body"), [("6.1.1", {"user_options": {"gpus": 1}}), ("5.5.4", {"gpus": 1})], ids=["6.x", "5.5"]
+)
+async def test_options_are_sent_as_the_hubs_version_wants_them(
+    hub: tuple[FakeHub, HubClient], version: str, body: dict[str, Any]
+) -> None:
+    fake, api = hub
+    fake.answers = [(200, {"version": version}), (202, None)]
+    assert await api.start_server("alice", "", {"gpus": 1}) is False
+    assert fake.asked[-1][:2] == ("POST", "/hub/api/users/alice/server")
+    assert fake.asked[-1][3] == body
+
+
+async def test_without_options_the_hub_is_sent_none_and_uses_what_it_kept(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [(201, None)]
+    assert await api.start_server("alice", "train") is True
+    assert fake.asked == [("POST", "/hub/api/users/alice/servers/train", "token own", None)]
+
+
+async def test_a_hub_that_does_not_answer_is_given_up_at_the_deadline() -> None:
+    async with HubClient("http://127.0.0.1:9/hub/api", "own", deadline_seconds=0.2) as api:
+        with pytest.raises(HubUnavailable, match=r"within 0\.2 seconds"):
+            await api.user("alice")
+
+
+async def test_a_hub_that_takes_its_time_over_a_start_or_a_stop_is_not_away() -> None:
+    heard: list[bool] = []
+    over = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        await over.wait()
+        return web.Response(status=202)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", waits)
+    async with (
+        TestServer(app) as server,
+        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api,
+    ):
+        api.on_answer = heard.append
+        for asks in (api.start_server, api.stop_server):
+            with pytest.raises(HubUnavailable):
+                await asks("alice", "train")
+        assert heard == []
+        with pytest.raises(HubUnavailable):
+            await api.user("alice")
+        assert heard == [False]
+        over.set()
+
+
+async def test_an_answer_that_is_not_the_hubs_is_unavailable(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    for answer in ((200, None), (200, []), (200, "x"), (200, {"name": "alice", "servers": {"": None}})):
+        fake.answers = [answer]
+        with pytest.raises(HubUnavailable):
+            await api.user("alice")
+
+
+async def test_errors_do_not_tell_the_token(hub: tuple[FakeHub, HubClient]) -> None:
+    fake, api = hub
+    fake.answers = [hang_up]
+    with pytest.raises(HubUnavailable) as error:
+        await api.start_server("alice", "train", None)
+    assert "own" not in f"{error.value!r} {error.value.__cause__!r}"

@@ -1,0 +1,291 @@
+"""The shipped commands that answer the Hub in place of a notebook, run for real: nobody gets in without login.
+
+JupyterHub's part is played by the one answer that the login proxy asks for: who a token belongs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tensorboardX import SummaryWriter
+from tornado import web, websocket
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
+
+from dlspawner import settings
+from dlspawner.core.launch import options, rendering
+from tests.harness.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+DOOR = ROOT / "dlspawner/spawner/files/door.py"
+PREFIX = "/user/alice/one/"
+DEADLINE = 60
+
+
+class Identify(web.RequestHandler):
+    """``GET /hub/api/user``: in this Hub a token is the name of its owner, who may enter servers of his own."""
+
+    def get(self) -> None:
+        name = self.request.headers["Authorization"].split()[-1]
+        self.write({"kind": "user", "name": name, "groups": [], "scopes": [f"access:servers!server={name}/one"]})
+
+
+@contextmanager
+def hub() -> Iterator[str]:
+    server = web.Application([("/hub/api/user", Identify)]).listen(0, "127.0.0.1")
+    port = next(iter(server._sockets.values())).getsockname()[1]
+    yield f"http://127.0.0.1:{port}/hub/api"
+    server.stop()
+
+
+def make_page(directory: Path) -> None:
+    (directory / "page").mkdir()
+    (directory / "page" / "index.html").write_text("<p>ssh alice+one@gateway</p>", encoding="utf-8")
+
+
+def command(name: str, **given: object) -> list[str]:
+    loaded = settings.load(ROOT / "templates/jobs", ROOT / "hub_config/cluster.yaml", ROOT / "hub_config/teams.yaml")
+    template = loaded.template(name)
+    assert template is not None
+    choices = options.select_options(template, loaded.cluster, given)
+    assert isinstance(choices, options.SelectedOptions)
+    fragment = rendering.render(
+        template, choices, rendering.RenderContext("alice", "one", "alice", "j-abcdefghij23", "pod")
+    )
+    assert isinstance(fragment, dict)
+    notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
+    return [part.replace(f"{rendering.JOB_FILES}/door.py", str(DOOR)) for part in notebook["args"]]
+
+
+@asynccontextmanager
+async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIterator[tuple[str, int]]:
+    """The program as it runs in a pod; yields the address of its server, once it answers, and its process id."""
+    url = f"http://127.0.0.1:{free_port()}"
+    # Programs make sockets there, whose paths may have a hundred characters; those of tests' own folders have more.
+    temporary = tempfile.TemporaryDirectory(prefix="job-")
+    process = await asyncio.create_subprocess_exec(
+        *arguments,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": "/nonexistent",
+            "TMPDIR": temporary.name,
+            "JUPYTERHUB_API_TOKEN": "token-of-the-server",
+            "JUPYTERHUB_API_URL": hub_api,
+            "JUPYTERHUB_BASE_URL": "/",
+            "JUPYTERHUB_CLIENT_ID": "jupyterhub-user-alice-one",
+            "JUPYTERHUB_HOST": "",
+            "JUPYTERHUB_OAUTH_ACCESS_SCOPES": '["access:servers!server=alice/one"]',
+            "JUPYTERHUB_OAUTH_CALLBACK_URL": f"{PREFIX}oauth_callback",
+            "JUPYTERHUB_SERVICE_PREFIX": PREFIX,
+            "JUPYTERHUB_SERVICE_URL": url,
+            "JUPYTERHUB_USER": "alice",
+            **environment,
+        },
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while not await answers(url):  # noqa: ASYNC110 - another process's port has no event to wait for
+                await asyncio.sleep(0.05)
+        yield url, process.pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        await asyncio.wait_for(process.wait(), DEADLINE)
+        temporary.cleanup()
+
+
+async def answers(url: str) -> bool:
+    try:
+        return (await get(f"{url}{PREFIX}api")).code < 500
+    except OSError:
+        return False
+
+
+async def get(url: str, token: str | None = None) -> HTTPResponse:
+    headers = {"Authorization": f"token {token}"} if token else {}
+    client = AsyncHTTPClient()
+    return await client.fetch(url, headers=headers, raise_error=False, follow_redirects=False, request_timeout=DEADLINE)
+
+
+LATE = """
+import asyncio, sys
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\nlate")
+    await writer.drain()
+    writer.close()
+async def main():
+    await asyncio.sleep(%d)
+    async with await asyncio.start_unix_server(serve, sys.argv[1]):
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_program_that_starts_late_is_waited_for() -> None:
+    """jupyter-server-proxy itself gives it five seconds."""
+    program = [sys.executable, "-c", LATE % 7, "{unix_socket}"]
+    line = [sys.executable, "-c", rendering.LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--", *program]
+    with hub() as hub_api:
+        async with job(line, hub_api) as (url, _):
+            answer = await get(f"{url}{PREFIX}", token="alice")
+    assert (answer.code, answer.body) == (200, b"late")
+
+
+LOOK = """
+import asyncio, sys, types
+async def serve(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
+    await writer.drain()
+    writer.close()
+async def main():
+    refused = asyncio.Event()
+    log = types.SimpleNamespace(debug=lambda text: refused.set())
+    proxy = types.SimpleNamespace(unix_socket=sys.argv[1], log=log)
+    looking = asyncio.ensure_future(handlers.SuperviseAndProxyHandler._http_ready_func(proxy, None))
+    await refused.wait()
+    async with await asyncio.start_unix_server(serve, sys.argv[1]):
+        print(await asyncio.wait_for(looking, 60))
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_is_ready_is_seen_at_the_same_look() -> None:
+    *patched, _ = rendering.LOGIN_PROXY.splitlines()
+    with tempfile.TemporaryDirectory(prefix="job-") as folder:
+        line = [sys.executable, "-c", "\n".join([*patched, LOOK]), f"{folder}/socket"]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+def tcp_listeners(session: int) -> set[str]:
+    """The local addresses on which any process of a session listens, from /proc."""
+    inodes = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[3]) == session:
+                inodes |= {link.readlink().name for link in (stat.parent / "fd").iterdir()}
+        except OSError:
+            continue  # ended meanwhile
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+
+
+@pytest.mark.parametrize(
+    ("template", "page", "expected"),
+    [
+        ("ssh", "", "ssh alice+one@gateway"),
+        ("custom", "", "ssh alice+one@gateway"),
+        ("tensorboard", "data/runs", '["first"]'),
+    ],
+)
+async def test_only_the_owner_gets_in_and_only_through_the_login(
+    template: str, page: str, expected: str, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    make_page(tmp_path)
+    with SummaryWriter(str(runs / "first")) as writer:
+        writer.add_scalar("loss", 0.5, 1)
+    with hub() as hub_api:
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs)}
+        async with job(command(template), hub_api, **files) as (url, session):
+            nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
+            async with asyncio.timeout(DEADLINE):  # TensorBoard answers before it has read its directory
+                while owner.code == 200 and expected not in owner.body.decode():
+                    await asyncio.sleep(0.05)
+                    owner = await get(f"{url}{PREFIX}{page}", "alice")
+            listening = tcp_listeners(session)
+    assert (nobody.code, owner.code, other.code) == (302, 200, 403)
+    assert nobody.headers["Location"].startswith("/hub/api/oauth2/authorize")
+    assert expected in owner.body.decode()
+    assert len(listening) == 1
+
+
+@pytest.mark.parametrize("template", ["ssh", "tensorboard"])
+async def test_asked_to_end_it_ends(template: str, tmp_path: Path) -> None:
+    """Only the program itself is asked, as in a container, where the rest goes with it."""
+    make_page(tmp_path)
+    with hub() as hub_api:
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(tmp_path)}
+        async with job(command(template), hub_api, **files) as (_, process):
+            os.kill(process, signal.SIGTERM)
+            async with asyncio.timeout(DEADLINE):
+                while alive(process):  # noqa: ASYNC110 - it is reaped by the event loop, and told to nobody else
+                    await asyncio.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Theirs(web.RequestHandler):
+    """A person's own server: what it gets to see of a request."""
+
+    def get(self) -> None:
+        seen = tuple(self.request.headers.get(name) for name in ("Authorization", "Cookie", "Referer"))
+        self.write(f"theirs {self.request.uri} {seen}")
+
+
+class Echo(websocket.WebSocketHandler):
+    """Says how it was asked for, to whoever says something."""
+
+    def on_message(self, message: str | bytes) -> None:
+        self.write_message(f"{self.request.uri} {message!r}")
+
+
+@contextmanager
+def their_server() -> Iterator[int]:
+    server = web.Application([("/echo", Echo), (".*", Theirs)]).listen(0, "127.0.0.1")
+    yield int(next(iter(server._sockets.values())).getsockname()[1])
+    server.stop()
+
+
+async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp_path: Path) -> None:
+    with hub() as hub_api, their_server() as port:
+        arguments = command("custom", http_port=port)
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
+            nobody, other = [await get(f"{url}{PREFIX}data", token) for token in (None, "bob")]
+            headers = {
+                "Authorization": "token alice",
+                "Cookie": "jupyterhub-user-alice-one=secret; theirs=1; _xsrf=session",
+                "Referer": f"{url}{PREFIX}?token=secret",
+            }
+            request = HTTPRequest(f"{url}{PREFIX}data?x=1&%74oken=alice&y=a%20b", headers=headers)
+            owner = await AsyncHTTPClient().fetch(request)
+            # A browser's WebSocket can send no header.
+            echo = await websocket.websocket_connect(f"{url}{PREFIX}echo?token=alice".replace("http", "ws", 1))
+            await echo.write_message("hello")
+            said = await asyncio.wait_for(echo.read_message(), DEADLINE)
+            echo.close()
+    assert (nobody.code, other.code) == (302, 403)
+    assert owner.body.decode() == f"theirs /data?x=1&y=a%20b (None, 'theirs=1', '{url}{PREFIX}')"
+    assert said == "/echo 'hello'"
+
+
+async def test_while_the_own_web_server_is_not_there_the_page_says_so(tmp_path: Path) -> None:
+    make_page(tmp_path)
+    port = free_port()
+    with hub() as hub_api:
+        arguments = command("custom", http_port=port)
+        async with job(arguments, hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
+            owner = await get(f"{url}{PREFIX}", "alice")
+    assert f"Nothing listens on port {port} of this job yet" in owner.body.decode()
+    assert "ssh alice+one@gateway" in owner.body.decode()

@@ -1,0 +1,182 @@
+"""The thread in which the proxy runs, what a test can ask of it, and its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from aiohttp import web
+
+from tests.harness.faults.kinds import Fault, Rule, Seen, name_in, seen_in
+from tests.harness.faults.relay import Relay
+
+Found = TypeVar("Found")
+
+TOKEN = "the-token-of-the-hub-s-service-account-in-tests"
+
+
+@dataclass
+class Proxy(Relay):
+    """The thread, its rules and its figures. Methods without an underscore are the test's, from any thread."""
+
+    kubeconfig: Path
+    seed: int = 1
+    requests: list[Seen] = field(default_factory=list)
+    bodies: list[bytes] | None = None  # of objects that were to be made, where a test wants them: a list
+    port: int = 0
+    _rules: list[Rule] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._chance = random.Random(self.seed)
+        self._loop = asyncio.new_event_loop()
+
+    # What a test asks for
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def fail(self, verb: str, resource: str, fault: Fault, **which: Any) -> Rule:
+        """A rule; the first that takes a request decides. Its ``happened`` counts."""
+        rule = Rule(verb, resource, fault, **which)
+        self._rules.append(rule)
+        return rule
+
+    def heal(self) -> None:
+        """No more rules, and whoever waits for nothing is let go."""
+        self._rules.clear()
+        self._call(self._heal())
+
+    def away(self) -> None:
+        """Connections break and new ones are refused."""
+        self._call(self._unlisten())
+
+    def back(self) -> None:
+        self._call(self._listen())
+
+    def silent(self) -> None:
+        """Connections are taken and nothing ever passes, open watches included, until `heal`."""
+        self._call(self._silence())
+
+    def cut(self, ending: str | None = None, resource: str = "*") -> int:
+        """Break the open watches, after a last text; how many there were."""
+        return self._call(self._cut(ending, resource))
+
+    def watching(self, resource: str = "*") -> int:
+        """How many watches are open."""
+        return sum(fnmatchcase(seen.resource, resource) for seen in list(self._open.values()))
+
+    def count(self, verb: str = "*", resource: str = "*", status: int | None = None, name: str = "*") -> int:
+        return sum(
+            fnmatchcase(seen.verb, verb)
+            and fnmatchcase(seen.resource, resource)
+            and fnmatchcase(seen.name, name)
+            and status in (None, seen.status)
+            for seen in list(self.requests)
+        )
+
+    def figures(self) -> dict[str, tuple[int, int]]:
+        """``{"watch pods": (requests, bytes of their answers)}``."""
+        requests: Counter[str] = Counter()
+        size: Counter[str] = Counter()
+        for seen in list(self.requests):
+            requests[f"{seen.verb} {seen.resource}"] += 1
+            size[f"{seen.verb} {seen.resource}"] += seen.bytes
+        return {key: (count, size[key]) for key, count in sorted(requests.items())}
+
+    # The thread
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._loop.run_forever, name="faults", daemon=True)
+        self._thread.start()
+        self._call(self._begin())
+
+    def stop(self) -> None:
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, Found]) -> Found:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        except concurrent.futures.TimeoutError:
+            raise TimeoutError("the proxy's thread is stuck") from None
+
+    async def _begin(self) -> None:
+        await self.begin()
+        app = web.Application(client_max_size=64 * 1024**2)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await self._listen()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "faults",
+            "clusters": [{"name": "faults", "cluster": {"server": self.url}}],
+            "users": [{"name": "faults", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "faults", "context": {"cluster": "faults", "user": "faults"}}],
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+
+    async def _end(self) -> None:
+        await self._unlisten()
+        await self._runner.cleanup()
+        await self.end()
+
+    async def _listen(self) -> None:
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        await self._site.start()
+        self.port = int(self._runner.addresses[0][1])
+
+    async def _unlisten(self) -> None:
+        if self._site in self._runner.sites:
+            await self._site.stop()
+        server = self._runner.server
+        for connection in list(server.connections) if server is not None else []:
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def _silence(self) -> None:
+        self._speaks.clear()
+
+    async def _heal(self) -> None:
+        self._speaks.set()
+        self.healed.set()
+        self.healed = asyncio.Event()
+
+    async def _cut(self, ending: str | None, resource: str) -> int:
+        chosen = [one for one, seen in self._open.items() if fnmatchcase(seen.resource, resource) and not one.done()]
+        for ended in chosen:
+            ended.set_result(ending)
+        return len(chosen)
+
+    # One request
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        seen = seen_in(request)
+        if seen.verb == "create":
+            body = await request.read()
+            seen.name = seen.name or name_in(body)
+            if self.bodies is not None:
+                self.bodies.append(body)
+        self.requests.append(seen)
+        await self._speaks.wait()
+        rule = next((rule for rule in list(self._rules) if rule.takes(seen, self._chance)), None)
+        if rule is not None:
+            answer = await rule.fault.happen(self, request, seen)
+        else:
+            answer = await self.forward(request, seen)
+        seen.status = answer.status
+        return answer

@@ -1,0 +1,106 @@
+"""A cluster in fast motion: jobs come, start by the core's decisions, run their time and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from dlspawner.core.decisions import Admit, Preempt
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.admission import schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.node_info import Nodes
+from dlspawner.core.scheduling.preemption import stale_reservations, stop_time, unneeded_victims
+from tests.unit.core.factories import NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Comes:
+    """A job that is submitted after so many minutes and then needs so many to run."""
+
+    job: Job
+    minute: int
+    minutes: int
+
+
+def play(
+    here: ClusterState,
+    coming: Sequence[Comes],
+    end: int = 10_000,
+    *,
+    places: dict[str, Nodes] | None = None,
+    like: Mapping[str, Nodes] | None = None,
+) -> dict[str, int]:
+    """The minute in which each job first started. Whoever has to leave does so when it must, and begins anew.
+
+    ``places`` is told where each job started last. ``like``: where each job goes among nodes that are the same to it,
+    of which any may be taken.
+    """
+    started: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    minutes = {one.job.id: one.minutes for one in coming}
+    left = sorted(coming, key=lambda one: (one.minute, one.job.id))
+    minute = 0
+    while (left or ends) and minute < end:
+        notices = [_minute(job.notice) for job in here.jobs.values() if job.notice is not None]
+        minute = min([one.minute for one in left[:1]] + list(ends.values()) + notices)
+        now = NOW + timedelta(minutes=minute)
+        for name in [name for name, at in ends.items() if at <= minute]:
+            del ends[name]
+            here.remove(name)
+        while left and left[0].minute <= minute:
+            one = left.pop(0)
+            here.put(replace(one.job, submitted=NOW + timedelta(minutes=one.minute), state=JobState.QUEUED))
+        _review(here, now, ends)
+        here.tick(now)
+        for job, decision in schedule(here, now):
+            if isinstance(decision, Preempt):
+                assert all(_may_leave_for(here.jobs[name], job) for name in decision.victims), "a job of another team"
+                assert not job.reserved, "others were asked to leave for it already"
+                leave = {name: stop_time(here.jobs[name], here, now) for name in decision.victims}
+                for name, at in leave.items():
+                    here.put(replace(here.jobs[name], notice=at))
+                here.put(replace(job, nodes=decision.nodes))
+                if max(leave.values()) > now:
+                    continue
+                _review(here, now, ends)
+            nodes = decision.nodes
+            if like and isinstance(decision, Admit) and _are_alike(here, nodes, like.get(job.id, nodes)):
+                nodes = like.get(job.id, nodes)
+            if places is not None:
+                places[job.id] = nodes
+            here.put(replace(job, state=JobState.RUNNING, started=now, nodes=nodes))
+            started.setdefault(job.id, minute)
+            ends[job.id] = minute + minutes[job.id]
+    return started
+
+
+def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
+    """What the Manager does again and again: promises and notices that are worth nothing, notices that are over."""
+    for job in stale_reservations(here):
+        here.put(replace(job, nodes=()))
+    for job in unneeded_victims(here):
+        here.put(replace(job, notice=None))
+    for job in [job for job in here.jobs.values() if job.notice is not None and job.notice <= now]:
+        assert job.started is not None
+        assert now - job.started >= here.cluster.scheduling.min_run, "stopped before its time"
+        here.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None))
+        del ends[job.id]
+
+
+def _are_alike(here: ClusterState, nodes: Nodes, others: Nodes) -> bool:
+    """Whether as much is free of nodes that are as large."""
+
+    def sizes(names: Nodes) -> list[object]:
+        return [(here.rooms[name].node.gpus, here.rooms[name].gpus) for name in names if name in here.rooms]
+
+    return sizes(nodes) == sizes(others)
+
+
+def _may_leave_for(victim: Job, job: Job) -> bool:
+    return victim.preemptible or victim.team == job.team
+
+
+def _minute(at: datetime) -> int:
+    return int((at - NOW) / timedelta(minutes=1))

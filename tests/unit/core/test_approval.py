@@ -1,0 +1,115 @@
+"""Approvals: what needs one, who may give it, and what it never does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlspawner.core.decisions import Admit, Reason, Refuse
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import limits
+from dlspawner.core.scheduling.admission import evaluate, find_alternatives
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.limits import ApprovalKind, approvers, list_names, required_approvals
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import NOW, node, queues, runs, team, wants, world
+
+N1 = node("n1")
+WAITS = JobState.PENDING_APPROVAL
+# The world, the job that asks, and what its admins read; nothing where it needs no approval.
+NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
+    "as many as the soft cap need none": (world(team("a", 8, soft=2), N1), wants("j", "a", 2), ""),
+    "more than the soft cap alone": (
+        world(team("a", 8, soft=2), N1),
+        wants("j", "a", 3),
+        "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
+    ),
+    "more together with what the person holds": (
+        world(team("a", 8, soft=2), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 1),
+        "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds 2.",
+    ),
+    "what is promised to another job of the person counts": (
+        world(team("a", 8, soft=2), N1, queues("p", "a", 2, nodes=("n1",))),
+        wants("j", "a", 1),
+        "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds or was promised 2.",
+    ),
+    "what was promised to the job itself does not count twice": (
+        world(team("a", 8, soft=2), N1, queues("j", "a", 2, nodes=("n1",))),
+        queues("j", "a", 2, nodes=("n1",)),
+        "",
+    ),
+    "what the person holds for another team does not count": (
+        world(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")),
+        wants("j", "a", 2),
+        "",
+    ),
+    "a preemptible job says so": (
+        world(team("a", 8, soft=2), N1),
+        wants("j", "a", 3, preemptible=True),
+        "3 GPUs of type a100, preemptible. Team a gives one person at most 2 GPUs without approval.",
+    ),
+    "what was approved needs none": (world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
+    "what nobody may have is nobody's to approve": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 5), ""),
+    "nor what is more than the quota": (world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
+    "nor what a team that is gone would pay": (world(team("a", 4, soft=2), N1), wants("j", "gone", 5), ""),
+    "nor what a person asks for who is blocked": (
+        world(team("a", 8, soft=2), N1, blocked=["alice"]),
+        wants("j", "a", 3),
+        "",
+    ),
+    "nodes that are away change nothing": (
+        world(team("a", 8, soft=2)),
+        replace(queues("j", "a", 3), state=WAITS),
+        "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_needs_an_approval(name: str) -> None:
+    here, job, expected = NEEDS[name]
+    found = limits.missing_approvals(job, here)
+    assert " ".join(f"{one.what}. {one.why}" for one in found) == expected
+    assert all(one.kind is ApprovalKind.SOFT_CAP for one in found)
+
+
+def test_what_would_start_at_once_is_what_needs_no_approval() -> None:
+    here = world(team("a", 8, soft=2), N1)
+    assert [(one.gpus, one.preemptible) for one in find_alternatives(wants("j", "a", 4), here, NOW)] == [
+        (2 * GPU, False)
+    ]
+
+
+def test_names_are_listed_as_people_say_them() -> None:
+    assert [list_names("abc"[:many]) for many in (1, 2, 3)] == ["a", "a or b", "a, b or c"]
+    assert approvers(team("a", admins=("alice", "vera")), "alice") == ("vera",)
+
+
+@given(
+    st.integers(0, 6),
+    st.none() | st.integers(0, 9),
+    st.lists(st.integers(1, 3), max_size=3),
+    st.integers(0, 9),
+    st.booleans(),
+    st.booleans(),
+)
+def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_no_other_limit(  # noqa: PLR0917  (what hypothesis gives)
+    soft: int, hard: int | None, held: list[int], gpus: int, preemptible: bool, approved: bool
+) -> None:
+    jobs = [runs(f"r{number}", "a", many, "n2") for number, many in enumerate(held)]
+    here = world(team("a", 12, soft=soft, hard=hard), N1, node("n2", 16), *jobs)
+    job = wants("j", "a", gpus, preemptible=preemptible, approved=approved)
+    found, waits = evaluate(job, here, NOW), bool(limits.missing_approvals(job, here))
+    # It is the reason, and the only one that somebody can take away.
+    assert waits == (not isinstance(found, Admit | Refuse) and found.reason is Reason.APPROVAL)
+    if waits:
+        given_to = replace(job, approved=True)
+        assert sum(held) + gpus > soft
+        assert not required_approvals(given_to, here)
+        assert not isinstance(evaluate(given_to, here, NOW), Refuse)
+    if isinstance(found, Admit) and hard is not None:
+        assert not gpus or sum(held) + gpus <= hard, "the hard cap holds, approved or not"

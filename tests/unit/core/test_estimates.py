@@ -1,0 +1,201 @@
+"""When a job that waits will start: what is said, of whom nothing is said, and what it never says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.estimates import (
+    LEAST_RUNS,
+    SPREAD,
+    Estimate,
+    KnownEnds,
+    RunTime,
+    RunTimes,
+    estimate_starts,
+    first_in_queue,
+    similar,
+    simulate,
+)
+from tests.unit.core.factories import HOUR, HURRIED, MINUTE, NOW, node, queues, runs, team, wants, world
+
+VISION = team("vision", 8)
+
+
+def lasted(minutes: Sequence[float], of: str = "vision", template: str = "") -> RunTimes:
+    return RunTimes.from_run_times(RunTime(of, template, 60.0 * one) for one in minutes)
+
+
+def estimated(here: ClusterState, durations: RunTimes, until: dict[str, datetime] | None = None) -> dict[str, Estimate]:
+    snapshot, chance = here.snapshot(), Random(7).random
+    known = KnownEnds(durations, until or {})
+    return estimate_starts(snapshot, [simulate(snapshot, known, NOW, similar(chance)) for _ in range(20)], durations)
+
+
+FULL = runs("r", "vision", 8, "n1")  # for an hour
+TWO_HOURS = lasted([120.0] * LEAST_RUNS)
+AN_HOUR_LEFT = (60, 60)
+NEXT = queues("q", "vision", 8)
+PROMISED = replace(NEXT, nodes=("n1",))
+
+
+@pytest.mark.parametrize(
+    ("things", "durations", "minutes"),
+    [
+        ((NEXT,), lasted([]), (0, 0)),
+        ((FULL, NEXT), TWO_HOURS, AN_HOUR_LEFT),
+        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1)), None),
+        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1) + [30.0] * 50), None),
+        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech"), AN_HOUR_LEFT),
+        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech", template="other"), AN_HOUR_LEFT),
+        ((replace(FULL, state=JobState.STOPPING), NEXT), lasted([]), (1, 1)),
+        ((replace(FULL, preemptible=True, notice=NOW + 3 * MINUTE), PROMISED), lasted([]), (3, 3)),
+        ((replace(FULL, preemptible=True), NEXT), lasted([]), (5, 5)),
+        ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), lasted([]), (0, 0)),
+        ((FULL, queues("p", "vision", 8, waited=HOUR), NEXT), TWO_HOURS, (180, 180)),
+        (
+            (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
+            lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS),
+            (61, 180),
+        ),
+        ((queues("q", "vision", 9),), TWO_HOURS, None),
+        ((runs("r", "vision", 8, "n1", age=10 * HOUR), NEXT), TWO_HOURS, None),
+    ],
+    ids=[
+        "on an empty cluster it starts now, whatever is known",
+        "it starts when who holds its GPUs has run as long as others did",
+        "of too few ended jobs nothing is concluded",
+        "those that ended sooner than the running one has run do not count",
+        "where a team has no history, jobs of other teams from the same template say how long",
+        "and where the template has none, all jobs do",
+        "what is being stopped is gone in a moment",
+        "a victim is gone when its notice is over",
+        "a borrower leaves after its notice, whatever is known",
+        "what is free now can be had now",
+        "who is behind another one waits for that one as well",
+        "that one may be short or long: a range",
+        "what never fits is not estimated",
+        "of a job that has run longer than all others nobody knows when it ends",
+    ],
+)
+def test_a_job_starts_when_those_before_it_have_ended(
+    things: Sequence[Job], durations: RunTimes, minutes: tuple[int, int] | None
+) -> None:
+    found = estimated(world(VISION, node("n1"), *things), durations).get("q")
+    assert (found and tuple(round((at - NOW) / MINUTE) for at in (found.earliest, found.latest))) == minutes
+
+
+def test_nobody_outlives_its_lifetime() -> None:
+    found = estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS, {"r": NOW + 10 * MINUTE})
+    assert found["q"].latest == NOW + 10 * MINUTE
+
+
+def test_who_waits_for_an_approval_has_no_estimate() -> None:
+    asks = wants("q", "vision", 1, state=JobState.PENDING_APPROVAL)
+    assert estimated(world(VISION, node("n1"), asks), TWO_HOURS) == {}
+
+
+def test_a_victim_that_waits_again_is_played_on() -> None:
+    here = world(
+        VISION,
+        node("n1"),
+        runs("b", "vision", 8, "n1", preemptible=True, requeue=True),
+        NEXT,
+        queues("o", "vision", 8, preemptible=True),
+        cluster=HURRIED,
+    )
+    found = estimated(here, lasted([60.0] * LEAST_RUNS))
+    assert found["q"].latest == NOW
+    assert found["o"].earliest >= NOW + HOUR, "the borrower that left was there before, and comes first"
+
+
+def test_too_few_plays_say_nothing() -> None:
+    here = world(VISION, node("n1"), NEXT).snapshot()
+    assert estimate_starts(here, [{"q": NOW}] * 7, TWO_HOURS) == {}
+
+
+def test_an_estimate_counts_the_jobs_that_it_comes_from() -> None:
+    assert estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS)["q"].jobs == LEAST_RUNS
+
+
+def test_an_estimate_that_has_passed_is_not_told() -> None:
+    one = Estimate(NOW, NOW + HOUR)
+    assert one.remaining(NOW + MINUTE) == Estimate(NOW + MINUTE, NOW + HOUR)
+    assert one.remaining(NOW + HOUR + MINUTE) is None
+
+
+def test_only_the_first_of_the_queue_are_looked_at() -> None:
+    many = [queues(f"q{at:03}", "vision", 1, waited=HOUR - at * MINUTE / 60) for at in range(100)]
+    other = queues("s", "speech", 1)
+    here = world(VISION, team("speech", 8), node("n1"), FULL, *many, other).snapshot()
+    kept = {job.id for job in first_in_queue(here, NOW, most=50, each=20).jobs}
+    assert kept == {"r", "s", *(f"q{at:03}" for at in range(20))}
+    assert len(first_in_queue(here, NOW, most=10, each=20).jobs) == 11
+
+
+LONG = st.lists(st.integers(1, 3000), min_size=LEAST_RUNS, max_size=30)
+
+
+@given(LONG, st.lists(st.tuples(st.integers(1, 8), st.integers(1, 600)), max_size=4), st.integers(2, 5), st.booleans())
+@settings(max_examples=40)
+def test_who_is_later_in_a_queue_never_starts_earlier(
+    lengths: list[int], running: list[tuple[int, int]], waiting: int, preemptible: bool
+) -> None:
+    """Of those that ask for the same: a smaller job may pass."""
+    things: list[Job] = []
+    free = 8
+    for at, (gpus, age) in enumerate(running):
+        if gpus <= free:
+            free -= gpus
+            things.append(runs(f"r{at}", "vision", gpus, "n1", age=age * MINUTE))
+    things += [
+        queues(f"q{at}", "vision", 3, waited=HOUR - at * MINUTE, preemptible=preemptible) for at in range(waiting)
+    ]
+    found = estimated(world(VISION, node("n1"), *things), lasted(lengths))
+    ranges = [found[f"q{at}"] for at in range(waiting) if f"q{at}" in found]
+    assert ranges == sorted(ranges, key=lambda one: (one.earliest, one.latest))
+    assert [one.latest for one in ranges] == sorted(one.latest for one in ranges)
+    assert [f"q{at}" for at in range(len(ranges))] == sorted(found), "nobody behind an unknown"
+    assert all(NOW <= one.earliest <= one.latest for one in ranges)
+
+
+@given(LONG)
+@settings(max_examples=20)
+def test_the_same_seed_says_the_same(lengths: list[int]) -> None:
+    here = world(VISION, node("n1"), FULL, NEXT, queues("p", "vision", 2))
+    assert estimated(here, lasted(lengths)) == estimated(here, lasted(lengths))
+
+
+def test_playing_changes_nothing() -> None:
+    here = world(VISION, node("n1"), FULL, NEXT)
+    before = here.snapshot()
+    estimated(here, TWO_HOURS)
+    assert here.snapshot() == before
+
+
+def test_a_job_that_comes_to_its_end_is_one_more_that_is_known() -> None:
+    known = lasted([120.0] * (LEAST_RUNS - 1))
+    known.add(RunTime("vision", "", timedelta(hours=2).total_seconds()))
+    assert known.count(NEXT) == LEAST_RUNS
+
+
+def test_in_one_play_jobs_are_alike_and_in_all_of_them_every_length_is_as_likely() -> None:
+    chance = Random(3).random
+    plays = [similar(chance) for _ in range(400)]
+    picks = [[pick(100) for _ in range(50)] for pick in plays]
+    for play_of in picks:
+        begin = play_of[0]
+        around = [min((one - begin) % 100, (begin - one) % 100) for one in play_of]
+        assert max(around) <= 100 * SPREAD
+    counts = [sum(one // 10 == tenth for play_of in picks for one in play_of) for tenth in range(10)]
+    assert min(counts) > 0.7 * len(plays) * 5
+    assert max(counts) < 1.3 * len(plays) * 5
+    assert {pick(3) for pick in plays} == {0, 1, 2}

@@ -1,0 +1,126 @@
+"""Lowered quotas: who turns preemptible, and who is guaranteed again when the quota is enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.config import Team
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node
+from dlspawner.core.scheduling.preemption import over_quota_jobs, restorable
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import HOUR, MINUTE, NOW, node, queues, runs, team, world
+
+N1, N2 = node("n1"), node("n2")
+TWO = (team("a", 8), team("b", 8), N1, N2)
+
+
+def test_a_lowered_quota_names_the_newest_excess() -> None:
+    jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
+
+    assert [job.id for job in over_quota_jobs(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
+
+
+def test_a_lowered_quota_spares_whom_it_can() -> None:
+    jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
+
+    assert [job.id for job in over_quota_jobs(world(team("a", 1), N1, *jobs))] == ["old"]
+
+
+def test_a_removed_team_keeps_nothing_guaranteed() -> None:
+    jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
+
+    assert [job.id for job in over_quota_jobs(world(team("a", 8), N1, *jobs))] == ["j"]
+
+
+def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
+    jobs = [runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
+
+    assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
+    assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]
+
+
+def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
+    assert over_quota_jobs(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
+
+
+def test_who_is_leaving_is_no_excess() -> None:
+    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)]
+
+    assert over_quota_jobs(world(team("a", 4), N1, *jobs)) == ()
+
+
+def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:
+    """A job of a team whose quota was lowered."""
+    return runs(name, str(more.pop("of", "a")), gpus, where, preemptible=True, age=age * HOUR, **more)
+
+
+SOON = {"notice": NOW + MINUTE}
+AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
+    "all that the quota has room for": ((*TWO, turned("j", 4, 1), turned("k", 4, 2)), "k j"),
+    "the oldest first": ((*TWO, runs("r", "a", 4, "n1"), turned("j", 4, 1), turned("k", 4, 2)), "k"),
+    "a small one where an older one is too large": (
+        (*TWO, runs("r", "a", 6, "n1"), turned("big", 4, 3), turned("small", 2, 1)),
+        "small",
+    ),
+    "nobody while other guaranteed jobs hold the quota": ((*TWO, runs("r", "a", 8, "n1"), turned("j", 1, 1)), ""),
+    "nobody with what a job of the team was promised": (
+        (*TWO, turned("j", 1, 1), queues("q", "a", 8, nodes=("n1",))),
+        "",
+    ),
+    "nobody of a team that was removed": ((*TWO, turned("j", 1, 1, of="gone")), ""),
+    "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
+    "one that should leave its team's share for a guest": (
+        (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
+        "j",
+    ),
+    "not one that should leave the share of others": ((*TWO, turned("j", 8, 1, "n2", **SOON)), ""),
+    "not one that should leave for its own team's share": (
+        (team("a", 16), N1, N2, turned("j", 8, 1, **SOON), queues("q", "a", 8, nodes=("n1",))),
+        "",
+    ),
+    "not one with notice whose node is gone": ((*TWO, turned("j", 1, 1, "gone", **SOON)), ""),
+    "one whose node is gone": ((*TWO, turned("j", 1, 1, "gone")), "j"),
+    "all where nobody has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_guaranteed_again_is(name: str) -> None:
+    things, expected = AGAIN[name]
+    here = world(*things)
+
+    assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["n1", "n2"]), st.booleans()), max_size=8),
+    st.integers(0, 16),
+    st.integers(0, 16),
+)
+@settings(max_examples=200)
+def test_a_quota_that_is_lowered_and_raised_leaves_no_more_guaranteed_than_there_is_and_nobody_out_who_fits(
+    sizes: list[tuple[int, str, bool]], lowered: int, raised: int
+) -> None:
+    jobs = [
+        runs(f"j{number}", "a", gpus, where, age=number * MINUTE, notice=NOW + MINUTE if leaves else None)
+        for number, (gpus, where, leaves) in enumerate(sizes)
+    ]
+    here = world(team("a", lowered), team("b", 1), N1, N2, *jobs)
+    beyond = over_quota_jobs(here)
+    for job in beyond:
+        here.put(replace(job, preemptible=True))
+    here.configure(here.cluster, world(team("a", raised), team("b", 1)).teams)
+    back = restorable([job for job in here.jobs.values() if job.preemptible], here)
+    before = here.guaranteed("a", "a100")
+    for job in back:
+        here.put(replace(job, preemptible=False))
+
+    left = here.available_quota("a", "a100")
+    assert here.guaranteed("a", "a100") <= max(before, raised * GPU)
+    assert {job.id for job in back} <= {job.id for job in beyond}
+    assert all(job.request.gpus > left for job in here.jobs.values() if job.preemptible)

@@ -1,0 +1,248 @@
+"""Options: what a person may choose; every wrong choice is a sentence, never an exception."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.config import CpuMemory, Team
+from dlspawner.core.launch.options import (
+    BUILT_IN,
+    InvalidOptions,
+    SelectedOptions,
+    find_template,
+    offered_options,
+    select_options,
+    usable_templates,
+)
+from dlspawner.core.template import Endpoint, EndpointProtocol, Option, PodRole, Template
+from tests.unit.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION
+
+ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
+    "nothing given takes the defaults": ({}, "gpus", 1),
+    "a form's string is a number": ({"gpus": "2"}, "gpus", 2),
+    "JSON's number is one too": ({"gpus": 2}, "gpus", 2),
+    "an empty field is not given": ({"gpus": ""}, "gpus", 1),
+    "null is not given": ({"gpus": None}, "gpus", 1),
+    "no GPU at all": ({"gpus": 0}, "gpus", 0),
+    "a choice": ({"size": "l"}, "size", "l"),
+    "an option without default stays empty": ({}, "note", None),
+    "text over several lines where it may be": ({"note": "a\nb"}, "note", "a\nb"),
+    "text of another direction": ({"note": "שלום"}, "note", "שלום"),
+    "text that looks like YAML, holes and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
+    "a number with a point": ({"rate": "0.5"}, "rate", 0.5),
+    "a ticked box": ({"fast": "on"}, "fast", True),
+    "an empty box": ({"fast": "false"}, "fast", False),
+    "an absolute log directory": ({"log_dir": "/data/vision/runs"}, "log_dir", "/data/vision/runs"),
+    "an amount of memory": ({"memory": "8Gi"}, "memory", "8Gi"),
+    "an amount of CPU as JSON": ({"cpu": 2}, "cpu", "2"),
+}
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "too many GPUs": ({"gpus": 9}, "GPUs must be between 0 and 8; you asked for 9."),
+    "fewer than none": ({"gpus": "-1"}, "GPUs must be between 0 and 8; you asked for -1."),
+    "more than one job may have of this type": (
+        {"gpus": 8, "gpu_type": "mi300"},
+        "GPUs of type mi300 must be at most 4; you asked for 8.",
+    ),
+    "true is no number": ({"gpus": True}, "GPUs must be a whole number between 0 and 8; you gave true."),
+    "a broken number": ({"gpus": 2.0}, "GPUs must be a whole number between 0 and 8; you gave 2."),
+    "digits of another script": ({"gpus": "٢"}, "GPUs must be a whole number between 0 and 8; you gave “٢”."),
+    "a number too long to read": ({"gpus": "9" * 4000}, "GPUs must be a whole number between 0 and 8; you gave “999"),
+    "a number too big to print": ({"gpus": 10**400}, "GPUs must be between 0 and 8; you asked for a huge number."),
+    "a list": ({"gpus": ["2"]}, "GPUs must be one plain value, not a list."),
+    "an object": ({"note": {"a": 1}}, "Note must be one plain value, not an object."),
+    "a GPU type that is not there": ({"gpu_type": "h100"}, "GPU type must be one of a100, mi300; you chose “h100”."),
+    "an unknown option": ({"gpuz": 1}, "“Notebook” has no option “gpuz” (did you mean gpus?)."),
+    "too much CPU for the GPUs": ({"gpus": 2, "cpu": "9"}, "CPUs must be between 100m and 8 for 2 × a100; you asked"),
+    "too much CPU without a GPU": ({"gpus": 0, "cpu": 5}, "CPUs must be between 100m and 4 for a job without GPUs;"),
+    "too much memory": ({"memory": "17Gi"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 17Gi."),
+    "no memory to speak of": ({"memory": "1"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 1."),
+    "an amount that is none": ({"memory": "lots"}, "Memory must be an amount such as 4, 500m or 16Gi; you gave “lots”"),
+    "a NUL": ({"note": "a\0b"}, "Note must be printable text."),
+    "text that is written backwards": ({"note": "a\u202eb"}, "Note must be printable text."),
+    "a path that reads as another": ({"log_dir": "\u2066a"}, "Log directory must be one line of printable text."),
+    "a line end that no terminal knows": ({"note": "a\u2028b"}, "Note must be printable text."),
+    "half a surrogate pair": ({"note": "\ud800"}, "Note must be printable text."),
+    "a second line where one is asked": ({"log_dir": "a\nb"}, "Log directory must be one line of printable text."),
+    "a way out of the home directory": ({"log_dir": "a/../../b"}, "Log directory must not contain “..”; you gave"),
+    "too long": ({"note": "x" * 5000}, "Note must be at most 4096 characters long; yours has 5000."),
+    "more than the pattern": ({"code": "abcd"}, "Code must match [a-z]{3}; you gave “abcd”."),
+    "a newline behind the pattern": ({"code": "abc\n"}, "Code must be one line of printable text."),
+    "NaN": ({"rate": float("nan")}, "Learning rate must be a number between 0 and 1; you gave nan."),
+    "neither yes nor no": ({"fast": "maybe"}, "Fast must be yes or no; you gave “maybe”."),
+    "a number for text": ({"note": 5}, "Note must be text; you gave 5."),
+    "another team": ({"team": "language"}, "Team must be one of vision; you chose “language”."),
+}
+
+
+@pytest.mark.parametrize(("wishes", "name", "expected"), ACCEPTED.values(), ids=ACCEPTED)
+def test_a_good_choice_is_taken(wishes: dict[str, Any], name: str, expected: Any) -> None:
+    choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    assert isinstance(choices, SelectedOptions), choices
+    assert choices.get(name) == expected
+    assert type(choices.get(name)) is type(expected)
+
+
+@pytest.mark.parametrize(("wishes", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> None:
+    rejected = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    assert isinstance(rejected, InvalidOptions)
+    assert len(rejected.sentences) == 1
+    assert rejected.sentences[0].startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("port", "sentences"),
+    [
+        (8000, None),
+        (8888, ("HTTP port must not be 8888: the job answers the Hub there.",)),
+        (2222, ("HTTP port must not be 2222: the job's sshd listens there.",)),
+        (80, ("HTTP port must be between 1024 and 65535; you asked for 80.",)),
+    ],
+)
+def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, sentences: Any) -> None:
+    endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH),)
+    template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
+    chosen = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
+
+    assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
+
+
+def test_all_bad_choices_are_told_together() -> None:
+    rejected = select_options(NOTEBOOK, CLUSTER, {"gpus": 99, "size": "xl", "typo": 1})
+    assert isinstance(rejected, InvalidOptions)
+    assert len(rejected.sentences) == 3
+
+
+def test_cpu_and_memory_come_with_the_gpus() -> None:
+    for wishes, expected in (
+        ({"gpus": 0}, CpuMemory(500, GIB)),
+        ({"gpus": 2}, CpuMemory(8000, 32 * GIB)),
+        ({"gpus": 2, "gpu_type": "mi300"}, CpuMemory(16000, 64 * GIB)),
+        ({"gpus": 2, "cpu": "500m"}, CpuMemory(500, 32 * GIB)),
+    ):
+        choices = select_options(NOTEBOOK, CLUSTER, wishes)
+        assert isinstance(choices, SelectedOptions)
+        assert choices.amount == expected
+
+
+def test_a_templates_own_default_gives_way_to_a_small_share() -> None:
+    roomy = _with(NOTEBOOK, "cpu", default="16")
+    choices = select_options(roomy, CLUSTER, {"gpus": 0})
+    assert isinstance(choices, SelectedOptions)
+    assert choices.amount.cpu_milli == 4000
+
+
+def test_a_templates_maximum_narrows_the_clusters() -> None:
+    narrow = _with(NOTEBOOK, "gpus", maximum=2)
+    assert next(option for option in offered_options(narrow, CLUSTER) if option.name == "gpus").maximum == 2
+    rejected = select_options(narrow, CLUSTER, {"gpus": 3})
+    assert rejected == InvalidOptions(("GPUs must be between 0 and 2; you asked for 3.",))
+
+
+def test_a_cluster_without_gpus_offers_none() -> None:
+    bare = replace(CLUSTER, gpu_types=())
+    choices = select_options(NOTEBOOK, bare, {})
+    assert isinstance(choices, SelectedOptions)
+    assert (choices.gpus, choices.gpu_type) == (0, None)
+    assert select_options(NOTEBOOK, bare, {"gpus": 1}) == InvalidOptions(
+        ("GPUs must be between 0 and 0; you asked for 1.",)
+    )
+
+
+def test_without_gpus_no_gpu_type_is_charged() -> None:
+    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 0, "gpu_type": "mi300"})
+    assert isinstance(choices, SelectedOptions)
+    assert choices.gpu_type is None
+
+
+def test_who_chooses_no_type_gets_the_first() -> None:
+    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 1})
+    assert isinstance(choices, SelectedOptions)
+    assert choices.gpu_type == A100
+    assert MI300 in CLUSTER.gpu_types
+
+
+def test_the_first_team_pays_unless_another_is_chosen() -> None:
+    teams = [VISION, LANGUAGE]
+    for wishes, team in (({}, "vision"), ({"team": "language"}, "language")):
+        choices = select_options(NOTEBOOK, CLUSTER, wishes, teams)
+        assert isinstance(choices, SelectedOptions)
+        assert choices.team == team
+
+
+def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
+    first = select_options(NOTEBOOK, CLUSTER, {"gpus": "2", "note": "x", "fast": "on"}, [VISION])
+    assert isinstance(first, SelectedOptions)
+    assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
+
+
+def test_a_job_of_two_pods_is_not_launched_yet_and_says_so() -> None:
+    gang = replace(NOTEBOOK, roles=(PodRole("worker", 2),))
+    rejected = select_options(gang, CLUSTER, {})
+    assert rejected == InvalidOptions(
+        ("“Notebook” asks for 2 pods; jobs of more than one pod can not be launched yet.",)
+    )
+
+
+def test_the_template_is_found_by_name_or_by_default() -> None:
+    other = replace(NOTEBOOK, name="other", title="Other")
+    both = [NOTEBOOK, other]
+    assert find_template(both, {}) == NOTEBOOK
+    assert find_template(both, {"template": ""}, default="other") == other
+    assert find_template(both, {"template": "other"}) == other
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [(7, "7"), (["notebook"], "a list"), ({}, "an object"), (True, "true")], ids=repr
+)
+def test_a_template_that_is_no_name_is_a_sentence(name: object, shown: str) -> None:
+    said = InvalidOptions((f"The job template must be a name, not {shown}.",))
+    assert find_template([NOTEBOOK], {"template": name}) == said
+
+
+@pytest.mark.parametrize("name", ["notebok", "../notebook", "NOTEBOOK"])
+def test_an_unknown_template_is_a_sentence_that_names_yours(name: object) -> None:
+    rejected = find_template([NOTEBOOK], {"template": name})
+    assert isinstance(rejected, InvalidOptions)
+    assert rejected.sentences[0].startswith("There is no job template")
+    assert rejected.sentences[0].endswith("Yours: notebook.")
+
+
+def test_a_template_is_for_its_teams_and_a_team_has_its_templates() -> None:
+    private = replace(NOTEBOOK, name="private", who=("vision",))
+    assert usable_templates([NOTEBOOK, private], [VISION]) == (NOTEBOOK, private)
+    assert usable_templates([NOTEBOOK, private], [LANGUAGE]) == (NOTEBOOK,)
+    assert usable_templates([private], [Team("default")]) == ()
+    rejected = find_template([NOTEBOOK, private], {"template": "private"}, [LANGUAGE])
+    assert isinstance(rejected, InvalidOptions)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=60),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from([option.name for option in NOTEBOOK.options]) | st.text(max_size=12), _JSON))
+def test_no_json_at_all_makes_choosing_crash(wishes: dict[str, Any]) -> None:
+    choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
+    if isinstance(choices, InvalidOptions):
+        assert all(sentence.isprintable() and len(sentence) < 400 for sentence in choices.sentences)
+    else:
+        assert 0 <= choices.gpus <= 8
+        assert 0 < choices.amount.cpu_milli <= 64000
+
+
+def _with(template: Template, name: str, **changes: Any) -> Template:
+    def change(option: Option) -> Option:
+        return replace(option, **changes) if option.name == name else option
+
+    return replace(template, options=tuple(change(option) for option in template.options))

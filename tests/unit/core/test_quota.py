@@ -1,0 +1,771 @@
+"""Quota: every rule of DESIGN.md's table as a sentence, and what the decision is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlspawner.core.config import ClusterConfig, CpuJobs, Team, TeamsConfig
+from dlspawner.core.decisions import Admit, Decision, MustWait, Preempt, Refuse
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import ForeignUsage, NodePlacement, Taint
+from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.scheduling.admission import admit, as_admitted
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import (
+    CLUSTER,
+    GIB,
+    MINUTE,
+    NOW,
+    ask,
+    node,
+    one_pass,
+    queues,
+    runs,
+    team,
+    wants,
+    world,
+)
+
+N1, N2 = node("n1"), node("n2")
+FAST = ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("gpu", "a100"), ("zone", "fast")))),))
+TWO = (team("a", 8), team("b", 8), N1, N2)
+
+
+def said(decision: Decision) -> str:
+    """A decision in one word or two, as a table shows it."""
+    match decision:
+        case Admit(nodes):
+            return f"admit {' '.join(nodes)}".strip()
+        case Preempt(victims, nodes):
+            return f"preempt {' '.join(sorted(victims))} on {' '.join(nodes)}"
+        case MustWait(reason):
+            return f"wait {reason.value}"
+        case Refuse(reason, _, maximum):
+            return f"refuse {reason.value}" + ("" if maximum is None else f" {maximum // GPU}")
+
+
+RULES: dict[str, tuple[ClusterState, Job, str]] = {
+    # guaranteed or preemptible
+    "a guaranteed job inside its team's quota starts": (world(*TWO), wants("j", "a", 8), "admit n1"),
+    "a guaranteed job goes to its team's share": (world(*TWO), wants("j", "b", 1), "admit n2"),
+    "a guaranteed job beyond its team's quota waits although GPUs are idle": (
+        world(*TWO, runs("r", "a", 4, "n1")),
+        wants("j", "a", 5),
+        "wait team-quota",
+    ),
+    "a preemptible job is charged to no quota": (
+        world(*TWO, runs("r", "a", 8, "n1")),
+        wants("j", "a", 8, preemptible=True),
+        "admit n2",
+    ),
+    "a preemptible job of a team without any quota starts": (
+        world(*TWO, team("c")),
+        wants("j", "c", 2, preemptible=True),
+        "admit n1",
+    ),
+    "a preemptible job takes the fullest node that can hold it": (
+        world(*TWO, runs("r", "b", 6, "n2", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "admit n2",
+    ),
+    "a preemptible job keeps away from guaranteed ones if it can": (
+        world(*TWO, runs("r", "b", 6, "n2")),
+        wants("j", "a", 2, preemptible=True),
+        "admit n1",
+    ),
+    "a preemptible job waits while no GPU is idle, and nobody is stopped for it": (
+        world(*TWO, runs("r", "a", 8, "n1", preemptible=True), runs("s", "b", 8, "n2")),
+        wants("j", "a", 1, preemptible=True, priority=100),
+        "wait no-node",
+    ),
+    "a team borrows no more than its limit": (
+        world(team("a", 8, borrow_limit=3), N1, N2, runs("r", "a", 2, "n2", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "wait borrow-limit",
+    ),
+    "more than the borrow limit is refused with the limit": (
+        world(team("a", 8, borrow_limit=3), N1),
+        wants("j", "a", 4, preemptible=True),
+        "refuse too-many 3",
+    ),
+    # what can start
+    "more than the whole quota is refused with the quota": (
+        world(*TWO, runs("r", "a", 8, "n1")),
+        wants("j", "a", 9),
+        "refuse too-many 8",
+    ),
+    "more GPUs on one node than any node has wait": (
+        world(team("a", 16), N1, N2),
+        wants("j", "a", 16),
+        "wait no-node",
+    ),
+    "two pods of 8 are on two nodes": (world(team("a", 16), N1, N2), wants("j", "a", [8, 8]), "admit n1 n2"),
+    "three pods of 6 wait on two nodes": (
+        world(team("a", 18), N1, N2, node("n3", 4)),
+        wants("j", "a", [6, 6, 6]),
+        "wait no-node",
+    ),
+    "a job of a chief without GPUs and two workers has a node for each pod": (
+        world(team("a", 16), N1, N2, node("z", 0, None)),
+        wants("j", "a", [0, 8, 8]),
+        "admit n1 n1 n2",
+    ),
+    "what is free in pieces waits": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("s", "a", 3, "n2")),
+        wants("j", "a", 6),
+        "wait no-node",
+    ),
+    "a node without the CPU for it does not count": (
+        world(team("a", 16), replace(N1, cpu_milli=500), N2),
+        wants("j", "a", 1),
+        "admit n2",
+    ),
+    "a node whose memory others hold does not count": (
+        world(team("a", 8), N1, runs("r", "a", 1, "n1", charge=ask(1, memory=512 * GIB))),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+    "more CPU than any node has waits": (
+        world(team("a", 8), N1),
+        wants("j", "a", 1, cpu=65_000),
+        "wait no-node",
+    ),
+    "a cordoned node starts nothing": (
+        world(team("a", 8), replace(N1, cordoned=True)),
+        wants("j", "a"),
+        "wait no-node",
+    ),
+    "a silent node starts nothing": (world(team("a", 8), replace(N1, ready=False)), wants("j", "a"), "wait no-node"),
+    "when the own share is cordoned, a free place is taken elsewhere": (
+        world(team("a", 8), team("b", 8), replace(N1, cordoned=True), N2),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a taint that the job does not tolerate keeps it away": (
+        world(team("a", 8), replace(N1, taints=(Taint("own"),)), N2),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a job that wants a label goes where it is, even outside its share": (
+        world(*TWO[:3], replace(N2, labels=(*N2.labels, ("zone", "fast")))),
+        wants("j", "a", charge=FAST),
+        "admit n2",
+    ),
+    "a type that no node has waits for its first one": (
+        world(team("a", {"v100": 4}), N1),
+        wants("j", "a", 1, kind="v100"),
+        "wait no-node",
+    ),
+    "a type that no node has waits although nobody has a quota": (world(), wants("j", "default", 1), "wait no-node"),
+    "a job waits where its selector matches no node of the type": (
+        world(team("a", 8), N1),
+        wants("j", "a", charge=FAST),
+        "wait no-node",
+    ),
+    "GPUs of another vendor are another type": (
+        world(team("a", {"a100": 8, "mi300": 2}), N1, node("m", 4, "mi300")),
+        wants("j", "a", 2, kind="mi300"),
+        "admit m",
+    ),
+    "jobs without GPUs go where no GPUs are": (
+        world(team("a"), N1, node("z", 0, None)),
+        wants("j", "a", 0),
+        "admit z",
+    ),
+    "where nobody has a quota everybody may use everything": (world(team("a", {}), N1), wants("j", "a", 8), "admit n1"),
+    "and the caps count all the same": (world(team("a", {}, hard=2), N1), wants("j", "a", 3), "refuse too-many 2"),
+    "jobs without GPUs leave GPUs the CPU that comes with them": (
+        world(team("a"), replace(N1, cpu_milli=33_000)),
+        wants("j", "a", 0, cpu=1001),
+        "wait no-node",
+    ),
+    "jobs without GPUs use what is left beside it": (
+        world(team("a"), replace(N1, cpu_milli=33_000)),
+        wants("j", "a", 0, cpu=1000),
+        "admit n1",
+    ),
+    "jobs without GPUs do not take what a job with GPUs has left of its share": (
+        world(team("a", 8), replace(N1, cpu_milli=33_000), runs("r", "a", 8, "n1", cpu=100), runs("c", "a", 0, "n1")),
+        wants("j", "a", 0),
+        "wait no-node",
+    ),
+    "GPUs that pods of others hold keep nothing": (
+        world(team("a"), replace(N1, cpu_milli=33_000, others=ForeignUsage((("nvidia.com/gpu", 2 * GPU),), 1000))),
+        wants("j", "a", 0, cpu=4000),
+        "admit n1",
+    ),
+    "jobs without GPUs may use all of a node where the cluster says so": (
+        world(
+            team("a"),
+            replace(N1, cpu_milli=33_000),
+            cluster=replace(CLUSTER, cpu_jobs=CpuJobs(allow_on_gpu_nodes=True)),
+        ),
+        wants("j", "a", 0, cpu=33_000),
+        "admit n1",
+    ),
+    "jobs without GPUs go to nodes with GPUs if there is no other room": (
+        world(team("a"), N1, node("z", 0, None, cpu_milli=500)),
+        wants("j", "a", 0),
+        "admit n1",
+    ),
+    # nobody is stopped for nothing, and no guaranteed job for another team
+    "the owner's GPUs come back from the borrower": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True)),
+        wants("j", "a", 4),
+        "preempt r on n1",
+    ),
+    "an empty node of the own share is taken before anybody is stopped": (
+        world(team("a", 16), N1, N2, runs("r", "b", 8, "n1", preemptible=True)),
+        wants("j", "a", 4),
+        "admit n2",
+    ),
+    "a guaranteed job of another team is no victim": (
+        world(*TWO, runs("r", "b", 8, "n1")),
+        wants("j", "a", 4),
+        "admit n2",
+    ),
+    "one guaranteed and misplaced job is no victim either": (
+        world(team("a", 8), N1, runs("r", "b", 8, "n1")),
+        wants("j", "a", 4, priority=100),
+        "wait no-node",
+    ),
+    "a job that has not run for the minimum time is told that it must leave after that": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, age=9 * MINUTE)),
+        wants("j", "a", 4),
+        "preempt r on n1",
+    ),
+    "a job that is starting, too": (
+        world(*TWO, replace(runs("r", "b", 8, "n1", preemptible=True, state=JobState.STARTING), started=None)),
+        wants("j", "a", 4),
+        "preempt r on n1",
+    ),
+    "an older one of the same size is told instead": (
+        world(
+            *TWO,
+            runs("r", "b", 4, "n1", preemptible=True, age=9 * MINUTE, idle=True),
+            runs("s", "b", 4, "n1", preemptible=True, priority=100),
+        ),
+        wants("j", "a", 4),
+        "preempt s on n1",
+    ),
+    "the own share is waited for although a share of others is idle": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, age=MINUTE)),
+        wants("j", "a", 8),
+        "preempt r on n1",
+    ),
+    "for those who are leaving nobody else is stopped": (
+        world(
+            *TWO,
+            runs("r", "b", 4, "n1", preemptible=True, state=JobState.STOPPING),
+            runs("s", "b", 4, "n1", preemptible=True),
+        ),
+        wants("j", "a", 4),
+        "wait ending",
+    ),
+    "whoever has had notice is leaving": (
+        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + MINUTE)),
+        wants("j", "a", 4),
+        "wait ending",
+    ),
+    "a job keeps what it was promised": (
+        world(*TWO, queues("p", "a", 8, nodes=("n1",))),
+        queues("p", "a", 8, nodes=("n1",)),
+        "admit n1",
+    ),
+    "nobody else gets what was promised": (
+        world(team("a", 8), N1, queues("p", "a", 8, nodes=("n1",))),
+        wants("j", "a", 1, preemptible=True),
+        "wait no-node",
+    ),
+    "what is promised counts for the quota": (
+        world(team("a", 8), N1, N2, queues("p", "a", 8, nodes=("n1",))),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    # within a team
+    "a higher priority alone stops nobody": (
+        world(team("a", 8), N1, runs("r", "a", 8, "n1", priority=10)),
+        wants("j", "a", 4, priority=100),
+        "wait team-quota",
+    ),
+    "a team that opted in stops its own lower priority": (
+        world(team("a", 8, preempt_within_team=True), N1, runs("r", "a", 8, "n1", priority=10)),
+        wants("j", "a", 4, priority=100),
+        "preempt r on n1",
+    ),
+    "the same priority is no lower one": (
+        world(team("a", 8, preempt_within_team=True), N1, runs("r", "a", 8, "n1", priority=100)),
+        wants("j", "a", 4, priority=100),
+        "wait team-quota",
+    ),
+    "borrowed GPUs are taken before the team's own": (
+        world(
+            team("a", 8, preempt_within_team=True),
+            N1,
+            runs("r", "a", 4, "n1", priority=10),
+            runs("s", "b", 4, "n1", preemptible=True, priority=50),
+        ),
+        wants("j", "a", 4, priority=100),
+        "preempt s on n1",
+    ),
+    # people
+    "a person's hard cap makes the next job wait": (
+        world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 1),
+        "wait user-cap",
+    ),
+    "more than the hard cap is refused with the cap": (
+        world(team("a", 8, hard=2), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "more than the soft cap waits for an approval": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 3),
+        "wait approval",
+    ),
+    "more than the hard cap is refused, whoever would approve": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 5),
+        "refuse too-many 4",
+    ),
+    "more than the quota is refused, whoever would approve": (
+        world(team("a", 2, soft=1), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "nobody reads of approvals where the caps are the same": (
+        world(team("a", 8, soft=2, hard=2), N1),
+        wants("j", "a", 3),
+        "refuse too-many 2",
+    ),
+    "what is approved has the hard cap": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 5, approved=True),
+        "refuse too-many 4",
+    ),
+    "who would hold more than the soft cap waits for the own jobs": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 2),
+        "wait approval",
+    ),
+    "within the soft cap nothing has to be approved": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 1),
+        "admit n1",
+    ),
+    "a job that was queued before the soft cap was lowered waits": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        queues("j", "a", 3),
+        "wait approval",
+    ),
+    "who holds as much as anybody gets waits for no approval where the caps are the same": (
+        world(team("a", 8, soft=2, hard=2), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 1),
+        "wait user-cap",
+    ),
+    "what is approved waits for the hard cap": (
+        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3, approved=True),
+        "wait user-cap",
+    ),
+    "what waits for an approval competes with nobody": (
+        world(team("a", 8, soft=2), N1, replace(queues("first", "a", 8, user="bob"), state=JobState.PENDING_APPROVAL)),
+        wants("j", "a", 1),
+        "admit n1",
+    ),
+    "jobs without GPUs need no approval": (
+        world(team("a", 8, soft=0), N1),
+        wants("j", "a", 0),
+        "admit n1",
+    ),
+    "the soft cap counts preemptible jobs, too": (
+        world(team("a", 8, soft=2, hard=4), N1),
+        wants("j", "a", 3, preemptible=True),
+        "wait approval",
+    ),
+    "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
+    "another person's jobs are not counted": (
+        world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1", user="bob")),
+        wants("j", "a", 2),
+        "admit n1",
+    ),
+    "who is blocked starts nothing": (world(team("a", 8), N1, blocked=["alice"]), wants("j", "a", 0), "refuse blocked"),
+    "jobs without GPUs have a cap per person": (
+        world(team("a"), N1, runs("r", "a", 0, "n1"), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(1, 9))),
+        wants("j", "a", 0),
+        "wait user-cap",
+    ),
+    "jobs without GPUs have a cap per team": (
+        world(team("a"), N1, runs("r", "a", 0, "n1"), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(9, 1))),
+        wants("j", "a", 0, user="bob"),
+        "wait team-cap",
+    ),
+    # files that change
+    "an unknown team is refused": (world(team("a", 8), N1), wants("j", "x"), "refuse unknown-team"),
+    "a queued job of a removed team waits": (world(team("a", 8), N1), queues("j", "x"), "wait unknown-team"),
+    "a queued job of a removed template waits": (
+        world(team("a", 8), N1, templates={"lab": ()}),
+        queues("j", "a", template="old"),
+        "wait unknown-template",
+    ),
+    "a queued job of a template that its team may not use any more waits": (
+        world(team("a", 8, templates=("lab",)), N1, templates={"lab": (), "ide": ()}),
+        queues("j", "a", template="ide"),
+        "wait unknown-template",
+    ),
+    "a queued job of a template that is other teams' by now waits": (
+        world(team("a", 8), N1, templates={"lab": ("b",)}),
+        queues("j", "a", template="lab"),
+        "wait unknown-template",
+    ),
+    "a template that is there is no hindrance": (
+        world(team("a", 8, templates=("lab",)), N1, templates={"lab": ("a",)}),
+        queues("j", "a", template="lab"),
+        "admit n1",
+    ),
+    "a new template may be one that only the Hub has read": (
+        world(team("a", 8), N1, templates={"lab": ()}),
+        wants("j", "a", template="new"),
+        "admit n1",
+    ),
+    "an unknown type is refused": (
+        world(team("a", 8), N1),
+        wants("j", "a", charge=replace(ask(1), gpu_type="h100")),
+        "refuse unknown-type",
+    ),
+    "a queued job larger than a lowered quota waits": (world(team("a", 2), N1), queues("j", "a", 3), "wait too-many"),
+    "quota above what the nodes have starts what fits": (world(team("a", 99), N1), wants("j", "a", 8), "admit n1"),
+    "quotas above what the nodes have are first come, first served": (
+        world(team("a", 8), team("b", 8), N1, runs("r", "b", 8, "n1")),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+    "without any team everything is everybody's": (world(N1), wants("j", "default", 8), "admit n1"),
+    "who is in no team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
+    "what stops holds its GPUs until it is gone": (
+        world(team("a", 8), N1, runs("r", "a", 8, "n1", state=JobState.STOPPING)),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    "a job on a node that is gone holds its quota": (
+        world(team("a", 8), N1, runs("r", "a", 8, "gone")),
+        wants("j", "a", 1),
+        "wait team-quota",
+    ),
+    "pods that are no jobs hold what they hold": (
+        world(team("a", 8), replace(N1, others=ForeignUsage((("nvidia.com/gpu", 8 * GPU),)))),
+        wants("j", "a", 1),
+        "wait no-node",
+    ),
+    # who is stopped although GPUs of the team's own share are idle
+    "nobody is stopped where as much is left of another node of the share": (
+        world(
+            team("a", 16),
+            N1,
+            N2,
+            runs("r", "a", 4, "n1"),
+            runs("s", "a", 4, "n2"),
+            runs("l", "b", 4, "n1", preemptible=True),
+        ),
+        wants("j", "a", 2),
+        "admit n2",
+    ),
+    "a borrower leaves the fuller node of the share, so that the other one stays whole": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True)),
+        wants("j", "a", 2),
+        "preempt l on n1",
+    ),
+    "nobody is stopped for a job that the fuller node can not hold": (
+        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True)),
+        wants("j", "a", 5),
+        "admit n2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    here, request, expected = RULES[name]
+
+    assert said(admit(request, here, NOW)) == expected
+
+
+def test_a_job_on_the_idle_node_would_keep_a_larger_one_of_its_team_waiting() -> None:
+    here = world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True))
+    elsewhere = runs("j", "a", 2, "n2")
+    here.put(elsewhere)
+    assert said(admit(wants("big", "a", 8), here, NOW)) == "wait no-node", "although it is inside its quota"
+
+    here.put(replace(elsewhere, nodes=("n1",)))
+    here.remove("l")
+    assert said(admit(wants("big", "a", 8), here, NOW)) == "admit n2"
+
+
+def test_job_waits_while_its_node_is_gone() -> None:
+    here = world(team("a", 8), N1, node("small", 4))
+    here.remove_node("n1")
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "wait no-node"
+    assert said(admit(wants("two", "a", [6, 4]), here, NOW)) == "refuse too-many 8", "more than the quota"
+    assert said(admit(wants("small", "a", 4), here, NOW)).startswith("admit")
+    here.put_node(N1)
+    assert said(admit(wants("j", "a", 8), here, NOW)) == "admit n1"
+
+
+SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
+    "how much is free and how much of it on one node": (
+        world(team("a", 16), N1, N2, runs("r", "a", 5, "n1"), runs("s", "a", 3, "n2")),
+        wants("j", "a", 6),
+        "Idle GPUs of type a100: 8, at most 5 on one node; this job needs 6 on one node.",
+    ),
+    "which nodes are closed": (
+        world(team("a", 8), node("n1", cordoned=True), node("small", 2, cordoned=True)),
+        wants("j", "a", 4),
+        "Idle GPUs of type a100: 0, at most 0 on one node; this job needs 4. A node with GPUs of type a100 is closed "
+        "for maintenance.",
+    ),
+    "which nodes do not answer": (
+        world(team("a", 8), N1, runs("r", "b", 8, "n1"), *(node(one, ready=False) for one in ("n2", "n3"))),
+        wants("j", "a", 4),
+        "Idle GPUs of type a100: 0, at most 0 on one node; this job needs 4. 2 nodes with GPUs of type a100 do not "
+        "answer.",
+    ),
+    "which nodes are closed to a job without GPUs": (
+        world(node("n1", kind=None, cordoned=True)),
+        wants("j", "default", 0),
+        "No node that this job could use takes jobs now; this job needs 1 CPU and 1Gi of memory. A node is closed for "
+        "maintenance.",
+    ),
+    "how much CPU and memory is free for a job without GPUs": (
+        world(N1, runs("r", "default", 0, "n1", cpu=30_000)),
+        wants("j", "default", 0, cpu=8_000),
+        "Free on the one node that this job could use, beside what comes with GPUs: 2 CPUs and 383Gi of memory; "
+        "this job needs 8 CPUs and 1Gi of memory.",
+    ),
+    "how much CPU and memory is free for it on the best of several nodes": (
+        world(N1, N2, runs("r", "default", 0, "n1", cpu=31_500), runs("s", "default", 0, "n2", cpu=28_000)),
+        wants("j", "default", 0, cpu=8_000),
+        "Free on the best of 2 nodes that this job could use, beside what comes with GPUs: 4 CPUs and 383Gi of memory; "
+        "this job needs 8 CPUs and 1Gi of memory.",
+    ),
+    "that no node has the type": (
+        world(team("a", {"v100": 4}), N1),
+        wants("j", "a", 1, kind="v100"),
+        "No node has GPUs of type v100 now; this job waits until one has.",
+    ),
+    "the quota and what is used of it": (
+        world(*TWO, runs("r", "a", 7, "n1")),
+        wants("j", "a", 2),
+        "Team a uses 7 of its 8 GPUs of type a100; this job needs 2.",
+    ),
+    "what is promised of the quota apart from what is used": (
+        world(
+            team("a", 8, preempt_within_team=True),
+            N1,
+            runs("r", "a", 8, "n1", notice=NOW + MINUTE),
+            queues("k", "a", 4, nodes=("n1",), priority=100),
+        ),
+        wants("j", "a", 6),
+        "Team a uses 8 of its 8 GPUs of type a100, and 4 are promised to others of the team; this job needs 6.",
+    ),
+    "what is promised to others, not to the job itself": (
+        world(
+            team("a", 8),
+            N1,
+            runs("r", "a", 6, "n1"),
+            queues("k", "a", 1, nodes=("n1",)),
+            queues("j", "a", 4, nodes=("n1",)),
+        ),
+        queues("j", "a", 4, nodes=("n1",)),
+        "Team a uses 6 of its 8 GPUs of type a100, and 1 is promised to others of the team; this job needs 4.",
+    ),
+    "what is more than a quota that was lowered": (
+        world(*TWO, runs("r", "a", 12, "n1")),
+        wants("j", "a", 2),
+        "Team a uses 12 of its 8 GPUs of type a100; this job needs 2.",
+    ),
+    "what would work beyond the quota": (
+        world(*TWO),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "that a preemptible job may, where the template offers that and the team may borrow so many": (
+        world(team("a", 8, borrow_limit=9), N1, borrowing=["lab"]),
+        wants("j", "a", 9, template="lab"),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9. A preemptible job may use idle GPUs of others.",
+    ),
+    "nothing of preemptible jobs where the template does not offer them": (
+        world(team("a", 8), N1, borrowing=["lab"]),
+        wants("j", "a", 9, template="tiny"),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "nor where the team may not borrow": (
+        world(team("a", 8, borrow_limit=0), N1),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "nor where it may not borrow so many": (
+        world(team("a", 8, borrow_limit=8), N1),
+        wants("j", "a", 9),
+        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
+    ),
+    "how many more a team may borrow": (
+        world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 3, "n1", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "Team a borrows 3 of at most 4 GPUs and may borrow 1 more; this job needs 2.",
+    ),
+    "that a team may borrow no more": (
+        world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 4, "n1", preemptible=True)),
+        wants("j", "a", 2, preemptible=True),
+        "Team a borrows 4 of at most 4 GPUs and may borrow no more; this job needs 2.",
+    ),
+    "how much CPU a node has": (
+        world(team("a", 8), N1, node("small", cpu_milli=2500)),
+        wants("j", "a", 1, cpu=65_500),
+        "No node that this job could use has more than 64 CPUs; you asked for 65.5.",
+    ),
+    "how much memory a node has, in words that are no more than it has": (
+        world(team("a", 8), node("n1", memory_bytes=64 * GIB - 1)),
+        wants("j", "a", 1, charge=ask(1, memory=64 * GIB)),
+        "No node that this job could use has more than 63Gi of memory; you asked for 64Gi.",
+    ),
+    "how much of both a node with so many GPUs has": (
+        world(team("a", 8), N1, node("large", 2, cpu_milli=128_000, memory_bytes=1024 * GIB)),
+        wants("j", "a", 4, charge=ask(4, cpu=65_000, memory=600 * GIB)),
+        "No node that this job could use has more than 64 CPUs and 512Gi of memory; you asked for 65 and 600Gi.",
+    ),
+    "what a node with so much CPU has where another one has the memory": (
+        world(team("a", 8), node("n1", memory_bytes=100 * 2**20), node("n2", cpu_milli=4000)),
+        wants("j", "a", 1, cpu=32_000),
+        "No node that this job could use with 32 CPUs has more than 100Mi of memory; you asked for 1Gi.",
+    ),
+    "what is left beside the GPUs for a job without": (
+        world(N1),
+        wants("j", "default", 0, cpu=33_000),
+        "No node that this job could use has more than 32 CPUs beside what comes with its GPUs; you asked for 33.",
+    ),
+    "that no node is one for the job": (
+        world(node("n1", kind=None)),
+        wants(
+            "j",
+            "default",
+            0,
+            charge=ResourceRequest(None, (PodRequest("", 0, 100, GIB, NodePlacement((("own", "rack"),))),)),
+        ),
+        "There is no node that this job could use; choose another template.",
+    ),
+    "which of a job's pods is too large for every node": (
+        world(team("a", 8), N1),
+        wants("j", "a", [2, 1], cpu=65_000),
+        "No node that this job could use has more than 64 CPUs; you asked for 65.",
+    ),
+    "how many of a job's pods there could be at one time": (
+        world(team("a", 18), N1, N2, node("n3", 4)),
+        wants("j", "a", [6, 6, 6]),
+        "The cluster's nodes can not hold the 3 pods of this job together, only 2 of them.",
+    ),
+    "how many of many pods of several sizes": (
+        world(team("a", 40), N1, N2, node("n3", 4)),
+        wants("j", "a", [8, 8, 4, 8, 1, 8]),
+        "The cluster's nodes can not hold the 6 pods of this job together, only 3 of them.",
+    ),
+    "what to do where the nodes with such GPUs are not for the job": (
+        world(team("a", 8), N1),
+        wants(
+            "j",
+            "a",
+            1,
+            charge=ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("own", "rack"),))),)),
+        ),
+        "No node has GPUs of type a100 that this job could use; choose another type of GPU or another template.",
+    ),
+    "what the nodes have where nobody has a quota": (
+        world(N1),
+        wants("j", "default", 9),
+        "No node has more than 8 GPUs of type a100; you asked for 9 on one node.",
+    ),
+    "how many the soft cap allows, and who can approve more": (
+        world(team("a", 8, soft=2, admins=("vera",)), N1),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3, so it waits until somebody approves "
+        "it. vera can approve it for team a.",
+    ),
+    "what the person holds besides, and that a team without admins has the Hub's": (
+        world(team("a", 8, soft=2), N1, runs("r", "a", 1, "n1")),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 1, so it waits until "
+        "somebody approves it. Team a has no admin: an administrator of the Hub can approve it.",
+    ),
+    "that it can wait for the person's own jobs instead": (
+        world(team("a", 8, soft=3, admins=("vera", "victor", "wim")), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "You hold 2 GPUs of the 3 that team a gives one person without approval; this job waits until 2 of them are "
+        "free, or until it is approved. vera, victor or wim can approve it for team a.",
+    ),
+    "that nobody approves their own, and what an approval does not do": (
+        world(team("a", 8, soft=2, hard=4, admins=("alice",)), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits until "
+        "somebody approves it. Approved, it waits for your other jobs still: nobody holds more than 4. "
+        "Team a has no other admin: an administrator of the Hub can approve it.",
+    ),
+    "what the person was promised": (
+        world(team("a", 8, hard=3), N1, queues("k", "a", 1, nodes=("n1",)), runs("r", "a", 1, "n1")),
+        wants("j", "a", 3),
+        "You hold or were promised 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are "
+        "free.",
+    ),
+    "how many the person holds": (
+        world(team("a", 8, hard=3), N1, runs("r", "a", 2, "n1")),
+        wants("j", "a", 3),
+        "You hold 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are free.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_sentence_says(name: str) -> None:
+    here, request, expected = SENTENCES[name]
+    decision = admit(request, here, NOW)
+
+    assert isinstance(decision, MustWait | Refuse)
+    assert decision.sentence == expected
+
+
+def test_whoever_waits_for_notice_knows_until_when() -> None:
+    here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + 3 * MINUTE))
+    decision = admit(wants("j", "a", 4), here, NOW)
+
+    assert isinstance(decision, MustWait)
+    assert decision.until == NOW + 3 * MINUTE
+
+
+@pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
+def test_a_job_knows_whether_there_was_a_quota_when_it_started(teams: tuple[Team, ...], expected: bool) -> None:
+    assert as_admitted(wants("j", "a"), ["n1"], world(*teams, N1)).exempt_from_quota is expected
+
+
+def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:
+    here = world(team("a", 8), N1, *(queues(f"j{number}", "a", 1) for number in range(200)))
+
+    assert len(one_pass(here, NOW)) == 8
+    assert here.guaranteed("a", "a100") == 8 * GPU
+
+
+LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
+    "a quota": (TeamsConfig((team("a", 1),)), CLUSTER, True),
+    "a cap": (TeamsConfig((team("a", {}, soft=1),)), CLUSTER, True),
+    "a borrow limit": (TeamsConfig((team("a", {}, borrow_limit=0),)), CLUSTER, True),
+    "a number of jobs without GPUs": (TeamsConfig(), replace(CLUSTER, cpu_jobs=CpuJobs(per_team=1)), True),
+    "teams alone": (TeamsConfig((team("a", {}),)), CLUSTER, False),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_hub_asks_where_there_is(name: str) -> None:
+    teams, cluster, expected = LIMITS[name]
+
+    assert teams.has_limits(cluster) is expected

@@ -1,0 +1,156 @@
+"""Sharing safety, as HiveD states it: a team inside its quota is no worse off than on a cluster of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.decisions import Admit
+from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.quota_layout import assign
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import HURRIED, NOW, node, runs, team, wants, world
+from tests.unit.core.simulator import Comes, play
+
+LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[str, int]]]] = {
+    "whole nodes first": ({"n1": 8, "n2": 8}, [("a", 8), ("b", 8)], {"a": {"n1": 8}, "b": {"n2": 8}}),
+    "rests share a node": ({"n1": 8, "n2": 8}, [("a", 12), ("b", 4)], {"a": {"n1": 8, "n2": 4}, "b": {"n2": 4}}),
+    "a large rest chooses before a small one": (
+        {"n1": 8, "n2": 8},
+        [("a", 3), ("b", 6), ("c", 5)],
+        {"a": {"n2": 3}, "b": {"n1": 6}, "c": {"n2": 5}},
+    ),
+    "a rest that fits nowhere is spread": (
+        {"n1": 8, "n2": 8},
+        [("a", 5), ("b", 5), ("c", 5)],
+        {"a": {"n1": 5}, "b": {"n2": 5}, "c": {"n2": 3, "n1": 2}},
+    ),
+    "nodes of different sizes": ({"s": 2, "l": 8}, [("a", 2), ("b", 8)], {"a": {"s": 2}, "b": {"l": 8}}),
+    "more quota than GPUs can not be laid out": ({"n1": 8}, [("a", 8), ("b", 1)], {}),
+    "no quota has no share": ({"n1": 8}, [("a", 0), ("b", 1)], {"b": {"n1": 1}}),
+}
+
+
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_layout(name: str) -> None:
+    nodes, quotas, expected = LAID_OUT[name]
+
+    assert assign(nodes, quotas) == expected
+    assert assign(dict(reversed(nodes.items())), quotas) == expected
+
+
+@given(st.lists(st.integers(0, 8), max_size=6), st.lists(st.integers(0, 20), max_size=5))
+@settings(max_examples=200)
+def test_a_layout_gives_everybody_their_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
+    sizes = {f"n{number}": size for number, size in enumerate(nodes)}
+    wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
+    layout = assign(sizes, wanted)
+
+    assert (layout == {}) == (sum(quotas) > sum(nodes) or not any(quotas))
+    if layout:
+        assert {name: sum(layout.get(name, {}).values()) for name, _ in wanted} == dict(wanted)
+        assert all(sum(shares.get(name, 0) for shares in layout.values()) <= size for name, size in sizes.items())
+
+
+def test_small_jobs_of_one_team_do_not_break_up_the_nodes_of_another() -> None:
+    here = world(team("a", 8), team("b", 8), node("n1"), node("n2"))
+    for name, gpus in (("a1", 5), ("b1", 4), ("b2", 3)):  # the last one would fill up the node of the first
+        decision = admit(wants(name, name[0], gpus), here, NOW)
+        assert isinstance(decision, Admit)
+        here.put(runs(name, name[0], gpus, *decision.nodes))
+    here.remove("a1")
+
+    assert isinstance(admit(wants("big", "a", 8), here, NOW), Admit)
+
+
+NOTICED = replace(HURRIED, scheduling=replace(HURRIED.scheduling, notice=timedelta(minutes=30)))
+QUOTAS = [(8, 8, 8), (16, 8, 0), (12, 8, 4), (4, 4, 16), (6, 2, 16), (12, 12, 0), (20, 3, 1)]
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Comes]]:
+    """Quotas that use up three nodes of 8, and jobs of three teams, guaranteed ones and borrowers."""
+    quotas = draw(st.sampled_from(QUOTAS))
+    whole = assign({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))
+    coming = []
+    for number in range(draw(st.integers(1, 20))):
+        of = draw(st.sampled_from("abc"))
+        preemptible = draw(st.integers(0, 3)) == 0
+        most = 8 if preemptible else max(whole.get(of, {"": 0}).values())
+        if not most:
+            continue
+        name = f"{of}{number:02}"
+        more: dict[str, Any] = {"preemptible": preemptible, "priority": draw(st.sampled_from([10, 10, 100]))}
+        job = wants(name, of, min(most, draw(st.sampled_from([1, 1, 2, 3, 5, 8]))), **more)
+        coming.append(Comes(job, draw(st.integers(0, 60)), draw(st.sampled_from([5, 20, 90]))))
+    return quotas, coming
+
+
+def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
+    """A cluster of the team's own: the nodes of its share."""
+    share = assign({"n1": 8, "n2": 8, "n3": 8}, list(zip("abc", quotas, strict=True)))[of]
+    nodes = [node(name, gpus) for name, gpus in share.items()]
+    return world(team(of, sum(share.values())), *nodes, cluster=HURRIED)
+
+
+@given(loads())
+@settings(max_examples=60)
+def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[int, ...], list[Comes]]) -> None:
+    """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
+    quotas, coming = load
+    teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
+    places: dict[str, tuple[str, ...]] = {}
+    shared = play(world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED), coming, places=places)
+    for of in "abc":
+        own = [one for one in coming if one.job.team == of and not one.job.preemptible]
+        if own:
+            alone = play(private(of, quotas), own, like=places)
+            assert {name: shared[name] for name in alone} == alone
+
+
+@given(loads())
+@settings(max_examples=120)
+def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_starts(
+    load: tuple[tuple[int, ...], list[Comes]],
+) -> None:
+    quotas, coming = load
+    teams = [team(name, quota, preempt_within_team=True) for name, quota in zip("abc", quotas, strict=True)]
+    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=NOTICED)
+    put = here.put
+
+    def watched(job: Any) -> None:
+        put(job)
+        for name, quota in zip("abc", quotas, strict=True):
+            held = [one for one in here.jobs.values() if one.team == name and one.holds and not one.preemptible]
+            assert sum(one.request.gpus for one in held) <= quota * GPU
+        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
+
+    here.put = watched  # type: ignore[method-assign]
+    started = play(here, coming)
+
+    assert (len(started), len(here.jobs)) == (len(coming), 0)
+
+
+@given(loads())
+@settings(max_examples=30)
+def test_quotas_and_nodes_hold_at_every_moment(load: tuple[tuple[int, ...], list[Comes]]) -> None:
+    quotas, coming = load
+    teams = [team(name, quota, borrow_limit=6) for name, quota in zip("abc", quotas, strict=True)]
+    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED)
+    put = here.put
+
+    def watched(job: Any) -> None:
+        put(job)
+        for name, quota in zip("abc", quotas, strict=True):
+            assert here.guaranteed(name, "a100") <= quota * GPU
+            assert here.borrowed(name) <= 6 * GPU
+        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
+
+    here.put = watched  # type: ignore[method-assign]
+    play(here, coming)

@@ -1,0 +1,79 @@
+"""GPUs by team and type at one moment, and which free ones nobody can use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node
+from dlspawner.core.scheduling.usage_report import TeamTypeUsage, TypeCapacity, capacity_by_type, usage_by_team
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import node, queues, runs, team, wants, world
+
+
+def test_a_team_stands_where_its_jobs_are() -> None:
+    here = world(
+        team("vision", 8),
+        node("n1"),
+        runs("a", "vision", 2, "n1"),
+        runs("b", "vision", 3, "n1", preemptible=True),
+        runs("c", "vision", 1, "n1", state=JobState.STOPPING),
+        queues("d", "vision", 4),
+        wants("e", "vision", 1, state=JobState.LOGIN_REQUIRED),
+        wants("h", "vision", 2, state=JobState.PENDING_APPROVAL),
+        runs("f", "guests", 1, "n1", preemptible=True),
+        queues("g", "vision", 0),
+    )
+    assert usage_by_team(here) == {
+        ("vision", "a100"): TeamTypeUsage(
+            quota=8 * GPU, guaranteed=3 * GPU, borrowed=3 * GPU, queued=5 * GPU, unapproved=2 * GPU
+        ),
+        ("guests", "a100"): TeamTypeUsage(borrowed=GPU),
+    }
+
+
+CLOSED = replace(node("n2", 4), cordoned=True)
+SILENT = replace(node("n2", 4), ready=False)
+SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
+
+
+@pytest.mark.parametrize(
+    ("things", "closed", "fragmented"),
+    [
+        ((node("n2", 4),), 0, 0),
+        ((CLOSED,), 4, 0),
+        ((SILENT,), 4, 0),
+        ((node("n2", 4), queues("q", "vision", 4)), 0, 3),
+        ((node("n2", 4), queues("q", "vision", 3)), 0, 0),
+        ((node("n2", 4), queues("q", "vision", 5)), 0, 7),
+        ((node("n2", 4), queues("q", "vision", 5), queues("r", "vision", 1)), 0, 0),
+        ((node("n2", 4), queues("q", "vision", [4, 4])), 0, 3),
+        ((SMALL_CPU, queues("q", "vision", 1)), 0, 4),
+        ((CLOSED, queues("q", "vision", 4)), 4, 3),
+        ((node("n2", 4), queues("q", "vision", 4, kind="v100")), 0, 0),
+        ((node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
+    ],
+    ids=[
+        "where nobody waits nothing is fragmented",
+        "a cordoned node is closed",
+        "so is a node that nobody hears of",
+        "three free on one node are too few for four, and four on the other are not",
+        "whoever fits in both places finds all of it usable",
+        "five fit nowhere",
+        "one small job that fits makes everything usable",
+        "each pod is looked at for itself",
+        "GPUs without the CPU that goes with them are of no use",
+        "what is closed is not fragmented as well",
+        "who waits for another type does not count",
+        "who waits for a login does not compete",
+    ],
+)
+def test_what_is_free_and_of_no_use(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
+    here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
+    assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
+
+
+def test_a_type_without_nodes_has_nothing() -> None:
+    assert capacity_by_type(world(node("n1")))["mi300"] == TypeCapacity()

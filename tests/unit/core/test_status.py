@@ -1,0 +1,66 @@
+"""How a cluster stands, in numbers that people can trust: what is held, promised or closed is not free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dlspawner.core.job import JobState
+from dlspawner.core.scheduling import usage_report
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import node, queues, runs, team, world
+
+VISION = team("vision", 8)
+
+
+def a100(here: ClusterState) -> tuple[float, ...]:
+    """Total, free, most on one node, on closed nodes, in whole GPUs."""
+    [found, *_] = usage_report.type_statuses(here, usage_report.node_statuses(here))
+    return tuple(milli / GPU for milli in (found.total, found.free, found.most, found.unschedulable))
+
+
+N1, N2 = node("n1", 8), node("n2", 4)
+FREE = {
+    "nothing runs": (world(VISION, N1, N2), (12, 12, 8, 0)),
+    "what runs is not free": (world(VISION, N1, N2, runs("a", "vision", 3, "n1")), (12, 9, 5, 0)),
+    "what is promised is not free": (world(VISION, N1, N2, queues("a", "vision", 6, nodes=("n1",))), (12, 6, 4, 0)),
+    "what is on a cordoned node is closed": (world(VISION, N1, replace(N2, cordoned=True)), (12, 8, 8, 4)),
+    "what is on a node that does not answer is closed": (world(VISION, replace(N1, ready=False), N2), (12, 4, 4, 8)),
+    "nodes of other types do not count": (world(VISION, N1, node("v", 4, "v100")), (8, 8, 8, 0)),
+    "there is no node": (world(VISION), (0, 0, 0, 0)),
+    "more is held than there is": (world(VISION, N2, runs("a", "vision", 8, "n2")), (4, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize(("here", "expected"), FREE.values(), ids=FREE)
+def test_free_gpus(here: ClusterState, expected: tuple[float, ...]) -> None:
+    assert a100(here) == expected
+
+
+def test_a_node_says_whether_it_takes_jobs() -> None:
+    lost = replace(node("lost"), ready=False, cordoned=True)
+    found = usage_report.node_statuses(world(replace(node("b"), cordoned=True), lost, node("a")))
+    assert [(one.name, one.state) for one in found] == [("a", "ready"), ("b", "cordoned"), ("lost", "unhealthy")]
+
+
+def test_who_waits_is_counted_by_type() -> None:
+    here = world(VISION, N1, queues("a", "vision", 8), queues("b", "vision", (2, 2), preemptible=True))
+    [found, other, _] = usage_report.type_statuses(here, ())
+    assert (found.waiting_jobs, found.waiting_gpus) == (2, 12 * GPU)
+    assert (other.waiting_jobs, other.waiting_gpus) == (0, 0)
+
+
+def test_a_teams_quota_is_what_is_charged_to_it_and_what_it_borrows_is_told_apart() -> None:
+    stopping = runs("c", "vision", 1, "n1", state=JobState.STOPPING)
+    here = world(VISION, N1, N2, runs("a", "vision", 5, "n1"), runs("b", "vision", 2, "n2", preemptible=True), stopping)
+    [found, *_] = usage_report.quota_statuses(here, [VISION])
+    told = (found.quota, found.used, found.borrowed, found.free)
+    assert told == (8 * GPU, 6 * GPU, 2 * GPU, 2 * GPU)
+
+
+def test_a_quota_that_was_lowered_below_its_use_has_nothing_left() -> None:
+    small = team("vision", 2)
+    [found, *_] = usage_report.quota_statuses(world(small, N1, runs("a", "vision", 5, "n1")), [small])
+    assert (found.used, found.free) == (5 * GPU, 0)

@@ -1,0 +1,231 @@
+"""The counted world: after any changes it is what counting anew would give, and so are its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlspawner.core.decisions import Decision
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.nodes import Node, Taint
+from dlspawner.core.scheduling.admission import admit, schedule
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
+from dlspawner.core.scheduling.queue import first_past_max_wait
+from dlspawner.core.units import GPU
+from tests.unit.core.factories import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
+
+TEAMS = (
+    team("a", {"a100": 4, "v100": 2}, borrow_limit=6),
+    team("b", 4, preempt_within_team=True),
+    team("c", 1, soft=1, hard=3),
+)
+NODES = ["n1", "n2", "n3"]
+TRIES = [
+    wants("x", of, gpus, kind=kind, preemptible=preemptible, priority=50)
+    for of in "abc"
+    for gpus in (0, 1, 4)
+    for kind in ("a100", "v100")
+    for preemptible in (False, True)
+]
+
+QUEUE = [  # whom nobody may pass any more; any of them may change or go
+    queues("j", "a", 4, waited=HOUR),
+    queues("k", "a", 2, kind="v100", waited=HOUR),
+    queues("l", "b", 4, waited=HOUR, user="bob"),
+    queues("m", "b", 2, waited=HOUR),
+    queues("n", "a", 3, waited=HOUR, user="bob"),
+    queues("o", "a", 8, waited=2 * HOUR, preemptible=True),
+    queues("p", "b", 4, waited=HOUR, preemptible=True),
+]
+
+
+def not_zero(counts: Mapping[Any, Any]) -> dict[Any, Any]:
+    plain = {name: not_zero(found) if isinstance(found, Mapping) else found for name, found in counts.items()}
+    return {name: found for name, found in plain.items() if found}
+
+
+def counted(here: ClusterState) -> dict[str, Any]:
+    """Everything that a world has counted, as values that can be compared."""
+    rooms = {
+        name: (
+            room.node,
+            {key: value for key, value in room.gpus.items() if value},
+            (room.cpu_milli, room.memory_bytes),
+            {key: value for key, value in room.borrowed.items() if value},
+            {key: sorted(map(repr, pods)) for key, pods in room.allocations.items()},
+            {key: sorted(map(repr, pods)) for key, pods in room.reservations.items()},
+            {key: value for key, value in room.guaranteed_by_team.items() if value},
+            (room.gpu_share, room.cpu_with_gpus, room.memory_with_gpus, room.preemptible, room.terminating),
+        )
+        for name, room in here.rooms.items()
+    }
+    pools = {
+        charge: (pool.levels, sorted(pool.rooms))
+        for charge in ("a100", "v100")
+        for pool in [here.pool("nvidia.com/gpu", ask(1, charge).pods[0].placement)]
+    }
+    held = {
+        (team, count.name): found
+        for team, one in here._held.items()
+        for count in fields(one)
+        if (found := not_zero(getattr(one, count.name)))
+    }
+    sums = (held, here._homeless)
+    return {"rooms": rooms, "pools": pools, "sums": sums, "queues": here.queues, "layout": here.quota_by_team("a100")}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    state = draw(
+        st.sampled_from(
+            [
+                JobState.QUEUED,
+                JobState.STARTING,
+                JobState.RUNNING,
+                JobState.STOPPING,
+                JobState.ENDED,
+                JobState.LOGIN_REQUIRED,
+            ]
+        )
+    )
+    gpus = draw(st.sampled_from([[0], [1], [2], [4], [1, 2], [0, 1]]))
+    nodes = draw(st.sampled_from([(), *((name,) * len(gpus) for name in (*NODES, "gone", None)), ("n1", "n2")]))
+    started = (
+        NOW - timedelta(minutes=draw(st.integers(0, 30))) if state in {JobState.RUNNING, JobState.STOPPING} else None
+    )
+    return Job(
+        id=draw(st.sampled_from("jklmnopq")),
+        user=draw(st.sampled_from(["alice", "bob"])),
+        team=draw(st.sampled_from(["a", "b", "c", "gone"])),
+        submitted=NOW - timedelta(minutes=draw(st.integers(0, 90))),
+        request=ask(gpus, draw(st.sampled_from(["a100", "v100"]))),
+        priority=draw(st.sampled_from([10, 100])),
+        preemptible=draw(st.booleans()),
+        state=state,
+        started=started,
+        nodes=nodes,
+        notice=draw(st.sampled_from([None, None, NOW])),
+        idle=draw(st.booleans()),
+    )
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Node:
+    kind = draw(st.sampled_from(["a100", "v100", None]))
+    found = node(draw(st.sampled_from(NODES)), draw(st.sampled_from([2, 4, 8])), kind)
+    taints = (Taint("x"),) if draw(st.integers(0, 9)) == 0 else ()
+    return replace(found, cordoned=draw(st.integers(0, 4)) == 0, ready=draw(st.integers(0, 9)) > 0, taints=taints)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        jobs(),
+        jobs(),
+        machines(),
+        st.sampled_from("jklmnopq").map(lambda name: ("remove", name)),
+        st.sampled_from(NODES).map(lambda name: ("remove_node", name)),
+    ),
+    max_size=25,
+)
+
+
+def change(here: ClusterState, what: Job | Node | tuple[str, str]) -> None:
+    if isinstance(what, Job):
+        here.put(what)
+    elif isinstance(what, Node):
+        here.put_node(what)
+    else:
+        getattr(here, what[0])(what[1])
+
+
+@given(CHANGES)
+@settings(max_examples=120)
+def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: list[Any]) -> None:
+    here = world(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
+    counted(here)  # so that pools exist and must be kept up
+    for what in changes:
+        change(here, what)
+
+    assert counted(here) == counted(ClusterState.of(here.snapshot()))
+
+
+@given(CHANGES)
+@settings(max_examples=60)
+def test_both_decide_alike(changes: list[Any]) -> None:
+    here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
+    here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
+    decided(here)
+    for what in changes:
+        change(here, what)
+        decided(here)  # so that what was found out must be forgotten
+    anew = ClusterState.of(here.snapshot())
+
+    assert decided(here) == decided(anew)
+
+
+def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
+    """What the world says to everybody who asks, who may not be passed, and who comes first."""
+    heads = [first_past_max_wait((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
+    return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
+
+
+def test_a_node_that_comes_back_has_the_jobs_that_are_still_there() -> None:
+    here = world(team("a", 8), node("n1"), runs("j", "a", 3, "n1"))
+    here.remove_node("n1")
+    here.put_node(node("n1"))
+
+    assert here.rooms["n1"].gpus["nvidia.com/gpu"] == 5 * GPU
+
+
+def test_usage_grows_with_what_is_held_and_is_forgotten_by_half() -> None:
+    here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
+    half_life = here.cluster.scheduling.half_life
+    here.tick(NOW)
+    here.tick(NOW + half_life)
+    used = here.usage_of("a", NOW + half_life)
+    here.remove("j")
+    here.tick(NOW + half_life)
+
+    assert used > 0
+    assert abs(here.usage_of("a", NOW + 2 * half_life) / used - 0.5) < 1e-9
+
+
+def test_usage_does_not_depend_on_how_often_somebody_asks() -> None:
+    once, often = (world(team("a", 1), node("n1"), runs("j", "a", 1, "n1")) for _ in range(2))
+    once.tick(NOW)
+    for minute in range(0, 61, 5):
+        often.tick(NOW + timedelta(minutes=minute))
+    later = NOW + timedelta(hours=1)
+
+    assert abs(once.usage_of("a", later) / often.usage_of("a", later) - 1) < 1e-9
+
+
+def test_a_clock_that_goes_back_takes_no_usage_away() -> None:
+    here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
+    here.tick(NOW)
+    here.tick(NOW + timedelta(hours=1))
+    used = here.usage_of("a", NOW + timedelta(hours=1))
+    here.tick(NOW - timedelta(days=365))
+
+    assert here.usage_of("a", NOW - timedelta(days=365)) == used
+
+
+def test_the_same_job_put_twice_counts_once() -> None:
+    here = world(team("a", 8), node("n1"))
+    for _ in range(2):
+        here.put(runs("j", "a", 3, "n1"))
+
+    assert here.guaranteed("a", "a100") == 3 * GPU
+
+
+def test_a_queued_job_is_in_its_teams_queue_once() -> None:
+    here = world(team("a", 8), node("n1"))
+    for _ in range(2):
+        here.put(queues("j", "a", 3))
+
+    assert here.queues == {("a", "a100"): {"a": [(0, NOW, "j")]}}

@@ -20,13 +20,13 @@ NOT_LOGGED_IN = (
 
 
 def kept_file(environ: Mapping[str, str]) -> Path:
-    """Where the login is kept."""
+    """Returns the path of the stored login."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".config")
     return Path(base) / "dlspawner" / "login.json"
 
 
 def service(environ: Mapping[str, str]) -> Service:
-    """The service of whoever runs the command."""
+    """Returns the service of the user of the command."""
     url, token = environ.get("DLSPAWNER_URL", ""), environ.get("DLSPAWNER_TOKEN", "")
     if not (url and token):
         kept = _read(kept_file(environ))
@@ -65,7 +65,7 @@ def checked(token: str) -> str:
 
 
 def keep(file: Path, url: str, token: str) -> None:
-    """Write the login, readable for nobody else at any moment."""
+    """Writes the login, at no moment readable for other users."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -91,7 +91,7 @@ def _has_ended(service: Service, job: dict[str, Any], looks: int) -> bool:
 
 
 def _print(given: argparse.Namespace, lines: Iterable[bytes]) -> bool:
-    """Whether there was a line to print."""
+    """Prints the lines; True if there were any."""
     wanted, found = (given.search or "").casefold() if given.follow else "", False
     for line in lines:
         shown = line.decode("utf-8", "replace")

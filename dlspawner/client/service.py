@@ -55,7 +55,7 @@ class Refused(ClientProblem):
 
 
 class Unreachable(ClientProblem):
-    """Nobody answered, or it was not the service: exit code 5."""
+    """No answer, or not from the service: exit code 5."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, 5)
@@ -102,7 +102,7 @@ class Service:
         return self._json("GET", _with(path, query))
 
     def post(self, path: str, body: object = None, *, key: str = "") -> Any:
-        """Ask for something to be done. With a ``key`` it is tried again when nobody answers."""
+        """Sends a request that changes something. With a ``key`` it is repeated if no answer comes."""
         return self._json("POST", path, {} if body is None else body, key)
 
     def delete(self, path: str) -> Any:
@@ -141,7 +141,7 @@ class Service:
         return dict(page)
 
     def me(self) -> str:
-        """The name of whoever the token belongs to, as the Hub says."""
+        """Returns the name of the token's owner, from the Hub."""
         try:
             name = self._json("GET", f"{self.url}/hub/api/user").get("name")
         except Refused as no:

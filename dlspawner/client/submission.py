@@ -22,7 +22,7 @@ _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionEr
 
 
 class Malformed(ValueError):
-    """What is wrong with the file, or with an argument that changes it."""
+    """A problem of the file, or of an argument that changes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Submission:
 
     options: dict[str, Value]
     server: str = ""
-    user: str = ""  # somebody else; empty: whoever asks
+    user: str = ""  # another user; empty: the user of the command
 
     def body(self) -> dict[str, object]:
         """As the service takes it."""

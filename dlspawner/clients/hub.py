@@ -61,12 +61,12 @@ class HubRejected(HubError):
 
     @property
     def wants_login(self) -> bool:
-        """Whether a start was refused because the user's login is too old (``Authenticator.refresh_pre_spawn``)."""
+        """True if a start was refused because the user's login is too old (``Authenticator.refresh_pre_spawn``)."""
         return self.status in {400, 403} and bool(re.search(r"auth(entication)? has expired", str(self)))
 
     @property
     def is_there(self) -> bool:
-        """Whether a start was refused because the server runs, or starts or stops just now."""
+        """True if a start was refused because the server runs, starts or stops."""
         return self.status == 400 and bool(re.search(r" is (already running|pending \w+)\W*$", str(self)))
 
 
@@ -77,7 +77,7 @@ class IdentityKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HubIdentity:
-    """Who a token belongs to, and what this token (not its owner) may do, as the Hub's expanded scopes."""
+    """The owner of a token, and the Hub's expanded scopes of this token (not of its owner)."""
 
     name: str
     kind: IdentityKind
@@ -129,12 +129,12 @@ def has_scope(
 
 
 def may_access_server(identity: HubIdentity, user: str, server: str) -> bool:
-    """Whether the token may enter this server: what SSH and the browser both need."""
+    """True if the token may enter this server, which SSH and the browser both need."""
     return has_scope(identity.scopes, "access:servers", user=user, server=server)
 
 
 def may_start_server(identity: HubIdentity, user: str, server: str) -> bool:
-    """Whether the token may start this server; JupyterHub 5.5 has no scope for that alone."""
+    """True if the token may start this server; JupyterHub 5.5 has no scope for that alone."""
     return any(has_scope(identity.scopes, base, user=user, server=server) for base in ("start:servers", "servers"))
 
 
@@ -208,7 +208,7 @@ def _text(value: object) -> str:
 
 
 class _RetryRule(Enum):
-    """Whether a request that brought no answer is made again."""
+    """Decides if a request without an answer is repeated."""
 
     ALWAYS = "always"
     IF_UNSENT = "if nothing was sent"
@@ -254,7 +254,7 @@ class HubClient:
             await session.close()
 
     async def whoami(self, token: str) -> HubIdentity | None:
-        """Whom `token` belongs to; None when the Hub does not know it."""
+        """Returns the identity of `token`; None if the Hub does not know it."""
         if not fits_header(token):
             return None
         status, body = await self._call("GET", "/user", token=token)
@@ -263,7 +263,7 @@ class HubClient:
         return read_identity(_expect(status, body, 200))
 
     async def scopes(self) -> frozenset[str]:
-        """What our own token may do, expanded."""
+        """Returns the expanded scopes of our own token."""
         identity = await self.whoami(self._token)
         if identity is None:
             raise HubRejected(401, "The Hub does not know this token.")
@@ -280,7 +280,7 @@ class HubClient:
         return read_user(_expect(status, body, 200))
 
     async def group(self, name: str) -> frozenset[str] | None:
-        """Who is in a group; None when the Hub has none of that name. HubRefused(403) without the scope read:groups."""
+        """Returns the members of a group; None if unknown. HubRefused(403) without the scope read:groups."""
         path = group_path(name)
         if path is None:
             return None
@@ -341,7 +341,7 @@ class HubClient:
         return status == 204
 
     async def check_reachable(self) -> None:
-        """What costs the Hub least; HubUnavailable when it does not answer."""
+        """Sends the Hub's cheapest request; HubUnavailable if it does not answer."""
         await self._call("GET", "/")
 
     async def _major_version(self) -> int:

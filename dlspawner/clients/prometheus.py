@@ -31,7 +31,7 @@ class MetricsUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """What a cluster calls its metrics. Several exporters, such as NVIDIA's and AMD's, may be there at once."""
+    """The names of a cluster's metrics. Several exporters, such as NVIDIA's and AMD's, may be there at once."""
 
     utilisation: tuple[str, ...] = ("DCGM_FI_DEV_GPU_UTIL",)  # in percent
     memory: tuple[str, ...] = ("DCGM_FI_DEV_FB_USED",)  # in MiB
@@ -130,7 +130,7 @@ def _by_gpu(result: Sequence[Mapping[str, Any]], names: MetricNames) -> dict[tup
 
 
 def _samples(series: Mapping[str, Any]) -> list[GpuSample]:
-    """What is a number of a series."""
+    """Returns the samples of a series that are numbers."""
     try:
         samples = [(datetime.fromtimestamp(float(at), UTC), float(value)) for at, value in series["values"]]
     except (KeyError, OverflowError, TypeError, ValueError) as error:

@@ -85,7 +85,7 @@ def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
 
 
 def _leave_unchecked(parts: frozenset[str], file: str, problems: Problems) -> None:
-    """What could not be read is nobody else's mistake; the first problem of the file says so."""
+    """Leaves out what depends on unreadable values; the file's first problem covers them."""
     problems.unread = parts
     first = next((index for index, problem in enumerate(problems.found) if problem.file == file), None)
     if parts and first is not None:

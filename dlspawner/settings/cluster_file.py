@@ -22,7 +22,7 @@ NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 NAME_HINT = "small letters, digits and dashes, at most 40"
 RESOURCE = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
-# What a cluster without a file is: no GPUs, and a modest share for everybody.
+# The cluster without a file: no GPUs, and a modest share for each user.
 DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 1024**3))
 
 _KEYS = (
@@ -117,7 +117,7 @@ def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
 
 
 def _are_apart(one: GpuType, other: GpuType) -> bool:
-    """Whether no node can have the labels of both."""
+    """True if no node can have the labels of both."""
     labels = dict(other.node_selector)
     return any(labels.get(key, value) != value for key, value in one.node_selector)
 

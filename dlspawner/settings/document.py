@@ -121,7 +121,7 @@ class Entry:
         return self.value
 
     def named(self, name: str, pattern: str, hint: str) -> None:
-        """The key of this entry is somebody's name, and must look like one."""
+        """Checks that the key of this entry looks like a name."""
         Entry(name, self.file, self.line, self.path, self.problems).text(pattern, hint)
 
     def integer(self, low: int, high: int) -> int:

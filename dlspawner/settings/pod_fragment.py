@@ -36,7 +36,7 @@ _IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
 _NUMBERS = _IDS | {"supplementalGroups", "runAsNonRoot"}
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
-# What nobody chooses about a job.
+# The fields of a job that no option may set.
 _OWN_HOLES = frozenset({"unix_name", "job", "pod_name"})
 _VOLUME_TYPES = VOLUME_TYPES | {"hostPath"}
 
@@ -170,7 +170,7 @@ def _leaves_person_open(key: str, entry: Entry) -> bool:
 
 
 def _privilege(key: str, entry: Entry) -> str:
-    """What about the container's rights is looser than *restricted*; empty when nothing is."""
+    """Returns the container's rights that are looser than *restricted*; empty if none are."""
     if key in {"privileged", "procMount", "hostProcess"} and entry.value is not False:
         return key
     if key in {"seLinuxOptions", "sysctls"} and entry.value:

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.05  # between two looks: a page with many jobs asks for the fil
 
 @dataclass(slots=True)
 class CurrentConfig:
-    """Where the files are, and their last good version."""
+    """The paths of the files, and their last good version."""
 
     templates: Path
     cluster: Path
@@ -52,7 +52,7 @@ class CurrentConfig:
         return self._good
 
     def limited(self) -> bool:
-        """Whether the files have had limits at any look."""
+        """True if the files have had limits at any read."""
         self.now()
         return self._limited
 

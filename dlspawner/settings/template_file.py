@@ -236,7 +236,7 @@ def _pod(file: Section) -> dict[str, object]:
 
 
 def _check(template: Template, file: Section, special: frozenset[SpecialPermission]) -> None:
-    """What can only be said about the template as a whole."""
+    """Checks the rules about the template as a whole."""
     pod = file.get("pod")
     if pod is not None:
         image = template.option("image") is not None

@@ -289,7 +289,7 @@ def _is_owned_by(found: PodDict, owner: str | None) -> bool:
 class ExposureTraits(Configurable):
     """The part of DLSpawner's configuration that is about reaching jobs from the Hub."""
 
-    http_expose = Enum(
+    http_service_type = Enum(
         ["pod", "nodeport"],
         "pod",
         config=True,

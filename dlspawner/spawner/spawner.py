@@ -398,7 +398,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
 
     @property
     def _by_node_port(self) -> bool:
-        return self.offers_jobs and self.http_expose == "nodeport" and not self._has_stock_children
+        return self.offers_jobs and self.http_service_type == "nodeport" and not self._has_stock_children
 
     def _knows_address(self, pod: PodDict) -> bool:
         if not self._by_node_port or naming.read_job(pod["metadata"]) is None:

@@ -34,7 +34,7 @@ def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFacto
     kubernetes.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
     kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
     state = tmp_path_factory.mktemp("hub")
-    more = 'c.DLSpawner.http_expose = "nodeport"\n'
+    more = 'c.DLSpawner.http_service_type = "nodeport"\n'
     made = make_hub(
         state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
     )

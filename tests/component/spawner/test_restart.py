@@ -244,7 +244,7 @@ async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
     monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.01] * 100_000))
-    made = make_spawner(monkeypatch, config={"http_expose": "nodeport", "start_timeout": 1})
+    made = make_spawner(monkeypatch, config={"http_service_type": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
         with pytest.raises(StartRefused, match="no way to it"):
             await made.start_again()
@@ -252,7 +252,7 @@ async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.Mo
 
 async def test_a_pod_that_is_no_job_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, POD)
-    made = make_spawner(monkeypatch, config={"http_expose": "nodeport"})
+    made = make_spawner(monkeypatch, config={"http_service_type": "nodeport"})
     async with asyncio.timeout(30):
         assert await made.start_again() == "http://10.0.0.1:8888"
 

@@ -76,7 +76,7 @@ class JobTimeline:
 
 
 def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
-    """How much of a span is on which day; nothing of one that ends before it begins."""
+    """Splits a span by day; empty if it ends before it begins."""
     begin, end = span[0].astimezone(UTC), span[1].astimezone(UTC)
     while begin < end:
         day = begin.date()

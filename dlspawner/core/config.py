@@ -19,7 +19,7 @@ DEFAULT_TEAM = "default"
 
 
 class SpecialPermission(Enum):
-    """What an ordinary job may never have; off for the whole cluster until switched on."""
+    """A right that an ordinary job never has; off for the whole cluster until enabled."""
 
     ROOT = "root"
     PRIVILEGED = "privileged"
@@ -202,7 +202,7 @@ class TeamMount:
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
-    """How many GPUs of one type a team is entitled to."""
+    """A team's quota of GPUs of one type."""
 
     gpu_type: str
     gpus: int
@@ -277,7 +277,7 @@ class TeamsConfig:
         return any(team.quota for team in self.teams)
 
     def has_limits(self, cluster: ClusterConfig) -> bool:
-        """Whether anything is counted: the Hub then asks before it makes a pod."""
+        """True if anything is counted: the Hub then asks before it makes a pod."""
         jobs = cluster.cpu_jobs
         return (
             self.has_quota
@@ -290,7 +290,7 @@ class TeamsConfig:
 
     @property
     def titles(self) -> dict[str, str]:
-        """What people call each team, by its name."""
+        """Returns each team's title, by its name."""
         return {team.name: team.title or team.name for team in self.teams}
 
     def paying_team(self, name: str) -> Team | None:

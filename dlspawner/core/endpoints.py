@@ -41,7 +41,7 @@ def forward(user: str, server: str, target: Target, endpoint: Endpoint) -> Forwa
 
 
 def ssh_command(user: str, server: str, target: Target, options: str = "") -> str:
-    """What to type to reach a server of this person through the gateway."""
+    """Returns the command that reaches a server of this user through the gateway."""
     host, port = target
     login = f"{ssh_login(user, server)}@{host}"
     login = f"{'-- ' if login.startswith('-') else ''}{shlex.quote(login)}"  # nobody's name is an option of ssh

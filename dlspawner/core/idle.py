@@ -33,7 +33,7 @@ _LONGEST_STAND = timedelta(minutes=30)
 
 
 class Cause(Enum):
-    """What decided; the values are what logs and metrics say."""
+    """The cause of a decision; logs and metrics show the values."""
 
     UNUSED = "unused"
     LIFETIME = "lifetime"
@@ -91,7 +91,7 @@ class JobActivity:
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """What applies to one job: see ``policy_of``."""
+    """The idle rule of one job: see ``idle_rule_of``."""
 
     window: timedelta | None
     lifetime: timedelta | None
@@ -176,7 +176,7 @@ def merge_samples(old: GpuUse | None, new: GpuUse | None, culling: Culling) -> G
 
 
 def evaluate(activity: JobActivity, policy: IdleRule, now: datetime) -> IdleDecision:
-    """Whether a running job is kept, its owner is warned, or it is stopped."""
+    """Decides if a running job is kept, its owner is warned, or it is stopped."""
     since = idle_since(activity, policy, now)
     old = _end_of_life(activity, policy, now)
     if isinstance(old, StopJob):

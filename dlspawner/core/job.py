@@ -24,7 +24,7 @@ class JobState(Enum):
 
     @property
     def holds(self) -> bool:
-        """Whether a job in this state holds what it costs: from *admit* until its pods are gone."""
+        """True if a job in this state holds its resources: from *admit* until its pods are gone."""
         return self is _RUNNING or self is _STARTING or self is _STOPPING
 
 
@@ -79,7 +79,7 @@ class Job:
 
     @property
     def terminating(self) -> bool:
-        """Whether what it holds will be free without anybody's doing more."""
+        """True if its resources become free without further action."""
         return self.state is _STOPPING or (self.notice is not None and self.holds)
 
     @property

@@ -81,7 +81,7 @@ class PodIdentity:
 
 
 def sign(nonce: str, pod: str) -> str:
-    """What the Manager is told of a nonce: that it is this pod's and, the name being taken, no other one's.
+    """Signs a nonce for the Manager: that it is this pod's and, the name being taken, no other one's.
 
     ``pod`` is a namespace and a name, ``jobs/jupyter-alice``: in another namespace the name is not taken.
     """

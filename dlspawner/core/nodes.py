@@ -31,7 +31,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class ForeignUsage:
-    """What something holds of one node: GPUs as ``(resource, milli-GPUs)``."""
+    """The usage of one node by other pods: GPUs as ``(resource, milli-GPUs)``."""
 
     gpus: tuple[tuple[str, int], ...] = ()
     cpu_milli: int = 0
@@ -102,7 +102,7 @@ class NodePlacement:
     node: str | None = None
 
     def matches(self, node: Node) -> bool:
-        """Whether the pod may ever be on this node; whether it is open today is not asked."""
+        """True if the pod may ever be on this node, open today or not."""
         if self.node is not None and self.node != node.name:
             return False
         for label in self.selector:
@@ -127,7 +127,7 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
 
 
 def has_type(node: Node, kind: GpuType) -> bool:
-    """Whether a node has GPUs of a type; types with one resource are on different nodes."""
+    """True if a node has GPUs of a type; types with one resource are on different nodes."""
     if node.gpus_of(kind.resource) <= 0:
         return False
     if not node.taints:

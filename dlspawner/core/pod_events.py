@@ -46,7 +46,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What stands between a pod and the nodes: cause and next step, each a part of a sentence."""
+    """The reason why no node takes a pod: cause and next step, each a part of a sentence."""
 
     cause: str
     step: str

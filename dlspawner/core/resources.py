@@ -40,7 +40,7 @@ _Amounts = dict[str, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What one pod asks of its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs."""
+    """The request of one pod to its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs."""
 
     resource: str = ""
     gpus: int = 0

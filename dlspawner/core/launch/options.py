@@ -304,7 +304,7 @@ def _own_priority(
 
 
 def usable_teams(template: Template, teams: Sequence[Team]) -> tuple[Team, ...]:
-    """Those of a person's teams that may pay for a job of this template."""
+    """Returns the user's teams that may pay for a job of this template."""
     return tuple(team for team in teams if _may_use(template, [team]))
 
 

@@ -385,7 +385,7 @@ def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[P
 
 
 def substitute(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
-    """A new tree with every hole filled; ``MissingValueError`` for one whose value is ``None`` or not there."""
+    """Returns a new tree with every hole filled; ``MissingValueError`` for one whose value is ``None`` or not there."""
     if isinstance(tree, Mapping):
         return {key: substitute(value, values, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

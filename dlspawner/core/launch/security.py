@@ -50,7 +50,7 @@ _STRICT_POD = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"
 
 
 def unix_ids(spec: Mapping[str, Any], container: Mapping[str, Any]) -> UnixIds | None:
-    """Who a container runs as, with all its groups; ``None`` when only its image knows."""
+    """Returns a container's user id and all its groups; ``None`` if only its image knows."""
     context = {**(spec.get("securityContext") or {}), **(container.get("securityContext") or {})}
     uid, own = context.get("runAsUser"), context.get("runAsGroup")
     if uid is None:
@@ -242,7 +242,7 @@ def of_capability(name: object) -> SpecialPermission:
 
 
 def _names_host(probe: object) -> bool:
-    """Whether a probe or a hook, whatever its kind, goes to a host that it names."""
+    """True if a probe or hook of any kind goes to a host that it names."""
     if not isinstance(probe, Mapping):
         return False
     return bool(probe.get("host")) or any(_names_host(part) for part in probe.values())

@@ -39,7 +39,7 @@ _FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_FIT, Reason.BLOCKED_BY_EARLIE
 
 
 def admit(request: Job, world: ClusterState, now: datetime) -> Decision:
-    """Whether a job that holds nothing yet may start now.
+    """Decides if a job that holds nothing yet may start now.
 
     A job that is in the queue already is not refused: what can not be today (a node is away, a quota was lowered) may
     be tomorrow, so it waits for the same reason.
@@ -91,7 +91,7 @@ class _SkipCache:
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
     def for_all_like(self, job: Job) -> bool:
-        """Whether it is in vain to ask for this job."""
+        """True if a search for this job cannot succeed."""
         alike = (self._payer(job), job.request)
         if queue_key(job) in self._lanes or alike in self._charges:
             return True
@@ -178,7 +178,7 @@ def _quota_sentence(request: Job, kind: str, world: ClusterState) -> str:
 
 
 def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
-    """A job that nobody is stopped for: where there is room."""
+    """Admits a job to free room, without victims."""
     ahead, kept = nodes_kept_for_blocking_job(request, world, now)
     nodes = find_free_nodes(request, world, kept)
     if nodes is not None:

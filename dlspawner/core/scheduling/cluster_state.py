@@ -87,7 +87,7 @@ class ClusterState:
         self.usage: dict[str, DecayedUsage] = {}
         self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
         self._held: dict[str, TeamUsage] = {}  # by team
-        self._homeless: dict[str, set[str]] = {}  # jobs on nodes that nobody knows, by node
+        self._homeless: dict[str, set[str]] = {}  # jobs on unknown nodes, by node
         self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
         self._shares: QuotaLayout | None = None  # as far as somebody has asked for them
         # What was found out since the last change: of anything, of a team's jobs, nodes or files, of nodes or files.
@@ -262,7 +262,7 @@ class ClusterState:
         return self._held_by(team).by_user.get(user, 0)
 
     def cpu_jobs(self, team: str, user: str | None = None) -> int:
-        """How many jobs without GPUs a user of a team, or the whole team, has."""
+        """Counts the jobs without GPUs of a user of a team, or of the whole team."""
         jobs = self._held_by(team).cpu_jobs
         return sum(jobs.values()) if user is None else jobs.get(user, 0)
 
@@ -442,7 +442,7 @@ class TeamUsage:
     """Kept by ``World``, which alone changes it."""
 
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
-    reserved: defaultdict[str, int] = field(default_factory=_counts)  # of them what nobody holds yet
+    reserved: defaultdict[str, int] = field(default_factory=_counts)  # the part that no job holds yet
     releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them what those hold who leave
     levels: defaultdict[str, defaultdict[int, int]] = field(default_factory=_levels)  # who stay, by type and priority
     borrowed: defaultdict[str, int] = field(default_factory=_counts)  # by type

@@ -66,7 +66,7 @@ def explain_unschedulable(message: str, gpus: Collection[str] = ()) -> Shortage 
 
 
 def _kinds(reasons: list[tuple[int, str]]) -> dict[str, int]:
-    """How many nodes are what. A node that lacks two resources is counted twice by the scheduler, once here."""
+    """Counts the nodes by kind. A node that lacks two resources is counted twice by the scheduler, once here."""
     kinds: dict[str, int] = {}
     for count, reason in reasons:
         kind = next((kind for words, kind in _KINDS if words in reason), "unfit for other reasons")

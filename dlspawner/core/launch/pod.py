@@ -181,7 +181,7 @@ def init_container(image: str) -> Manifest:
 
 
 def shell(bundled: bool) -> tuple[str, ...]:
-    """What runs the job's ``start`` in ``main``."""
+    """Returns the shell for the job's ``start`` in ``main``."""
     return _BUNDLED_SHELL if bundled else _USUAL_SHELL
 
 

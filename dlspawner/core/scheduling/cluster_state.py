@@ -232,7 +232,7 @@ class ClusterState:
         return self._held_by(team).guaranteed.get(gpu_type, 0)
 
     def reserved(self, team: str, gpu_type: str) -> int:
-        """Milli-GPUs of them that nobody of the team holds yet."""
+        """Milli-GPUs of them that no job of the team holds yet."""
         return self._held_by(team).reserved.get(gpu_type, 0)
 
     def reserved_by_user(self, team: str, user: str) -> int:
@@ -240,7 +240,7 @@ class ClusterState:
         return self._held_by(team).reserved_by_user.get(user, 0)
 
     def releasing(self, team: str, gpu_type: str) -> int:
-        """Milli-GPUs of a team's quota that will be free without anybody's doing more."""
+        """Milli-GPUs of a team's quota that become free without further action."""
         return self._held_by(team).releasing.get(gpu_type, 0)
 
     def reclaimable_below(self, team: str, gpu_type: str, priority: int) -> int:
@@ -376,7 +376,7 @@ class ClusterState:
                         pool.update(room)
 
     def _without_node(self, job: Job, node: str | None, sign: int) -> None:
-        """A job on a node that nobody knows, or whose node nobody knows."""
+        """A job on an unknown node, or without a known node."""
         if node is None:
             return
         here = self._homeless.setdefault(node, set())
@@ -472,4 +472,4 @@ class TeamUsage:
             self.levels[kind][job.priority] += gpus
 
 
-NO_USAGE = TeamUsage()  # of a team without jobs; nobody counts there
+NO_USAGE = TeamUsage()  # of a team without jobs; not counted there

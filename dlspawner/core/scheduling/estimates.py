@@ -54,7 +54,7 @@ class Estimate:
 
     @property
     def basis(self) -> str:
-        """What it comes from, for people."""
+        """The source of the estimate, for users."""
         if not self.jobs:
             return "an estimate from what is free, and what is being stopped"
         return f"an estimate from how long {self.jobs} such jobs ran"
@@ -258,12 +258,12 @@ class RunTimes:
         return ()
 
     def seconds_left(self, job: Job, age: float, pick: Pick) -> float | None:
-        """How many seconds a job of this age may have left; another answer each time."""
+        """Draws a random number of seconds that a job of this age may have left."""
         known = self.similar_runs(job, age)
         return known[pick(len(known))] - age if known else None
 
     def count(self, job: Job) -> int:
-        """How many ended jobs say how long such a job runs."""
+        """Counts the ended jobs behind the run time of such a job."""
         return len(self.similar_runs(job))
 
 

@@ -97,7 +97,7 @@ class _SkipCache:
             return True
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
-            return True  # who came earlier may come first
+            return True  # an earlier job may start first
         pod = job.request.pods[0]
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
@@ -114,7 +114,7 @@ class _SkipCache:
             reason is Reason.TEAM_QUOTA
             and kind is not None
             and self._world.available_quota(job.team, kind) <= 0
-            and not (payer and payer.preempt_within_team)  # there a smaller job may stop somebody
+            and not (payer and payer.preempt_within_team)  # there a smaller job may stop a victim
         ):
             self._lanes.add(queue_key(job))
         else:
@@ -152,7 +152,7 @@ def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preemp
     if over is not None and not (request.reserved or _own_may_leave(request, kind, short, world)):
         return over
     found = NodeSearch(request, kind, max(0, short), world, now).decide()
-    # Nobody of the own team can leave: more room would not help.
+    # No job of the own team can leave: more room would not help.
     return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_FIT else found
 
 

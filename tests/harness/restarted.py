@@ -59,8 +59,8 @@ pod:
 TOKEN = "the-token-of-the-tests"
 EXTRA = f"""
 from pathlib import Path
-from tests.component import held
-held.install(Path({{held!r}}))
+from tests.harness import hub_breakpoints
+hub_breakpoints.install(Path({{held!r}}))
 c.JupyterHub.services.append({{{{"name": "tests", "api_token": "{TOKEN}"}}}})
 scopes = ["admin:users", "admin:servers", "admin:server_state"]
 c.JupyterHub.load_roles.append({{{{"name": "tests", "scopes": scopes, "services": ["tests"]}}}})

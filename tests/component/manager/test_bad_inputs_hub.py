@@ -412,14 +412,14 @@ def test_who_has_waited_for_what_the_cluster_refuses_reads_its_reason(hub: Teams
     runs.launch("", gpus=GPUS - HELD)
     place = waits(hub, queued)
     runs.stop("")
-    wait_for(lambda: "Its turn came" in plain(queued.get(place["page"]).text), "its turn has come", 60)
     why = "The cluster refused its pod: "
+    wait_for(lambda: why in plain(queued.get(place["page"]).text), "its turn has come", 60)
     job = f"/services/jobs/api/jobs/{place['job']}"
     told = requests.get(hub.url + job, headers={"Authorization": f"token {queued.token}"}, timeout=30).json()
     assert told["state"] == "ended"
     reason = "The cluster does not accept this job (spec.containers[0].name): ask an administrator."
     assert told["why"] == why + reason
-    assert f"Its turn came, and the cluster refused it: {reason}" in plain(queued.get(place["page"]).text)
+    assert told["why"] in plain(queued.get(place["page"]).text)
     assert told["why"] in plain(queued.get(f"/services/jobs/jobs/{place['job']}").text)
 
 

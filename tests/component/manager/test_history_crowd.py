@@ -86,7 +86,7 @@ async def test_a_report_over_a_hundred_thousand_jobs_is_a_matter_of_seconds_at_m
             lambda connection: connection.scalar(select(func.count()).where(jobs.c.folded.is_(False)))
         )
         assert left == LIVE
-        held = sum(amount.held for amount in after.values()) / PER_HOUR
+        held = sum(amount.allocated for amount in after.values()) / PER_HOUR
         with capsys.disabled():
             print(
                 f"\n{db_url[:6]}: {JOBS} jobs, {held:.0f} GPU-hours held: report {quick * 1000:.0f} ms, one "

@@ -367,7 +367,7 @@ async def test_it_can_be_read_in_a_browser_on_a_phone_and_in_the_dark(portal: Po
             assert await page.get_by_role("img", name=f"GPU-hours {amount} by day", exact=True).is_visible()
         fill_of = await page.evaluate("getComputedStyle(document.querySelector('.plot .s0')).fill")
         assert fill_of == "rgb(59, 130, 246)"
-        await page.get_by_text("GPU-hours held by day as a table").click()
+        await page.get_by_text("GPU-hours allocated by day as a table").click()
         assert await page.locator("#allocated-table tbody tr").count() == 30
         await page.get_by_label("By", exact=True).select_option("team")
         await page.get_by_role("button", name="Show").click()

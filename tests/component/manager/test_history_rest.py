@@ -160,7 +160,7 @@ def test_as_csv_it_is_the_same_and_no_name_is_a_formula(hub: HistoryHub) -> None
     assert set(rows) >= {"alice", "bob", "carol", f"'{FORMULA}"}
     assert (rows["alice"]["requested"], rows["alice"]["allocated"], rows["alice"]["used"]) == ("6.0000", "4.0000", "")
     by_type = hub.manager(hub.token("admin"), "GET", "history/gpu-hours.csv?by=gpu_type").text
-    assert by_type.splitlines()[0].endswith("total,free,closed,fragmented")
+    assert by_type.splitlines()[0].endswith("total,free,unschedulable,fragmented")
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_a_browser_follows_the_page_s_link_to_the_table(hub: HistoryHub) -> None
     address = hub.url + html.unescape(link[1])
     table = browser.get(address, headers={"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}, timeout=60)
     assert table.status_code == 200, table.text
-    assert table.text.startswith("day,user,asked,held,measured,used,reclaimed")
+    assert table.text.startswith("day,user,requested,allocated,measured,used,reclaimed")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-# make run     the whole product on this machine          make test       what every change must pass (under 10 minutes)
-# make check   lint, types, import contracts              make test-all   storms, floods and fuzzing as well
+# make run     the whole product on this machine          make test          what every change must pass (about 8 minutes)
+# make check   lint, types, import contracts              make test-faults   kills, two storms, databases and API servers that go away
+# make test-nightly   storms, floods, matrices and fuzzing as well, and the Manager on real control planes (as root)
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
 # make test-kubernetes   everything on a real Kubernetes (as root)           make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
@@ -32,7 +33,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-all test-kubernetes test-on-node test-on-control-planes kubernetes check format bench bench-kubernetes reference tour images clean
+.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes kubernetes check format bench bench-kubernetes reference tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -48,30 +49,25 @@ endif
 test: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not longer and not kubernetes"
 
-test-all: $(VENV)/.tests
-	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not kubernetes"
+test-faults: $(VENV)/.tests
+	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "faults and not kubernetes"
 
-# Two halves, which share nothing and may run beside each other (--jobs 2). On a node: the contract, the cluster's own tests, the
-# product in containers, what takes the node away, and without root the embedded node on a real control plane. Without one: the
-# Manager's tests with a Hub, on control planes of their own.
-ifeq ($(CLUSTER),kubeconfig)
-test-kubernetes: test-on-node
-else
-test-kubernetes: test-on-node test-on-control-planes
-endif
+test-nightly: $(VENV)/.tests
+	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"
+	$(MAKE) test-on-control-planes
 
-test-on-node: FOR_TESTS := --test-images
-test-on-node: LOST := tests/kubernetes/test_lost_node.py
-test-on-node: $(VENV)/.tests
+# The contract, the cluster's own tests, the product in containers, and what takes the node away.
+test-kubernetes: FOR_TESTS := --test-images
+test-kubernetes: LOST := tests/kubernetes/test_lost_node.py
+test-kubernetes: $(VENV)/.tests
 ifeq ($(CLUSTER),kubeconfig)
 	@command -v "$${DLSPAWNER_KUBECTL:-kubectl}" >/dev/null || { echo "kubectl 1.24 or newer is needed, in PATH or as DLSPAWNER_KUBECTL."; exit 1; }
 endif
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(ON_KUBERNETES) sh -c '$(BIN)/pytest -m "not slow" tests/contract tests/kubernetes --ignore $(LOST) && $(BIN)/pytest -m "not slow and not launcher" tests/e2e && $(BIN)/pytest $(LOST)'
-ifneq ($(CLUSTER),kubeconfig)
-	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow and not kubernetes" tests/e2e --ignore tests/e2e/test_launcher.py'
-endif
 
+# Without a node: the embedded node, without root, and the Manager's tests with a Hub on real control planes.
 test-on-control-planes: $(VENV)/.tests
+	$(TEST_ENV) $(WITHOUT_ROOT) $(BIN)/python -m tests.kubernetes --control-plane with sh -c 'DLSPAWNER_E2E_KUBECONFIG=$$KUBECONFIG exec $(BIN)/pytest -m "not slow and not kubernetes" tests/e2e --ignore tests/e2e/test_launcher.py'
 	$(TEST_ENV) DLSPAWNER_TESTS_CLUSTER=kubernetes $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/component/manager -m real
 
 # Kubernetes, etcd and CoreDNS, the node's programs and the product's images, into the cache of this user.

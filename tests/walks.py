@@ -1,7 +1,7 @@
-"""Counts the modules that a reader opens to follow each walk of ARCHITECTURE.md: ``python -m tests.walks``.
+"""Counts the modules that a reader opens to follow each walk of a job: ``python -m tests.walks``.
 
-A walk is the import closure of the modules in which it is decided, cut at the packages that are an edge of it (values of the
-core, clients, settings): what is behind an edge is known by its name.
+A walk is the import closure of the modules in which it is decided, cut at the packages that are an edge
+of it (values of the core, clients, settings): what is behind an edge is known by its name.
 """
 
 from __future__ import annotations

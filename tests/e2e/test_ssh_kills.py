@@ -27,7 +27,7 @@ from tests.e2e.people import Person, Ssh, wait_for
 from tests.e2e.stack import Launched
 from tests.e2e.test_gateway import NO_COMMAND, by_token
 
-pytestmark = [pytest.mark.launcher, pytest.mark.slow]
+pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.faults]
 
 SLOWLY = ("-l", "16384")  # of scp and sftp, in Kbit a second: a MiB takes half of one
 MIB = 2**20

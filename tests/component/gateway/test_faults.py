@@ -264,6 +264,7 @@ async def killable(keys: GatewayKeys, key: asyncssh.SSHKey, sshd: Sshd, folder: 
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 async def test_a_gateway_that_is_killed_ends_what_it_carried_and_the_job_lives_on(
     keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path
 ) -> None:
@@ -300,6 +301,7 @@ async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[i
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
 async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
     keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
@@ -343,6 +345,7 @@ async def heard_by(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
     keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ from tests.harness import faults
 from tests.harness.faulty_hub import SENTENCE
 from tests.harness.spawner_hub import Person, new_name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 CLOCK = """
 import sys

@@ -14,7 +14,7 @@ from tests.component.manager.crowds import places, queue, serve, turns
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.e2e.people import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.real]
+pytestmark = [pytest.mark.slow, pytest.mark.faults, pytest.mark.real]
 WAITING = 30
 SETTINGS = (
     "--Manager.lease_seconds=3",

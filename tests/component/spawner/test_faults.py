@@ -15,7 +15,7 @@ from tests.harness.faults import Answer, Dropped, Fault, Lost, Reset, Silent
 from tests.harness.faulty_hub import SENTENCE, FaultyHub, faulty
 from tests.harness.spawner_hub import Person, new_name
 
-pytestmark = pytest.mark.slow  # bad days take a while
+pytestmark = [pytest.mark.slow, pytest.mark.faults]  # bad days take a while
 
 Both = tuple[FaultyHub, faults.Proxy]
 

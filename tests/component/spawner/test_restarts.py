@@ -102,6 +102,7 @@ def killed_everywhere(world: World) -> World:
     return world
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("point", POINTS)
 def test_a_hub_killed_at_this_point_comes_back(world: World, point: str) -> None:
     server = world.servers().get(point, {"stopped": True})

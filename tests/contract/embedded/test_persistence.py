@@ -34,6 +34,7 @@ def test_objects_and_versions_survive_sigkill(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Server) -> None:
     client = server.start()
     acknowledged: list[str] = []
@@ -67,6 +68,7 @@ def test_what_was_acknowledged_is_there_after_sigkill_in_the_middle(server: Serv
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_a_watch_resumes_across_sigkill(server: Server) -> None:
     client = server.start()
     version = client.create(MAPS, {"metadata": {"name": "a", "labels": {"l": "1"}}})["metadata"]["resourceVersion"]
@@ -80,6 +82,7 @@ def test_a_watch_resumes_across_sigkill(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_node_ports_and_credentials_stay(server: Server) -> None:
     client = server.start()
     spec = {"type": "NodePort", "ports": [{"port": 1}]}
@@ -93,6 +96,7 @@ def test_node_ports_and_credentials_stay(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_an_owner_that_went_before_the_restart_takes_its_dependents(server: Server) -> None:
     client = server.start()
     owner = client.create(MAPS, {"metadata": {"name": "owner"}})["metadata"]
@@ -136,6 +140,7 @@ def test_the_kubeconfigs_namespace_exists(server: Server) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("what", ["directory", "port"])
 def test_a_second_server_says_what_is_taken(
     server: Server, tmp_path_factory: pytest.TempPathFactory, what: str

@@ -168,7 +168,7 @@ def denied_sentence(request: ApprovalRequest) -> str:
 
 
 def pending_sentence(request: ApprovalRequest, team: Team) -> str:
-    """Returns who may decide, for users who may not."""
+    """Returns the sentence that names the approvers, for other users."""
     match request.kind:
         case ApprovalKind.SPECIAL:
             return ONLY_HUB

@@ -49,16 +49,16 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 
 _LOOK_SECONDS = 1.0
 _LOST_LOOK_SECONDS = 3.0  # between looks whether the Hub still starts what was admitted
-_ADMITTED_SECONDS = 5.0  # for which nobody looks: most pods are seen long before
-_OWNER_LOOK_SECONDS = 10.0  # between looks whether what waits is still somebody's
-_ASKED_AT_ONCE = 20  # of the jobs that wait and that nobody leaves for, at each look
+_ADMITTED_SECONDS = 5.0  # without a check: most pods are observed long before
+_OWNER_LOOK_SECONDS = 10.0  # between checks that pending jobs still have a user and a server
+_ASKED_AT_ONCE = 20  # of the pending jobs without victims, at each check
 _LONGEST_PAUSE = timedelta(minutes=5)
-_FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may take somebody at any moment
+_FULL_PAUSE = timedelta(minutes=1)  # at most: a Hub that was full may accept a start at any moment
 _FAILED_PAUSE = timedelta(seconds=30)  # the first one
 _REFUSED_PAUSE = timedelta(seconds=5)  # longer than it takes Hub and Manager to read the same files
 _HELD_BACK = timedelta(minutes=1)  # between questions whether the Hub would start by now what it has refused
-_NOTICED = timedelta(minutes=30)  # longer than that for whom others had got their notice: they would get it again
-_ANSWER_SECONDS = 0.5  # for which those behind somebody wait for the Hub's answer: that it is full it says at once
+_NOTICED = timedelta(minutes=30)  # longer than that for jobs with victims: the victims would get their notice again
+_ANSWER_SECONDS = 0.5  # for which later jobs wait for the Hub's answer: a full Hub answers at once
 _LINE_LOOK_SECONDS = 0.05
 _MOST_FAILED = 3  # starts of a job that the Hub answers with 500
 log = logging.getLogger("dlspawner.manager")
@@ -92,7 +92,7 @@ class Dispatcher:
     queue: Scheduler
     hub: HubClient
     _going: set[str] = field(default_factory=set)
-    # Who is to be asked for, in the order of the turns, and until when (by the loop's time) those behind wait for that.
+    # Jobs to be started, in the order of scheduling, and until when (the loop's time) later jobs wait for each.
     _line: dict[str, float] = field(default_factory=dict)
     _looks: int = 0
     _asked: dict[str, int] = field(default_factory=dict)  # at which look the Hub was asked last about each that waits
@@ -118,7 +118,7 @@ class Dispatcher:
                     continue
 
     def _due(self) -> list[str]:
-        """Those whose start nobody cares for yet, in the order of their turns."""
+        """Returns the scheduled jobs that no start task serves yet, in the order of scheduling."""
         found = [job for job, record in self.book.records.items() if record.awaiting_start and job not in self._going]
         return sorted(found, key=lambda job: self.queue.order.get(job, 0))
 
@@ -171,7 +171,7 @@ class Dispatcher:
                 await asyncio.sleep(min(next(pauses), left))
 
     def _is_behind(self, job: str) -> bool:
-        """Whether the Hub has still to answer for somebody whose turn came earlier, or is too full for them."""
+        """True if the Hub has still to answer for an earlier job, or is too full for it."""
         now = asyncio.get_running_loop().time()
         for other, until in self._line.items():
             if other == job:
@@ -269,7 +269,7 @@ class Dispatcher:
         lifecycle.requeue(turn, record, EventReason.START_REFUSED, end.detail)
 
     def _let_go(self) -> None:
-        """Those that were held back for a while may have their turns again."""
+        """Lets jobs that were held back for a while be scheduled again."""
         now = self.book.now()
         for job, (_, at) in self._refused_at.items():
             record = self.book.records.get(job)
@@ -278,7 +278,7 @@ class Dispatcher:
                 self.book.capacity_changed.set()
 
     def _replaced(self, job: Job) -> bool:
-        """Whether another job has this server."""
+        """True if another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
     async def _refused(self, job: Job, no: HubRejected) -> JobState | _Failure | _Later:
@@ -286,7 +286,7 @@ class Dispatcher:
             return JobState.LOGIN_REQUIRED
         if no.status == 429:
             return _Later.FULL
-        # Whose person was quicker is started or runs already, which the Hub refuses to start.
+        # A server that its user has started meanwhile is refused by the Hub.
         server = await self._server(job)
         later = server is not None and (server.ready or server.pending)
         return _Later.BUSY if later else _Failure(EventReason.START_REFUSED, str(no))
@@ -296,7 +296,7 @@ class Dispatcher:
         return user.servers.get(job.server) if user is not None else None
 
     async def _look_for_owners(self) -> None:
-        """What waits ends with its server or its person, so that nobody has to leave for it."""
+        """Ends pending jobs whose server or user is gone, so that no victim is stopped for them."""
         while True:
             await asyncio.sleep(_OWNER_LOOK_SECONDS)
             for job in self._next_waiting():
@@ -307,7 +307,7 @@ class Dispatcher:
                     log.warning("job=%s whose it is cannot be told now: %s", job.id, problem)
 
     def _next_waiting(self) -> list[Job]:
-        """Those that others may have to leave for, and of the rest some, in turn: the Hub is asked about each."""
+        """Returns the jobs that have victims, and some of the others in turn: the Hub is asked about each."""
         waits = [one.job for one in self.book.records.values() if one.job.state in WAITING]
         asked = {job.id: self._asked.get(job.id, 0) for job in waits}
         rest = sorted((job for job in waits if not job.reserved), key=lambda job: asked[job.id])
@@ -327,14 +327,14 @@ class Dispatcher:
                 log.warning("whether %d jobs are still being started cannot be told now: %s", len(admitted), problem)
 
     def _is_admitted(self, record: JobRecord) -> bool:
-        """Whether the Hub was told a while ago that it may make a pod, and nobody has seen one."""
+        """True if a pod was admitted a while ago and none was observed."""
         if record.job.state is not JobState.STARTING or record.awaiting_start or record.pods or record.deadline is None:
             return False
         left = record.deadline - self.book.now()
         return timedelta(0) < left <= self.book.reservation - timedelta(seconds=_ADMITTED_SECONDS)
 
     async def _not_going(self, admitted: Sequence[JobRecord]) -> list[JobRecord]:
-        """Those that the Hub does not start: it did when it asked, which was before we ask now."""
+        """Returns the jobs that the Hub does not start; their admission requests came before this question."""
         active = {
             (user.name, server.name)
             for user in await self.hub.active_users()
@@ -342,11 +342,11 @@ class Dispatcher:
             if server.pending or server.ready
         }
         missing = [one for one in admitted if (one.job.user, one.job.server) not in active]
-        servers = [(one, await self._server(one.job)) for one in missing]  # that list may have left somebody out
+        servers = [(one, await self._server(one.job)) for one in missing]  # that list may be incomplete
         return [one for one, server in servers if server is None or not (server.pending or server.ready)]
 
     async def _over(self, job: str, *, begun: bool, full: bool) -> None:
-        """The turn is over; ``full``: it was the Hub that took nobody."""
+        """Ends a dispatch without a start; ``full``: the Hub was too full."""
         vain = self._full[job] + full
 
         def note(turn: Transaction) -> None:

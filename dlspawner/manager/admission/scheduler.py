@@ -45,7 +45,7 @@ class Scheduler:
     preempt: Callable[[Transaction, JobRecord, Preempt], None] | None = None
     work_available: asyncio.Event = field(default_factory=asyncio.Event)  # a job awaits its start
     truncated: bool = False  # True if the last cycle ended early
-    # Servers whose start is being requested from the Hub, and for which job.
+    # Servers with a start request under way, and the job of each.
     starts_in_flight: dict[tuple[str, str], str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)  # the number of the scheduled start, by job
     _turns: int = 0

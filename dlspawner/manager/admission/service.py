@@ -49,7 +49,7 @@ _LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
 WRONG_NAMESPACE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_SPECIAL_NAMESPACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
 NOT_YOURS = "Another job has this id already. Start the job again."
-_ASKED = 10_000  # servers whose latest start is remembered
+_ASKED = 10_000  # servers with a remembered latest start
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class AdmissionService:
         return await self._ledger.last_event(user, server)
 
     async def release_reservation(self, job: str, user: str, *, passes: bool = False, why: str = "") -> None:
-        """Releases a reservation whose pod the Hub has not created and will not; ``passes``: the cause is temporary.
+        """Releases a reservation if the Hub has not created its pod and will not; ``passes``: the cause is temporary.
 
         A job that was queued before is requeued then.
         """

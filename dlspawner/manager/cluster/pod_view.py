@@ -119,7 +119,7 @@ def _may_run(status: Mapping[str, Any]) -> bool:
 
 
 def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
-    """Returns what a pod holds, whatever the limits of jobs are."""
+    """Returns what a pod holds; the limits of jobs are not applied."""
     unlimited = replace(
         cluster,
         gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
@@ -189,7 +189,7 @@ def _which(record: JobRecord, actual: ResourceRequest) -> int:
 
 
 def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
-    """The job with what this pod holds, whatever was reserved for it.
+    """Returns the job with what this pod holds instead of what was reserved.
 
     Of CPU and memory, to which the cluster may have added (overhead, sidecars, defaults), never less than was reserved:
     that is what it asks for when it is started again.

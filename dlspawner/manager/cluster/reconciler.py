@@ -486,7 +486,7 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
 
 
 def _let_one_wait(turn: Transaction) -> None:
-    """Of a server's jobs only the newest stays pending, whatever an earlier Manager has written."""
+    """Keeps only the newest pending job of a server; an earlier Manager may have written several."""
     for record in tuple(turn.store.records.values()):
         other = turn.store.pending_job(record.job.user, record.job.server)
         if record.is_pending and other is not None and other.job.id != record.job.id:

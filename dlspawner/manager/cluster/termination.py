@@ -176,7 +176,7 @@ async def cancel_server_start(book: JobStore, hub: HubClient, user: str, server:
 
 
 async def unready_job(book: JobStore, hub: HubClient, user: str, server: str) -> JobRecord | None:
-    """Returns the job whose pod runs and whose server is not ready yet."""
+    """Returns the job if its pod runs and its server is not ready yet."""
     record = _running(book, user, server)
     if record is None:
         return None

@@ -11,7 +11,7 @@ from dlspawner.clients.prometheus import MetricNames, PrometheusClient
 
 
 class GpuMetrics(Configurable):
-    """Where the Manager reads how GPUs are used, and what that is called there."""
+    """The Prometheus server and the metric names from which GPU use is read."""
 
     prometheus_url = Unicode(
         help="""The address of a Prometheus that scrapes NVIDIA's dcgm-exporter, or another one, on all GPU nodes:
@@ -57,7 +57,7 @@ class GpuMetrics(Configurable):
     ).tag(config=True)
 
     def client(self) -> PrometheusClient | None:
-        """A client, where there is anybody to ask."""
+        """Returns a client, or None without a configured Prometheus."""
         url = self.prometheus_url or os.environ.get("DLSPAWNER_PROMETHEUS_URL", "")
         if not url:
             return None

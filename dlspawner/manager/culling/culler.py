@@ -43,7 +43,7 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(frozen=True, slots=True)
 class CullReport:
-    """What the latest round has found; ``gpus_unknown`` says why the use of GPUs is not known, where it is not."""
+    """The result of the latest round; ``gpus_unknown`` is the reason if the use of GPUs is not known."""
 
     at: datetime
     dry_run: bool
@@ -53,7 +53,7 @@ class CullReport:
 
 @dataclass(frozen=True, slots=True)
 class KeepAliveResult:
-    """What *keep alive* has brought: no stop before ``until``; ``longest``: pressing it again does not help."""
+    """The result of *keep alive*: no stop before ``until``; ``longest``: pressing it again does not help."""
 
     until: datetime | None
     longest: bool
@@ -97,7 +97,7 @@ class Culler:
 
     @property
     def report_seconds(self) -> float:
-        """How often pods should tell of their kernels: often enough that one report may be lost."""
+        """Returns the interval of kernel reports in seconds: short enough that one report may be lost."""
         return min(60.0, self.evidence.book.cluster_state.cluster.culling.metrics_age.total_seconds() / 3)
 
     def record(self, job: str) -> JobRecord | None:
@@ -135,7 +135,7 @@ class Culler:
         return kept.sentence
 
     async def keep(self, record: JobRecord) -> KeepAliveResult:
-        """Somebody wants to keep a job, which is judged by what is known; HubUnavailable when the Hub was not heard."""
+        """Keeps a job alive after a new evaluation; raises HubUnavailable when the Hub does not answer."""
         evidence, job = self.evidence, record.job
         now, facts = evidence.now(), evidence.activities.of(job.id)
         if facts.kept is None or abs(now - facts.kept) > _DEBOUNCE:
@@ -176,21 +176,21 @@ class Culler:
             )
 
     async def _apply(self, judged: Sequence[JobEvaluation]) -> None:
-        """Do what follows of these, and write down who was warned."""
+        """Carries out these decisions and stores the warnings."""
         activities = self.evidence.activities
         for changed in await self.evidence.book.transact(lambda turn: self._apply_decision(turn, judged)):
             activities.put(changed.job, replace(activities.of(changed.job), warned=changed.all))
         await self._save()
 
     def _apply_decision(self, turn: Transaction, judged: Iterable[JobEvaluation]) -> list[_Warnings]:
-        """What follows, in one turn; the warnings that jobs have had from then on."""
+        """Carries out one decision in a transaction; returns the warnings of the jobs from then on."""
         changed = []
         for found in judged:
             record = turn.record(found.job.id)
             if record is None or record.job.state is not JobState.RUNNING or not self.evidence.is_listed(record.job):
                 continue
             turn.store.mark_idle(record.job.id, found.idle)
-            # Somebody may have told of some use since.
+            # A report of use may have arrived since.
             one = found if isinstance(found.decision, KeepJob) else self.evidence.evaluate(record.job, turn.now)
             warned = self._stop_or_warn(turn, one)
             if warned != one.activity.warned:
@@ -241,7 +241,7 @@ def _would_stop(one: JobEvaluation) -> bool:
 
 
 def _is_void(warned: SentWarning, one: JobEvaluation) -> bool:
-    """Whether a warning holds no longer: the job was used since, or nothing would be stopped any more."""
+    """True if a warning is void: the job was used since, or the policy would not stop it any more."""
     if one.policy.culling.dry_run:
         return True
     if warned.why is Cause.LIFETIME:
@@ -251,7 +251,7 @@ def _is_void(warned: SentWarning, one: JobEvaluation) -> bool:
 
 
 def _has_lapsed(turn: Transaction, warned: SentWarning, one: JobEvaluation) -> bool:
-    """Whether a warning has named a time that has passed without a stop, because the use is not known any more.
+    """True if the time named by a warning has passed without a stop, because the use is not known any more.
 
     Its owner would read for as long as that lasts that the job stops now, and is warned anew when it is known again.
     """
@@ -262,7 +262,7 @@ def _has_lapsed(turn: Transaction, warned: SentWarning, one: JobEvaluation) -> b
 
 
 def held_text(job: Job) -> str:
-    """What a job keeps from others: ``2 a100 GPUs``, ``4 CPU and 8Gi of memory``."""
+    """Returns what a job holds as text: ``2 a100 GPUs``, ``4 CPU and 8Gi of memory``."""
     if job.request.gpus:
         return counted(job.request.gpus, f"{job.request.gpu_type} GPU" if job.request.gpu_type else "GPU")
     cpu = sum(pod.cpu_milli for pod in job.request.pods)

@@ -78,7 +78,7 @@ class ActivityCollector:
         self._note_watched()
 
     def is_listed(self, job: Job) -> bool:
-        """Whether the Hub has listed the job's server at the latest look."""
+        """True if the Hub has listed the job's server in its latest answer."""
         return (job.user, job.server) in self._http
 
     def evaluate(self, job: Job, now: datetime) -> JobEvaluation:
@@ -88,7 +88,7 @@ class ActivityCollector:
         return JobEvaluation(job, activity, policy, evaluate(activity, policy, now), is_idle(activity, policy, now))
 
     def expected_reports(self, job: Job) -> ExpectedReports:
-        """What should be told of a job; of one whose template is gone everything, as nobody knows."""
+        """Returns the reports that are expected of a job; all kinds if its template is gone."""
         template = self.settings().template(job.template)
         if template is None:
             return ExpectedReports(kernels=True, ssh=True)

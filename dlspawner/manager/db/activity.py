@@ -12,14 +12,14 @@ from dlspawner.manager.model.activity import ActivityRecord, read_facts, write_f
 
 
 def read_activities(connection: Connection) -> dict[str, ActivityRecord]:
-    """What is known of every job that has not ended."""
+    """Returns the activity of every job that has not ended."""
     live = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     query = select(activities).where(activities.c.job.in_(live))
     return {row.job: read_facts(row.facts) for row in connection.execute(query)}
 
 
 def write_activities(connection: Connection, facts: Mapping[str, ActivityRecord]) -> None:
-    """These jobs' facts are like this from now on; jobs that nobody knows are passed over."""
+    """Stores the activity of these jobs; unknown jobs are skipped."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_(facts))))
     if known:
         connection.execute(delete(activities).where(activities.c.job.in_(known)))

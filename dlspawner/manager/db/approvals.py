@@ -45,7 +45,7 @@ class ApprovalQuery:
 
 
 def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether a job has ever made a request, as a part of another statement."""
+    """True if the job has ever made a request; a clause of another statement."""
     return select(approvals.c.id).where(approvals.c.job == job).exists()
 
 
@@ -68,7 +68,7 @@ def latest_requests(connection: Connection, jobs: Collection[str]) -> dict[str, 
 
 
 def write_requests(connection: Connection, requests: Sequence[ApprovalRequest]) -> None:
-    """How these are from now on, in a transaction of somebody else's."""
+    """Stores these requests in the caller's transaction."""
     latest = {one.id: one for one in requests}
     if latest:
         connection.execute(delete(approvals).where(approvals.c.id.in_(latest)))

@@ -34,7 +34,7 @@ _TOGETHER = 1000  # jobs that are read and thought about before the next stateme
 
 @dataclass(frozen=True, slots=True)
 class HoursOwner:
-    """What the hours of a job are summed up by."""
+    """The key by which the hours of a job are summed up."""
 
     team: str
     user_name: str
@@ -73,7 +73,7 @@ def add_free_gpus(connection: Connection, sampled: Mapping[tuple[date, str], Map
 
 
 def add_gpu_use(connection: Connection, sampled: Mapping[tuple[str, date], GpuTime]) -> None:
-    """This much more of what each job's GPUs computed; jobs that nobody knows are passed over."""
+    """Adds the GPU time that each job's GPUs computed; unknown jobs are skipped."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in sampled}))))
     rows = [
         {"job": job, "day": day, "measured": amount.measured, "used": amount.used}
@@ -84,7 +84,7 @@ def add_gpu_use(connection: Connection, sampled: Mapping[tuple[str, date], GpuTi
 
 
 def aggregate(connection: Connection, now: datetime, size: int) -> int:
-    """Count some jobs for good whose lives are over; how many."""
+    """Adds some ended jobs to the daily sums for good; returns their number."""
     over = (jobs.c.state == JobState.ENDED.value) & jobs.c.folded.is_(False)
     settled = jobs.c.stop_reason.is_(None) | (jobs.c.stop_reason != IDLE) | (jobs.c.ended <= now - MISSED)
     ids = list(connection.scalars(select(jobs.c.job).where(over & settled).limit(size).with_for_update()))
@@ -128,7 +128,7 @@ def _seen(table: Table, viewer: Viewer) -> ColumnElement[bool]:
 def _hours(
     connection: Connection, chosen: ColumnElement[bool], think: Callable[[JobTimeline], Mapping[date, GpuTime]]
 ) -> Iterator[tuple[date, HoursOwner, GpuTime]]:
-    """What these jobs come to; between two statements no more of them are thought about than a thousand."""
+    """Returns the sums of these jobs, at most a thousand jobs per statement."""
     query = select(*_TOLD, _again()).where(chosen & (jobs.c.gpus_milli > 0))
     for rows in connection.execute(query, execution_options={"yield_per": _TOGETHER}).partitions():
         steps = _steps(connection, [row.job for row in rows])
@@ -139,7 +139,7 @@ def _hours(
 
 
 def _used(connection: Connection, chosen: ColumnElement[bool]) -> Iterator[tuple[date, HoursOwner, GpuTime]]:
-    """What their GPUs computed, summed up for each owner and day."""
+    """Returns the time that their GPUs computed, summed up for each owner and day."""
     by = (gpu_use.c.day, jobs.c.team, jobs.c.user_name, jobs.c.gpu_type)
     sums = (func.sum(gpu_use.c.measured).label("measured"), func.sum(gpu_use.c.used).label("used"))
     query = select(*by, *sums).join_from(gpu_use, jobs).where(chosen & (jobs.c.gpus_milli > 0)).group_by(*by)
@@ -156,7 +156,7 @@ def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
 
 
 def _again() -> Any:
-    """When somebody next asked for the server of a job that was stopped as unused."""
+    """Returns the time of the next start of a server whose job was stopped as idle."""
     later = jobs.alias("later")
     same = (later.c.user_name == jobs.c.user_name) & (later.c.server_name == jobs.c.server_name)
     return (

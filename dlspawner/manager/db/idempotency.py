@@ -14,7 +14,7 @@ KEPT_FOR = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A request that has a key; without an answer as long as nobody knows one."""
+    """A request that has a key; without an answer until one is known."""
 
     request: str  # a fingerprint of it
     made: datetime

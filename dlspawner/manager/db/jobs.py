@@ -87,7 +87,7 @@ def _page(conditions: frozenset[str]) -> Select[Any]:
 def read_page(
     connection: Connection, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int
 ) -> list[JobHistory]:
-    """At most so many of the jobs that somebody may see and wants, the newest first, from a place on."""
+    """Returns at most `limit` jobs that the viewer may see and the filter takes, newest first, from a cursor on."""
     conditions, values = _asked(viewer, wanted)
     if after is not None:
         conditions.add("after")
@@ -106,7 +106,7 @@ def read_jobs(connection: Connection, ids: Collection[str]) -> list[JobHistory]:
 
 
 def read_events(connection: Connection, job: str, most: int = MOST_EVENTS) -> list[JobTransition]:
-    """What became of a job, in its order; of a very long life the latest part."""
+    """Returns the events of a job in their order; of a very long life the latest ones."""
     query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id.desc()).limit(most)
     found = [JobTransition(row.at, JobState(row.state), row.reason, row.detail) for row in connection.execute(query)]
     return found[::-1]

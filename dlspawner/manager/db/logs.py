@@ -28,7 +28,7 @@ Key = tuple[str, str, int]  # the pod's uid, a container, and which run of it
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """What is kept of one run of a container."""
+    """The stored log of one run of a container."""
 
     id: int
     job: str
@@ -76,13 +76,13 @@ def compressed(text: bytes) -> tuple[LogChunk, ...]:
 
 
 def live(connection: Connection) -> list[StoredLog]:
-    """What is kept of jobs that have not ended."""
+    """Returns the stored logs of jobs that have not ended."""
     going = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     return [_kept(row) for row in connection.execute(select(log_runs).where(log_runs.c.job.in_(going)))]
 
 
 def of_job(connection: Connection, job: str) -> list[StoredLog]:
-    """What is kept of a job, oldest first."""
+    """Returns the stored logs of a job, oldest first."""
     query = select(log_runs).where(log_runs.c.job == job).order_by(log_runs.c.id)
     # A container's run may be read before the one that it had before.
     return sorted((_kept(row) for row in connection.execute(query)), key=lambda kept: kept.key[2])
@@ -108,7 +108,7 @@ def last_part(connection: Connection, key: Key) -> LogChunk | None:
 
 
 def write(connection: Connection, readings: Sequence[LogReading], most: int) -> None:
-    """Keep what was read, and of every log no more than its end; jobs that nobody knows are passed over."""
+    """Stores new log parts, and of every log only its end; unknown jobs are skipped."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({one.job for one in readings}))))
     for reading in readings:
         if reading.job in known:
@@ -160,7 +160,7 @@ def _shorten(connection: Connection, log: int, most: int) -> tuple[int, bool]:
 
 
 def _limit_runs(connection: Connection, reading: LogReading) -> None:
-    """What starts again and again keeps its newest runs."""
+    """Deletes all but the newest runs of a container that restarts often."""
     uid, container, _ = reading.key
     ids = select(log_runs.c.id).order_by(log_runs.c.id.desc())
     same = ids.where((log_runs.c.pod_uid == uid) & (log_runs.c.container == container))

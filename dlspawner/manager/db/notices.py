@@ -29,7 +29,7 @@ def read_notices(connection: Connection) -> list[Notice]:
 
 
 def write_notices(connection: Connection, changes: Sequence[NoticeChange]) -> None:
-    """What has changed, in a transaction of somebody else's."""
+    """Stores changed notices in the caller's transaction."""
     latest = {change.notice.key: change for change in changes}
     for job, kind in latest:
         connection.execute(delete(notices).where((notices.c.job == job) & (notices.c.kind == kind.value)))

@@ -20,7 +20,7 @@ _WAITED_SINCE = exists().where(
 
 
 def read_pod_events(connection: Connection, job: str) -> list[PodEventMessage]:
-    """What happened to a job's pods, in its order."""
+    """Returns the events of a job's pods in their order."""
     query = select(pod_events).where(pod_events.c.job == job).order_by(pod_events.c.at, pod_events.c.id)
     return [
         PodEventMessage(row.key, row.at, row.reason, row.sentence, row._mapping["count"])
@@ -41,7 +41,7 @@ def read_latest_pod_events(connection: Connection, ids: Collection[str]) -> dict
 
 
 def write_pod_events(connection: Connection, told: Sequence[tuple[str, PodEventMessage]]) -> None:
-    """Keep what was told, once each; jobs that nobody knows, and what is too much of one, are passed over."""
+    """Stores pod events, once each; events of unknown jobs, and too many events of one job, are skipped."""
     known = set(connection.scalars(select(jobs.c.job).where(jobs.c.job.in_({job for job, _ in told}))))
     for job, one in told:
         if job in known:
@@ -51,7 +51,7 @@ def write_pod_events(connection: Connection, told: Sequence[tuple[str, PodEventM
 def _put(connection: Connection, job: str, one: PodEventMessage) -> None:
     same = (pod_events.c.job == job) & (pod_events.c.key == one.key)
     values = {"reason": one.reason, "sentence": one.sentence, "count": one.count}
-    # When a container ended is told anew by whoever looks anew: the first time is the right one.
+    # Every new watch reports the end of a container again: the first time is the right one.
     later = {"at": one.at} if one.count > 1 else {}
     if connection.execute(update(pod_events).where(same).values(**values, **later)).rowcount:
         return

@@ -62,7 +62,7 @@ class JobRepository:
         self._store = store
 
     async def acquire(self, holder: str, seconds: float) -> int | None:
-        """Take the lease, for a new term; None while somebody else has it."""
+        """Takes the lease for a new term; None while another Manager holds it."""
         return await self._store.write(lambda connection: _acquire(connection, holder, seconds))
 
     async def renew(self, term: int, seconds: float) -> bool:
@@ -94,7 +94,7 @@ class JobRepository:
         return await self._store.read(lambda connection: [db_jobs.from_row(row) for row in connection.execute(query)])
 
     async def usage(self) -> dict[str, DecayedUsage]:
-        """What each team had used lately when that was last written down."""
+        """Returns the recent usage of each team as last stored."""
 
         def read(connection: Connection) -> dict[str, DecayedUsage]:
             rows = connection.execute(select(team_usage))
@@ -110,7 +110,7 @@ class JobRepository:
         return None if row is None else db_jobs.from_row(row)
 
     async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
-        """What became of a job, in its order."""
+        """Returns the events of a job in their order."""
         query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
 
         def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
@@ -119,24 +119,24 @@ class JobRepository:
         return await self._store.read(read)
 
     async def page(self, viewer: Viewer, wanted: JobFilter, after: JobCursor | None, limit: int) -> list[JobHistory]:
-        """Jobs that somebody may see and wants, ended ones too, the newest first."""
+        """Returns the jobs that the viewer may see and the filter takes, ended ones too, newest first."""
         return await self._store.read(lambda connection: db_jobs.read_page(connection, viewer, wanted, after, limit))
 
     async def job_history(self, job: str) -> JobHistory | None:
-        """What people are told of a job, ended ones too."""
+        """Returns what users read about a job, ended ones too."""
         return await self._store.read(lambda connection: db_jobs.find_job(connection, job))
 
     async def visible_job(self, viewer: Viewer, job: str) -> JobHistory | None:
-        """What this viewer is told of a job; nothing of one that they may not see, as if there were none."""
+        """Returns what this viewer may read about a job; a hidden job is treated as one that does not exist."""
         kept = await self.job_history(job)
         return kept if kept is not None and viewer.reaches(kept.user, kept.team) else None
 
     async def find_many(self, ids: Collection[str]) -> list[JobHistory]:
-        """What people are told of these jobs, in no order."""
+        """Returns what users read about these jobs, in no order."""
         return await self._store.read(lambda connection: db_jobs.read_jobs(connection, ids))
 
     async def history(self, job: str, most: int = db_jobs.MOST_EVENTS) -> list[JobTransition]:
-        """What became of a job, and the details of it; the latest of more than so many."""
+        """Returns the events of a job with their details; the latest ones of too many."""
         return await self._store.read(lambda connection: db_jobs.read_events(connection, job, most))
 
     async def latest_pod_events(self, ids: Iterable[str]) -> dict[str, str]:
@@ -149,7 +149,7 @@ class JobRepository:
         )
 
     async def end_details(self, found: Iterable[JobHistory]) -> dict[str, str]:
-        """The details of the ends of those of these jobs whose sentence has any, in one statement, or in none."""
+        """Returns the details of the ends of these jobs, where their sentence has details, in at most one statement."""
         ids = [kept.id for kept in found if kept.state is JobState.ENDED and has_detail(kept.reason, kept.stop)]
         return await self._store.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
 
@@ -228,7 +228,7 @@ class JobRepository:
             raise
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """What a `*rows` module asks."""
+        """Runs a read of a `db` module."""
         return await self._store.read(query)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
@@ -241,11 +241,11 @@ class JobRepository:
         return await self._store.write(checked)
 
     async def activities(self) -> dict[str, ActivityRecord]:
-        """What is known of the use of every job that has not ended."""
+        """Returns the activity of every job that has not ended."""
         return await self._store.read(activity.read_activities)
 
     async def write_activities(self, term: int, facts: Mapping[str, ActivityRecord]) -> None:
-        """What is known of the use of these jobs; Fenced when another Manager has taken over."""
+        """Stores the activity of these jobs; raises NotLeader when another Manager has taken over."""
 
         def note(connection: Connection) -> None:
             _check(connection, term)
@@ -295,7 +295,7 @@ def _in_parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
 
 
 def _known(connection: Connection, ids: Collection[str]) -> set[str]:
-    """Those of these jobs that the database has."""
+    """Returns those of these jobs that the database has."""
     return set(connection.scalars(_KNOWN, {"ids": [*ids]})) if ids else set()
 
 

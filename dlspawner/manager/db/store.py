@@ -61,7 +61,7 @@ class KeySuggestion:
 
 @dataclass(frozen=True, slots=True)
 class FoundKey:
-    """What a job reports: a key and the file it was in."""
+    """An SSH key that a job reports, and the file it was in."""
 
     key: PublicKey
     source: str
@@ -69,7 +69,7 @@ class FoundKey:
 
 @dataclass(frozen=True, slots=True)
 class AddedKeys:
-    """What became of keys that were to be added; `known` were there before."""
+    """The result of adding keys; `known` ones were there before."""
 
     new: tuple[StoredKey, ...]
     known: tuple[StoredKey, ...]
@@ -120,7 +120,7 @@ class Database:
         return await self.read(lambda connection: _keys(connection, user))
 
     async def registered(self, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these pairs of a user's name and a fingerprint that are registered."""
+        """Returns the registered ones of these pairs of user name and fingerprint."""
         columns = select(ssh_keys.c.user_name, ssh_keys.c.fingerprint)
         query = columns.where(ssh_keys.c.fingerprint.in_(sorted({fingerprint for _, fingerprint in keys})))
         rows = await self.read(lambda connection: connection.execute(query).all())
@@ -191,7 +191,7 @@ class Database:
         await self.write(replace)
 
     async def starts_by_login(self, user: str) -> bool:
-        """Whether the user wants a login to start the job that it is for; nobody does who has not said so."""
+        """True if the user wants a login to start the job that it is for; False by default."""
         query = select(ssh_settings.c.start_on_connect).where(ssh_settings.c.user_name == user)
         return bool(await self.read(lambda connection: connection.scalar(query)))
 

@@ -65,8 +65,8 @@ ssh_keys = Table(
     Column("name", String(100), nullable=False),
     Column("added", UtcDateTime, nullable=False),
     Column("last_used", UtcDateTime),
-    # Once per user, not once for all: the login name says who logs in, so two accounts of one person may share a key,
-    # nobody can lock a key of somebody else by adding it first, and no answer tells whether others have it.
+    # Once per user, not once for all: the login name selects the account, so two accounts may share a key,
+    # no user can block another user's key by adding it first, and no answer reveals that another account has it.
     UniqueConstraint("user_name", "fingerprint"),
     sqlite_autoincrement=True,  # an id is never given again: a late "used" cannot hit another key
 )
@@ -94,7 +94,7 @@ key_suggestions = Table(
 )
 
 # The uid, and gid of the same number, of people whose authenticator tells none. Rows stay for ever: files may outlive
-# their owner's name in the Hub, and must never become somebody else's.
+# their owner's name in the Hub, and must never become another user's.
 accounts = Table(
     "accounts",
     metadata,
@@ -104,7 +104,7 @@ accounts = Table(
     Column("made", UtcDateTime, nullable=False),
 )
 
-# How far uids have been given out, for each beginning that the range had: the next one is larger, also when somebody
+# How far uids have been given out, for each beginning that the range had: the next one is larger, also when a user
 # removes rows of `accounts` by hand.
 uid_high_water = Table(
     "uid_high_water",
@@ -115,7 +115,7 @@ uid_high_water = Table(
 
 # One row per job that was ever let in. `charge` is what it holds, whole, as JSON; the numbers beside it are for people
 # and reports. `deadline` and `request_seconds` say until when its pods may still appear. `pods` says which they are, as
-# JSON: one for each pod of the charge, null for one that nobody has seen; `pod_uid` and `pod_name` are the first one's.
+# JSON: one for each pod of the charge, null for an unobserved pod; `pod_uid` and `pod_name` are the first one's.
 jobs = Table(
     "jobs",
     metadata,
@@ -152,7 +152,9 @@ jobs = Table(
     Column("start_attempts", Integer, nullable=False, server_default="0"),  # how often it was scheduled
     Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
     Column("nonce", String(255), nullable=False, server_default=""),  # of its last start, which its pods have
-    Column("exempt_from_quota", Boolean, nullable=False, server_default=false()),  # it started when nobody had a quota
+    Column(
+        "exempt_from_quota", Boolean, nullable=False, server_default=false()
+    ),  # it started when no quota was configured
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
     Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON
     Column("approved", Boolean, nullable=False, server_default=false()),  # soft caps do not count for it
@@ -167,7 +169,7 @@ jobs = Table(
     Index("ix_jobs_ended", "ended"),
 )
 
-# Every word that a job has waited for: what was asked, and who decided it, when and why. Rows stay as history.
+# Every word that a job has waited for: what was asked, the approver's name, time and reason. Rows stay as history.
 approvals = Table(
     "approvals",
     metadata,
@@ -275,7 +277,7 @@ team_usage = Table(
     Column("rate", BigInteger, nullable=False),
 )
 
-# What is known of the use of a job that has not ended, as JSON: times when somebody, or a GPU, was last seen busy, when
+# What is known of the use of a job that has not ended, as JSON: times when a user, or a GPU, was last seen busy, when
 # that was last known at all, and the warnings that its owner was given.
 activities = Table(
     "activities",
@@ -342,7 +344,7 @@ config_versions = Table(
     Column("text", Text, nullable=False),
 )
 
-# Who acts. Whoever takes over counts `term` up, and every write of a job says which term it belongs to.
+# The leader. A Manager that takes over counts `term` up, and every write of a job says which term it belongs to.
 leases = Table(
     "leases",
     metadata,

@@ -19,7 +19,7 @@ READ_METRICS = "read:metrics"
 
 
 class AccessRight(Enum):
-    """What somebody wants of jobs; the values are the Hub's scopes."""
+    """A kind of access to jobs; the values are the Hub's scopes."""
 
     SEE = "read:servers"
     ACT = "servers"
@@ -27,25 +27,25 @@ class AccessRight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody with one right: over their own jobs, those of the teams they administer, or all."""
+    """A user or service with one right: over their own jobs, those of the teams they administer, or all."""
 
     name: str
     teams: frozenset[str] = frozenset()
     all: bool = False
 
     def reaches(self, user: str, team: str) -> bool:
-        """Whether the right is over this person's jobs in this team."""
+        """True if the right covers this user's jobs in this team."""
         return self.all or user == self.name or team in self.teams
 
     def reads(self, user: str, team: str) -> bool:
-        """Whether this person's jobs in this team may be read from inside: owners and admins of the team, nobody else.
+        """True for the owner and admins of the team, the only ones that may read the inside of this user's jobs.
 
         Administrators of the Hub and services see that a job is there, and not what it prints.
         """
         return bool(self.name) and (user == self.name or team in self.teams)
 
     def administers(self, team: str) -> bool:
-        """Whether the right is over everybody's jobs in this team."""
+        """True if the right covers all jobs of this team."""
         return self.all or team in self.teams
 
 
@@ -64,7 +64,7 @@ def viewer_of(identity: HubIdentity, teams: Iterable[Team], right: AccessRight, 
 
 
 def actor_name(identity: HubIdentity) -> str:
-    """What records say of who did something: a service is none of the people, whatever it is called."""
+    """Returns the actor's name for records: a service is marked as one, so that its name is not read as a user's."""
     return identity.name if identity.kind is IdentityKind.USER else f"the service {identity.name}"
 
 

@@ -33,8 +33,8 @@ from dlspawner.core.idle import (
 )
 from dlspawner.core.job import Job
 
-_OFTEN = SSH_REPORT_TIMEOUT / 6  # that somebody has told of SSH is written down no more often
-_REMEMBERED = timedelta(days=1)  # by a gateway, of sessions that have ended and that nobody wanted to hear of
+_OFTEN = SSH_REPORT_TIMEOUT / 6  # the time of an SSH report is written down no more often
+_REMEMBERED = timedelta(days=1)  # by a gateway, of ended sessions whose report was never accepted
 Seconds = float | None  # how long ago; None for never
 
 
@@ -68,7 +68,7 @@ class SshSessionReport:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReports:
-    """What should be told of a job: its kernels, its SSH sessions. Nothing heard of that is not the same as no use."""
+    """The reports expected of a job: its kernels, its SSH sessions. A missing report is not the same as no use."""
 
     kernels: bool
     ssh: bool

@@ -17,7 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 class GroupBy(Enum):
-    """What hours are summed up by; the values are what is asked."""
+    """The keys by which hours are summed up; the values are those of the query."""
 
     TEAM = "team"
     USER = "user"

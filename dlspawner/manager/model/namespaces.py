@@ -27,7 +27,7 @@ class JobNamespaces:
         return ",".join(f"metadata.namespace!={one}" for one in self.all)
 
     def to_key(self, namespace: str) -> str:
-        """How a namespace of these is kept: the ordinary one as nothing."""
+        """Returns the stored form of a namespace: empty for the ordinary one."""
         return "" if namespace == self.ordinary else namespace
 
     def from_key(self, kept: str) -> str:
@@ -35,5 +35,5 @@ class JobNamespaces:
         return kept or self.ordinary
 
     def of(self, *, special: bool) -> str:
-        """Where a job has to be; empty for nowhere."""
+        """Returns the namespace that a job must be in; empty for none."""
         return self.special if special else self.ordinary

@@ -13,16 +13,16 @@ DENIAL_SHOWN_FOR = timedelta(days=3)  # over a weekend
 
 
 class NoticeKind(Enum):
-    """What a notice is about; the values are what REST, logs and the database say."""
+    """The subject of a notice; the values are those of REST, logs and the database."""
 
-    PREEMPTED = "preempted"  # stopped at ``until`` because somebody else is entitled to the GPUs
+    PREEMPTED = "preempted"  # stopped at ``until`` because another team is entitled to the GPUs
     QUOTA_LOWERED = "quota-lowered"  # from ``until`` on preemptible
     IDLE = "idle"  # stopped at ``until`` because it is not used
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
     LOGIN_REQUIRED = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
-    APPROVED = "approved"  # somebody has approved it: it is in the queue, or has started already
-    DENIED = "denied"  # somebody has denied it: the one kind that outlives its job
+    APPROVED = "approved"  # an approver has approved it: it is in the queue, or has started already
+    DENIED = "denied"  # an approver has denied it: the one kind that outlives its job
     APPROVALS = "approvals"  # something waits for the reader's word; never posted: `approval.told` looks what there is
     PREEMPTION_CANCELLED = "goes-on"  # what was said before does not hold any more
     CONFIG_INVALID = "file-broken"  # for administrators: a file of theirs is not used
@@ -87,7 +87,7 @@ def clean(text: str, longest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who reads: one person (of whom one server, where ``server`` says so), administrators more, or ``everything``."""
+    """The reader of notices: one user (one server if ``server`` is set), administrators more, or ``everything``."""
 
     user: str = ""
     server: str | None = None
@@ -103,6 +103,6 @@ class Recipient:
 
 
 def version(notices: Iterable[Notice]) -> str:
-    """What tells one list of notices from another, over restarts too."""
+    """Returns the version of a list of notices; equal lists have equal versions, over restarts too."""
     content = repr([(one.id, one.text, one.until, one.keep, one.seen) for one in notices])
     return hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason
 
-MAX_START_ATTEMPTS = 10  # of a job whose starts fail without a reason
+MAX_START_ATTEMPTS = 10  # for a job if its starts fail without a reason
 WAITING = frozenset(
     {JobState.QUEUED, JobState.LOGIN_REQUIRED, JobState.PENDING_APPROVAL}
 )  # pending: it holds nothing, and may start

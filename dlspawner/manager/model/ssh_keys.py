@@ -133,7 +133,7 @@ def parse_line(line: str) -> PublicKey | KeyRejected:
 
 
 def is_private(text: str) -> bool:
-    """Whether there is a private key in it: OpenSSH's, PEM of any kind, or PuTTY's."""
+    """True if the text contains a private key: OpenSSH's, PEM of any kind, or PuTTY's."""
     return "PRIVATE KEY" in text.upper() or "PuTTY-User-Key-File" in text
 
 

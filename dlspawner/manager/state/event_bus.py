@@ -34,7 +34,7 @@ _AT_ONCE = 200  # listeners, before others get their turn
 
 @dataclass(slots=True)
 class ListenerUpdate:
-    """What is new for one listener. ``more``: too much to be told by name."""
+    """The news of one listener. ``more``: too many changes to be listed by name."""
 
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
     queue: bool = False
@@ -66,14 +66,14 @@ def _named(entry: JobEvent) -> dict[str, object]:
 
 
 class ListenerShare(NamedTuple):
-    """Whose listeners are counted together."""
+    """The account to which a listener is counted."""
 
     kind: Literal["pages", "programs", "service"]
     name: str  # of the person or of the service
 
 
 class ListenerLimit(Enum):
-    """Why nobody more may listen; the values are the answer's status."""
+    """The limit that refuses another listener; the values are the HTTP status of the answer."""
 
     SHARE = 429
     ALL = 503
@@ -90,7 +90,7 @@ class Listener:
     ended: bool = False  # this Manager does not act any more, or the listener may not listen
 
     def take(self) -> ListenerUpdate:
-        """What is new since the last time."""
+        """Returns the changes since the last call."""
         news, self.news = self.news, ListenerUpdate()
         self.has_news.clear()
         return news
@@ -118,7 +118,7 @@ class EventBus:
 
     _listeners: dict[ListenerShare, set[Listener]] = field(default_factory=dict)
     _entries: list[JobEvent] = field(default_factory=list)
-    _readers: set[str] = field(default_factory=set)  # whose notices have changed, "" for administrators
+    _readers: set[str] = field(default_factory=set)  # users with changed notices, "" for administrators
     _moved: bool = False
     _heard: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -137,13 +137,13 @@ class EventBus:
                 self._heard.set()
 
     def on_hub_health(self) -> None:
-        """The Hub has gone, or is back: everybody learns it now."""
+        """Tells all listeners that the Hub is away, or back."""
         for listener in self._everybody():
             listener.news.hub = True
             listener.has_news.set()
 
     def subscribe(self, viewer: Viewer, share: ListenerShare) -> Listener | ListenerLimit:
-        """Somebody listens from now on, unless their share, or everything, is full."""
+        """Adds a listener, unless its account or the whole bus is full."""
         mine = self._listeners.get(share, set())
         if len(mine) >= PER_SHARE:
             return ListenerLimit.SHARE
@@ -160,7 +160,7 @@ class EventBus:
             self._listeners.pop(listener.share, None)
 
     def end(self) -> None:
-        """Nobody learns anything here any more."""
+        """Ends all listeners."""
         for listener in self._everybody():
             listener.end()
 
@@ -201,7 +201,7 @@ class _PendingEvents:
         return cls(latest, of_user, of_team)
 
     def reached_by(self, viewer: Viewer) -> Iterator[Mapping[str, JobEvent]]:
-        """What `Viewer.reaches`, in parts."""
+        """Returns the parts of `Viewer.reaches`."""
         if viewer.all:
             yield self.all
             return

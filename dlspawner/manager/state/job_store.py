@@ -157,7 +157,7 @@ class JobStore:
         self.pending_observers: list[
             Callable[[], Awaitable[None]]
         ] = []  # have all that was seen written down, if it was not yet
-        # What *keep alive* does with a job's id, and the sentence that says so; set by whoever warns with ``keep``.
+        # What *keep alive* does with a job's id, and the sentence that says so; set by callers that use ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
@@ -483,7 +483,7 @@ class NoticeStore:
             raise NoticeStoreClosed
 
     def close(self) -> None:
-        """Nobody learns anything here any more."""
+        """Ends all subscriptions."""
         self._closed = True
         self._wake(set(self._readers))
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dlspawner.manager")
 
 
-# Of these two one would be wrong: who is told the first is told the others no longer.
+# Of these two one would be wrong: the first one replaces the others.
 _TAKES_BACK = {
     NoticeKind.PREEMPTED: (NoticeKind.PREEMPTION_CANCELLED,),
     NoticeKind.QUOTA_LOWERED: (NoticeKind.PREEMPTION_CANCELLED,),
@@ -74,7 +74,7 @@ def post_to_admins(turn: Transaction, kind: NoticeKind, text: str, *, cause: str
 
 
 def mark_read(turn: Transaction, notice: Notice) -> None:
-    """Somebody whom it concerns has read it."""
+    """Marks a notice as read by its recipient."""
     known = turn.store.notices.pending(notice.key)
     if known is not None and known.id == notice.id and known.seen is None:
         turn.change_notice(NoticeChange(replace(known, seen=turn.now)))

@@ -118,12 +118,12 @@ def reclaimed(life: JobTimeline, until: datetime) -> list[Span]:
 
 
 def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:
-    """What a life that has ended comes to for good; told a day after its end, as then nothing changes any more."""
+    """Returns the final GPU time of an ended job; called a day after its end, when nothing changes any more."""
     return gpu_time_by_day(life, max(at for at, _ in life.steps) + MISSED) if life.steps else {}
 
 
 def gpu_time_by_day(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
-    """What it comes to, by day; what nobody measures is left 0."""
+    """Returns the GPU time of a job by day; unmeasured use is 0."""
     found: dict[date, GpuTime] = {}
     parts: Mapping[str, Iterable[Span]] = {
         "requested": requested(life.steps, until),

@@ -122,7 +122,7 @@ class SchedulingConfig:
 
 @dataclass(frozen=True, slots=True)
 class CpuJobs:
-    """How many jobs without GPUs one person, and one team, may have at once; ``None`` for any number.
+    """Limits of jobs without GPUs, per user and per team; ``None`` for any number.
 
     ``allow_on_gpu_nodes``: they may also use the CPU and memory that come with GPUs, so that those may lie idle.
     """
@@ -218,7 +218,7 @@ class UserCaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleWindows:
-    """How long a job may be idle before it is stopped; ``None`` means that another level (or nobody) says so."""
+    """The times a job may be idle before it is stopped; ``None`` leaves it to the next level."""
 
     guaranteed: timedelta | None = None
     preemptible: timedelta | None = None
@@ -267,13 +267,13 @@ class TeamsConfig:
     borrowing: frozenset[str] | None = None
 
     def team_of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
-        """The teams of a person by Hub group or listed member, in the file's order; ``default`` for who is in none."""
+        """The teams of a person by Hub group or listed member, in the file's order; else ``default``."""
         found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
         return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
 
     @property
     def has_quota(self) -> bool:
-        """Whether teams are entitled to anything; without that everybody may use all GPUs, within the caps."""
+        """True if teams have quotas; without quotas every user may use all GPUs, within the caps."""
         return any(team.quota for team in self.teams)
 
     def has_limits(self, cluster: ClusterConfig) -> bool:
@@ -294,7 +294,7 @@ class TeamsConfig:
         return {team.name: team.title or team.name for team in self.teams}
 
     def paying_team(self, name: str) -> Team | None:
-        """The team that pays for a job; who is in none has ``default``, which needs no entry."""
+        """Returns the team that pays for a job; ``default``, which needs no entry, for a user without a team."""
         return self.named(name) or (Team(DEFAULT_TEAM) if name == DEFAULT_TEAM else None)
 
 

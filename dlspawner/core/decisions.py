@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-# What the Hub answers to a start whose job was made and has ended already; one that is refused is a 400, 403 or 429.
+# The Hub's answer to a start if its pod was created and has ended already; one that is refused is a 400, 403 or 429.
 JOB_ENDED = 422
 
 
@@ -78,7 +78,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What would start at once instead: so many GPUs (milli), of that type, preemptible or not."""
+    """A job that would start at once instead: milli-GPUs, type, preemptible or not."""
 
     gpu_type: str
     gpus: int

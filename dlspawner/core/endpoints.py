@@ -44,5 +44,5 @@ def ssh_command(user: str, server: str, target: Target, options: str = "") -> st
     """Returns the command that reaches a server of this user through the gateway."""
     host, port = target
     login = f"{ssh_login(user, server)}@{host}"
-    login = f"{'-- ' if login.startswith('-') else ''}{shlex.quote(login)}"  # nobody's name is an option of ssh
+    login = f"{'-- ' if login.startswith('-') else ''}{shlex.quote(login)}"  # no user name is an option of ssh
     return " ".join(word for word in ("ssh", f"-p {port}" if port != 22 else "", options, login) if word)

@@ -44,7 +44,7 @@ class Cause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What is known of one GPU of a job: samples without a gap from ``since`` to ``last``; when it was last used."""
+    """The samples of one GPU of a job, without a gap from ``since`` to ``last``, and the time of its last use."""
 
     since: datetime
     last: datetime
@@ -201,7 +201,7 @@ def idle_since(activity: JobActivity, policy: IdleRule, now: datetime) -> dateti
 
 
 def is_idle(activity: JobActivity, policy: IdleRule, now: datetime) -> bool:
-    """Whether a job is known to be unused: for half of its window, but no longer than half an hour has to pass."""
+    """True if a job is known to be idle: for half of its window, at most for half an hour."""
     since = _last_use(activity, policy, now)
     half = _LONGEST_STAND if policy.window is None else min(policy.window / 2, _LONGEST_STAND)
     return since is not None and now - since >= half
@@ -234,7 +234,7 @@ def _last_use(activity: JobActivity, policy: IdleRule, now: datetime) -> datetim
 
 
 def report_timeout(culling: Culling) -> timedelta:
-    """How long nothing may be heard of a gateway before nobody knows what it sees."""
+    """Returns the time without a report after which a gateway's sessions are unknown."""
     return max(culling.metrics_age, SSH_REPORT_TIMEOUT)
 
 
@@ -259,7 +259,7 @@ class _Period:
 
 
 def _passed(period: _Period, activity: JobActivity, policy: IdleRule, now: datetime) -> WarnUser | StopJob | None:
-    """What is to be done when so much of a period has passed; ``None`` for nothing."""
+    """Returns the action due when this part of a period has passed; ``None`` for nothing."""
     why, since, length = period.why, period.since, period.length
     passed = now - since
     if policy.culling.dry_run:

@@ -1,4 +1,4 @@
-"""A job as the Manager knows it: who, for which team, at which cost, and where it stands in its life."""
+"""A job as the Manager knows it: its user, team, resource request and state."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _is_integer(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """What a pod demands of its node: labels, one of several terms (none at all: no demand), a name."""
+    """A pod's demands on its node: labels, one of several terms (none at all: no demand), a name."""
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[tuple[Expression, ...], ...] = ()
@@ -136,7 +136,7 @@ def has_type(node: Node, kind: GpuType) -> bool:
 
 
 def read_placement(spec: Mapping[str, Any]) -> NodePlacement:
-    """What a PodSpec demands of its node; texts of an unknown kind demand what no node has."""
+    """Returns the demands of a PodSpec on its node; an unknown kind of demand matches no node."""
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
     terms = tuple(tuple(_expressions(term)) for term in affinity.get("nodeSelectorTerms") or ())
     return NodePlacement(
@@ -158,7 +158,7 @@ def _toleration(one: Mapping[str, Any]) -> Toleration:
 
 
 def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -> Node:
-    """A node as the Kubernetes API describes it; every extended resource counts, whichever is a GPU."""
+    """A node as the Kubernetes API describes it; every extended resource counts, GPU or not."""
     metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
     allocatable = status.get("allocatable") or {}
     conditions = status.get("conditions") or ()

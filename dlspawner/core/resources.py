@@ -51,7 +51,7 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What a job costs: the GPU type's name, ``None`` without GPUs, and what each of its pods asks."""
+    """The resource request of a job: the GPU type's name, ``None`` without GPUs, and the request of each pod."""
 
     gpu_type: str | None = None
     pods: tuple[PodRequest, ...] = (PodRequest(),)
@@ -73,7 +73,7 @@ class _Wrong(Exception):
 
 
 def request_of(pods: Sequence[Manifest], cluster: ClusterConfig) -> ResourceRequest | Refuse:
-    """What the pods of one job cost, or why they can not be charged. Malformed manifests are refused as well."""
+    """Returns the resource request of a job's pods, or the refusal, also of malformed manifests."""
     try:
         read = [_read(pod, cluster) for pod in pods]
         found = _one_type(read, cluster)
@@ -143,7 +143,7 @@ def _asked(spec: Mapping[str, Any]) -> _Amounts:
 def _moments(
     containers: Sequence[Manifest], inits: Sequence[Manifest], read: Callable[[Manifest], _Amounts]
 ) -> list[_Amounts]:
-    """What runs at each moment of the pod's start; the last is when all its containers run."""
+    """Returns the containers that run at each moment of the pod's start; at the last moment all of them run."""
     sidecars: list[_Amounts] = []
     moments = []
     for init in inits:
@@ -225,7 +225,7 @@ def _check_names(container: Manifest, cluster: ClusterConfig) -> None:
 
 
 def _is_unknown_gpu(name: str, cluster: ClusterConfig) -> bool:
-    """Whether a resource may be a GPU, or a share of one, that nobody counts: all there is of a known vendor may be."""
+    """True if a resource may be an uncounted GPU, or a share of one: every resource of a known vendor may be."""
     if "/" not in name or name in cluster.gpu_resources:
         return False
     vendors = {one.split("/")[0] for one in cluster.gpu_resources}

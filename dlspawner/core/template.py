@@ -44,7 +44,7 @@ class EndpointProtocol(Enum):
 
 
 class EndpointService(Enum):
-    """Who can reach an endpoint: only the cluster (and ``ssh -L``), or a Service of type NodePort as well."""
+    """The reach of an endpoint: only the cluster (and ``ssh -L``), or a Service of type NodePort as well."""
 
     CLUSTER = "cluster"
     NODEPORT = "nodeport"
@@ -57,7 +57,7 @@ class TeamDataAccess(Enum):
 
 
 class ActivitySource(Enum):
-    """What counts as use of a job."""
+    """The kinds of use of a job."""
 
     GPU = "gpu"
     KERNEL = "kernel"
@@ -91,7 +91,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A way into the job: a port of its container, and who can reach it."""
+    """A way into the job: a port of its container, and its reach."""
 
     name: str
     port: int
@@ -186,7 +186,7 @@ class Template:
 
     @property
     def companions(self) -> CpuMemory:
-        """What the containers beside the work container may use at most, where the template says plain amounts."""
+        """Returns the limits of the containers beside the work container, where the template has plain amounts."""
         sidecars = [one for one in self.pod.get("initContainers", []) if one.get("restartPolicy") == "Always"]
         others = [one for one in self.pod.get("containers", []) if one.get("name") != self.work_container]
         cpu, memory = (

@@ -44,12 +44,12 @@ def memory_bytes(value: Fraction) -> int:
 
 
 def cpu(milli: int) -> str:
-    """How Kubernetes and people write so many thousandths of a CPU: ``4`` or ``500m``."""
+    """Returns thousandths of a CPU as Kubernetes and users write them: ``4`` or ``500m``."""
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
 
 
 def memory(count: int) -> str:
-    """How Kubernetes and people write so many bytes: in the largest binary unit that needs no fraction."""
+    """Returns bytes as Kubernetes and users write them: in the largest binary unit that needs no fraction."""
     for suffix, power in reversed(_BINARY.items()):
         if count and count % 1024**power == 0:
             return f"{count // 1024**power}{suffix}"
@@ -72,7 +72,7 @@ GPU = 1000  # milli-GPUs of a whole one
 
 
 def shown(milli: int) -> str:
-    """How people write so many milli-GPUs: ``2``, ``0.5``."""
+    """Returns milli-GPUs as users write them: ``2``, ``0.5``."""
     return f"{milli / GPU:.3f}".rstrip("0").rstrip(".")
 
 
@@ -82,7 +82,7 @@ def counted(milli: int, what: str = "GPU") -> str:
 
 
 def free_of_them(milli: int) -> str:
-    """What has to be free of an amount that was named: ``1 of them is free``, ``3 of them are free``."""
+    """Returns the phrase for the free part of a named amount: ``1 of them is free``, ``3 of them are free``."""
     return f"{shown(milli)} of them {'is' if milli == GPU else 'are'} free"
 
 

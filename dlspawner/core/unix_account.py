@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class UnixGroup:
-    """A unix group; ``name`` is whatever its source calls it until it is in an ``Account``."""
+    """A unix group; ``name`` is its source's name until it is in an ``Account``."""
 
     name: str
     gid: int
@@ -34,7 +34,7 @@ class UnixGroup:
 
 @dataclass(frozen=True, slots=True)
 class UnixIds:
-    """What files belong to: uid, own group, and further groups."""
+    """The owner of files: uid, own group, and further groups."""
 
     uid: int
     gid: int
@@ -71,7 +71,7 @@ class UidRange:
 
 @dataclass(frozen=True, slots=True)
 class AuthStateKeys:
-    """Where the numbers are in an authenticator's ``auth_state``; dots lead into inner objects."""
+    """The places of the numbers in an authenticator's ``auth_state``; dots lead into inner objects."""
 
     uid: str = "uid"
     gid: str = "gid"
@@ -185,7 +185,7 @@ def write_groups(groups: Iterable[UnixGroup]) -> str:
 
 
 def read_groups(text: str) -> tuple[UnixGroup, ...]:
-    """What ``write_groups`` wrote; nothing of a text that it did not write."""
+    """Returns the groups that ``write_groups`` wrote; nothing for any other text."""
     try:
         found = json.loads(text)
     except ValueError:

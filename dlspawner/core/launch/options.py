@@ -36,7 +36,7 @@ from dlspawner.core.units import GPU, counted, shown
 TEMPLATE_KEY = "template"
 HTTP_PORT = "http_port"
 
-# Options whose kind and meaning are the product's; a template says that it offers them and may narrow them.
+# Options with a kind and meaning that the product defines; a template says that it offers them and may narrow them.
 BUILT_IN = {
     "gpus": Option("gpus", OptionKind.INTEGER, "GPUs"),
     "gpu_type": Option("gpu_type", OptionKind.CHOICE, "GPU type"),
@@ -287,7 +287,7 @@ def _complete_choices(
 
 
 def work_share(template: Template, share: CpuMemory) -> CpuMemory:
-    """What the work container may have of a job's share; one that is too small for the others is refused later."""
+    """Returns the work container's part of a job's share; too small a share is refused later."""
     beside = template.companions
     cpu, memory = share.cpu_milli - beside.cpu_milli, share.memory_bytes - beside.memory_bytes
     return CpuMemory(cpu if cpu > 0 else share.cpu_milli, memory if memory > 0 else share.memory_bytes)
@@ -374,7 +374,7 @@ def _borrowed(limit: int | None) -> str:
 
 
 def _for_one(soft: int | None, hard: int | None) -> list[str]:
-    """What one person may hold; above ``soft`` only what is approved."""
+    """Returns the limit of one user; above ``soft`` an approval is needed."""
     if soft is None or (hard is not None and soft >= hard):
         return [] if hard is None else [f"at most {counted(hard * GPU)} for one person"]
     more = "" if hard is None else f", and {shown(hard * GPU)} with one"
@@ -413,7 +413,7 @@ def read_value(option: Option, value: object) -> Value | None:
 
 
 def check_value(option: Option, value: object) -> str | None:
-    """What is wrong with a value of an option as a sentence, ``None`` when it is right; for defaults in files."""
+    """Returns the problem of an option's value as a sentence, ``None`` for a valid one; for defaults in files."""
     try:
         read_value(replace(option, default=None), value)
     except WrongValueError as wrong:

@@ -37,7 +37,7 @@ from dlspawner.core.units import Manifest
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _NVIDIA = {"name": VISIBLE_DEVICES, "value": "void"}
 # Runtimes of other vendors that hand out devices by a variable, where the cluster has GPUs of theirs. What only hides
-# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows nobody a GPU.
+# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows no container a GPU.
 _OTHERS = {"amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"}}
 
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")

@@ -123,7 +123,7 @@ def render(template: Template, choices: SelectedOptions, facts: RenderContext) -
 
 
 def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
-    """Where the job logs to, as another job of the same person finds it: absolute, and below the home directory."""
+    """Returns the job's log directory as another job of the same user finds it: absolute, below the home directory."""
     if choices.log_dir is None:
         return None
     return _absolute(choices.log_dir, home, facts)
@@ -176,7 +176,7 @@ def _absolute(path: str, home: str, facts: RenderContext) -> str:
 
 
 def in_job_directory(path: str) -> bool:
-    """Whether an option's path means the directory of whichever job it is used for."""
+    """True if an option's path means the directory of the job that uses it."""
     return path == JOB_DIRECTORY or path.startswith(f"{JOB_DIRECTORY}/")
 
 
@@ -329,7 +329,7 @@ def _with_start(template: Template, facts: RenderContext, spec: Manifest) -> Man
 
 
 def _is_watched(template: Template) -> bool:
-    """Whether the work container is ``main`` and begins with ``start``, so that the login proxy can see it end."""
+    """True if the work container is ``main`` and begins with ``start``, so that the login proxy can see it end."""
     return template.work_container != NOTEBOOK_CONTAINER and template.ssh is not None
 
 

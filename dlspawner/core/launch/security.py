@@ -192,7 +192,7 @@ def _of_annotations(metadata: Mapping[str, Any]) -> Iterator[PermissionUse]:
 
 
 def _of_context(context: Mapping[str, Any]) -> Iterator[tuple[SpecialPermission, str]]:
-    """What is said in the pod's context and in a container's alike."""
+    """Yields the special permissions that a security context, of a pod or a container, uses."""
     yield from ((SpecialPermission.ROOT, f"{key} 0") for key in _IDS if context.get(key) == 0)
     if context.get("seLinuxOptions"):
         yield SpecialPermission.PRIVILEGED, "seLinuxOptions"
@@ -223,7 +223,7 @@ def _of_container(container: Mapping[str, Any], spec: Mapping[str, Any]) -> Iter
 
 
 def _of_rights(own: Mapping[str, Any], context: Mapping[str, Any]) -> Iterator[tuple[SpecialPermission, str]]:
-    """What a container that is not privileged may do more than *restricted* lets it."""
+    """Returns the permissions beyond *restricted* of a container that is not privileged."""
     if own.get("allowPrivilegeEscalation") is not False:
         yield SpecialPermission.ROOT, "allowPrivilegeEscalation"
     capabilities = own.get("capabilities") or {}

@@ -34,7 +34,7 @@ from dlspawner.core.scheduling.placement import find_free_nodes, no_fit_message
 from dlspawner.core.scheduling.queue import blocked_by, nodes_kept_for_blocking_job
 from dlspawner.core.units import GPU, counted, shown
 
-# Reasons that hold for whoever is behind in the same lane and asks for the same.
+# Reasons that hold for every later job of the same lane with the same request.
 _FOR_ALL = frozenset({Reason.TEAM_QUOTA, Reason.NO_FIT, Reason.BLOCKED_BY_EARLIER, Reason.VICTIMS_TERMINATING})
 
 
@@ -157,7 +157,7 @@ def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preemp
 
 
 def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:
-    """Whether jobs of the own team have to be stopped for what is missing of its quota, and are enough for it."""
+    """True if jobs of the own team have to be stopped for the missing quota, and are enough for it."""
     team = world.team(request.team)
     missing = short - world.releasing(request.team, kind)
     enough = missing <= world.reclaimable_below(request.team, kind, request.priority)
@@ -189,7 +189,7 @@ def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
 
 
 def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:
-    """What would start at once instead: fewer GPUs, another type, preemptible; nothing for jobs of several pods."""
+    """Returns jobs that would start at once: fewer GPUs, another type, preemptible; none for several pods."""
     kind = request.request.gpu_type
     if kind is None or len(request.request.pods) != 1 or request.request.gpus % GPU:
         return ()

@@ -66,7 +66,7 @@ class Snapshot:
 
 
 def queue_key(job: Job) -> QueueKey:
-    """Where a job waits; its team's lane within it orders by ``key``."""
+    """The queue of a job; its team's lane within it orders by ``key``."""
     kind = job.request.gpu_type
     return ("" if job.preemptible or kind is None else job.team, kind)
 
@@ -89,7 +89,7 @@ class ClusterState:
         self._held: dict[str, TeamUsage] = {}  # by team
         self._homeless: dict[str, set[str]] = {}  # jobs on unknown nodes, by node
         self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
-        self._shares: QuotaLayout | None = None  # as far as somebody has asked for them
+        self._shares: QuotaLayout | None = None  # as far as requested
         # What was found out since the last change: of anything, of a team's jobs, nodes or files, of nodes or files.
         self.memo: dict[object, Any] = {}
         self._team_memos: dict[str, dict[object, Any]] = {}
@@ -199,7 +199,7 @@ class ClusterState:
         return found
 
     def config_cache(self, name: object, find: Callable[[], Found]) -> Found:
-        """What nodes and files alone decide: found out once until one of them changes."""
+        """Returns a result that depends on nodes and files alone, computed once until one of them changes."""
         known: Found | ClusterState = self._lasting.get(name, self)
         if known is self:
             if len(self._lasting) >= _MOST_FACTS:
@@ -288,7 +288,7 @@ class ClusterState:
         return self._quota_layout().by_node(gpu_type)
 
     def unassigned(self, gpu_type: str) -> dict[str, int]:
-        """What is in no team's share, by node; nothing while there is no layout."""
+        """Returns the GPUs in no team's share, by node; nothing without a layout."""
         return self._quota_layout().unassigned(gpu_type)
 
     def _quota_layout(self) -> QuotaLayout:
@@ -443,8 +443,10 @@ class TeamUsage:
 
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
     reserved: defaultdict[str, int] = field(default_factory=_counts)  # the part that no job holds yet
-    releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them what those hold who leave
-    levels: defaultdict[str, defaultdict[int, int]] = field(default_factory=_levels)  # who stay, by type and priority
+    releasing: defaultdict[str, int] = field(default_factory=_counts)  # of them the part of terminating jobs
+    levels: defaultdict[str, defaultdict[int, int]] = field(
+        default_factory=_levels
+    )  # jobs that stay, by type and priority
     borrowed: defaultdict[str, int] = field(default_factory=_counts)  # by type
     by_user: defaultdict[str, int] = field(default_factory=_counts)  # promises included
     reserved_by_user: defaultdict[str, int] = field(default_factory=_counts)  # by user

@@ -40,7 +40,7 @@ class Blocked:
 
 
 def config_violation(request: Job, world: ClusterState) -> Refuse | None:
-    """Returns why the configuration does not allow a job, whatever nodes there are."""
+    """Returns why the configuration does not allow a job on any nodes."""
     if request.inadmissible:
         return Refuse(Reason.NOT_ALLOWED, request.inadmissible)
     team = world.team(request.team)
@@ -102,7 +102,7 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) 
 
 
 def _could_borrow(request: Job, team: Team, world: ClusterState) -> bool:
-    """Whether the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
+    """True if the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
     offering = world.teams.borrowing
     offered = offering is None or not request.template or request.template in offering
     return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit * GPU)
@@ -172,7 +172,7 @@ def _rounded_share(memory: int) -> str:
 
 
 def _nothing_of_its_kind(kind: str | None, world: ClusterState) -> bool:
-    """Whether no node is known that has GPUs of a type, or no node at all."""
+    """True if no node has GPUs of a type, or there is no node at all."""
     found = world.cluster.gpu_type(kind) if kind is not None else None
     nodes = (room.node for room in world.rooms.values())
     return not any(found is None or (has_type(node, found) and node.gpus_of(found.resource)) for node in nodes)
@@ -252,7 +252,7 @@ def _cpu_caps(request: Job, title: str, world: ClusterState) -> Blocked | None:
 
 
 class ApprovalKind(Enum):
-    """What is asked for; the values are what REST, logs and the database say."""
+    """The subject of an approval; the values are those of REST, logs and the database."""
 
     SOFT_CAP = "soft-cap"  # more GPUs than one person of the team gets; decided by the team's admins
     SPECIAL = "special"  # a special permission; decided by an administrator of the Hub
@@ -271,12 +271,12 @@ class RequiredApproval:
 
 
 def required_approvals(job: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
-    """What has to be approved before this job may wait for its turn, as things are."""
+    """Returns the approvals that this job needs before it is queued."""
     return tuple(need for need in (_over_soft_cap(job, world), _special(job)) if need is not None)
 
 
 def approvers(team: Team, user: str) -> tuple[str, ...]:
-    """The team's admins who may decide about a soft cap of this person: nobody does for themselves."""
+    """Returns the team's admins that may decide about a soft cap of this user, without the user."""
     return tuple(name for name in team.admins if name != user)
 
 
@@ -321,7 +321,7 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
         return None
     hard = team.user_caps.hard
     if hard is not None and hard <= team.user_caps.soft:
-        return None  # nobody can approve more than that
+        return None  # the largest approvable value
     own = asked if job.reserved and job.id in world.jobs else 0
     soft, held = team.user_caps.soft * GPU, world.held_by(job.team, job.user) - own
     if held + asked <= soft:

@@ -143,13 +143,13 @@ class NodeInfo:
         return Resources(0, cpu, self.memory_bytes - max(0, self.gpu_share.memory_bytes - self.memory_with_gpus))
 
     def allocatable(self, resource: str) -> Resources:
-        """What there would be if nobody held anything."""
+        """Returns the resources of the node without any allocation."""
         node = self.node
         found = Resources(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
         return found if resource else found - self.gpu_share
 
     def guaranteed(self, resource: str) -> int:
-        """What jobs that are not preemptible hold, and pods that are no jobs."""
+        """Returns the resources held by guaranteed jobs and by foreign pods."""
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
     def guaranteed_and_reserved(self, resource: str) -> int:
@@ -168,7 +168,7 @@ class NodeInfo:
         return free - (max(0, gpus), max(0, cpu), max(0, memory))
 
     def available_after_termination(self, resource: str, but: str = "") -> Resources:
-        """What may be taken when those who leave are gone."""
+        """Returns the resources available after the terminating jobs are gone."""
         if but in self.reservations:
             return self.free(resource) + self.releasing(resource) - self._reserved(resource, but)
         found: Resources | None = self.cache.get(("soon", resource))
@@ -178,7 +178,7 @@ class NodeInfo:
         return found
 
     def releasing(self, resource: str) -> Resources:
-        """What those give back who leave."""
+        """Returns the resources that terminating jobs give back."""
         if not self.terminating:
             return NO_RESOURCES
         found: Resources | None = self.cache.get(("leaving", resource))
@@ -314,7 +314,7 @@ class NodePool:
 
     @property
     def total_free(self) -> int:
-        """What is free on all nodes together."""
+        """Returns the free resources of all nodes together."""
         return sum(level * len(names) for level, names in self.levels.items() if level > 0) if self._resource else 0
 
     def _enter(self, room: NodeInfo) -> None:

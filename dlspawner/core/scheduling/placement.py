@@ -39,7 +39,7 @@ def _lenders_last(rooms: Iterable[NodeInfo], resource: str) -> Iterator[NodeInfo
 
 
 def no_fit_message(request: Job, world: ClusterState) -> str:
-    """How much is free, for somebody who can not start, and which nodes would be there as well."""
+    """Returns the sentence for a job that cannot start: the free amounts, and further nodes it could use."""
     pod, kind = max(request.request.pods, key=lambda pod: pod.gpus), request.request.gpu_type
     closed = _closed_sentence(pod, kind, world)
     pool = world.pool(pod.resource, pod.placement)
@@ -54,7 +54,7 @@ def no_fit_message(request: Job, world: ClusterState) -> str:
 
 
 def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> str:
-    """How much CPU and memory is free for a pod without GPUs on the node that has the largest part of it."""
+    """Returns the free CPU and memory of the node with the largest part of what a pod without GPUs requests."""
     spaces = [room.available(pod.resource, request.id) for room in rooms]
     count = len(request.request.pods)
     each = f" for one of its {count} pods" if count > 1 else ""
@@ -68,7 +68,7 @@ def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> 
 
 
 def _part(free: int, asked: int) -> float:
-    """How much of what is asked for is free; all of it where nothing is asked."""
+    """Returns the free part of a request; 1 for an empty request."""
     return free / asked if asked else 1.0
 
 

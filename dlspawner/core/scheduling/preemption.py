@@ -35,7 +35,7 @@ _BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
 def may_be_stopped(job: Job, request: Job, world: ClusterState) -> bool:
-    """Whether a job may ever be a victim of the request; how long it has run is not asked."""
+    """True if a job may ever be a victim of the request; its run time is not considered."""
     if not job.holds or job.terminating or request.preemptible:
         return False
     if job.preemptible:
@@ -61,7 +61,7 @@ def stop_time(job: Job, world: ClusterState, now: datetime) -> datetime:
 
 
 def deferred_stop_time(job: Job, world: ClusterState, now: datetime) -> datetime | None:
-    """Until when a victim whose notice is over goes on all the same, because it took so long to start."""
+    """Returns the time until which a victim runs on after its notice, because it took long to start."""
     if job.started is None or job.started > now:
         return None
     until = protected_until(job, world, now)
@@ -197,7 +197,7 @@ def _nodes_open(job: Job, world: ClusterState) -> bool:
 
 
 def _quota_comes(job: Job, world: ClusterState, back: int) -> bool:
-    """Whether the team's quota is enough, with what is given back and without its own jobs that have notice."""
+    """True if the team's quota is enough, with what is given back and without its own jobs that have notice."""
     kind = job.request.gpu_type
     if kind is None or job.preemptible:
         return True
@@ -256,13 +256,13 @@ def victims_of(request: Job, world: ClusterState) -> tuple[Job, ...]:
 
 
 def victims_will_stop_sentence(request: Job, victims: Sequence[Job]) -> str:
-    """What is told of a job for which others can be asked to leave."""
+    """Returns the sentence for a job that has possible victims."""
     have = "has" if len(victims) == 1 else "have"
     return f"What it needs is held by {_named(request, victims)}, which {have} to leave for it after notice."
 
 
 def victims_stopping_sentence(request: Job, leavers: Sequence[Job]) -> str:
-    """What is told of a job that was promised a place, without the full stop: the time may follow."""
+    """Returns the sentence for a job with a reservation, without the full stop: the time may follow."""
     have = "has" if len(leavers) == 1 else "have"
     return f"What it waits for is held by {_named(request, leavers)}, which {have} been told to leave"
 
@@ -340,7 +340,7 @@ def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
 
 
 def _on_its_share(job: Job, kind: str, world: ClusterState) -> bool:
-    """Whether the job, if it were guaranteed, would take no more than its team's share of each of its nodes."""
+    """True if the job, if guaranteed, would take no more than its team's share of each of its nodes."""
     share = world.quota_by_team(kind).get(job.team, {})
     for name in set(job.nodes):
         room = world.rooms.get(name) if name is not None else None

@@ -83,7 +83,7 @@ def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobO
         if keys[index][1] <= limit:
             yield keys[index]
             index += 1
-        else:  # whoever else is of this priority came later
+        else:  # other jobs of this priority came later
             index = bisect_right(keys, keys[index][0], lo=index, key=lambda one: one[0])
 
 
@@ -218,7 +218,7 @@ def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator
 
 
 def is_blocked_by_others(job: Job, world: ClusterState) -> bool:
-    """Whether a job waits for what others hold, and not for something of its own or for nodes that are closed."""
+    """True if a job waits for allocations of other jobs, and not for a limit of its own or for closed nodes."""
     if limits.caps(job, world) is not None or limits.config_violation(job, world) is not None:
         return False
     return world.config_cache(("on open nodes", job.request), lambda: _could_be_on_open_nodes(job.request, world))
@@ -275,7 +275,7 @@ def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | 
 
 
 def blocked_by(ahead: Job | None) -> Blocked:
-    """The answer to somebody who would pass a job that may not be passed."""
+    """Returns the answer to a job that would pass one past its maximum wait."""
     whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
     return Blocked(
         Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} has waited for so long that nobody passes it any more."

@@ -54,7 +54,7 @@ class QuotaLayout:
         return found
 
     def unassigned(self, gpu_type: str) -> dict[str, int]:
-        """What is in no team's share, by node; nothing while there is no layout."""
+        """Returns the GPUs in no team's share, by node; nothing without a layout."""
         found: dict[str, int] | None = self._spare.get(gpu_type)
         if found is None:
             found = {}
@@ -66,7 +66,7 @@ class QuotaLayout:
         return found
 
     def _nodes_of(self, gpu_type: str) -> dict[str, int]:
-        """Milli-GPUs of a type by node; none of a type that nobody knows."""
+        """Returns the milli-GPUs of a type by node; none of an unknown type."""
         found = self._milli.get(gpu_type)
         if found is None:
             kind = self._cluster.gpu_type(gpu_type)

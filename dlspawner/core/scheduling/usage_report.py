@@ -25,7 +25,7 @@ from dlspawner.core.scheduling.node_info import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """What a node has of one GPU type."""
+    """The GPUs of one type of a node."""
 
     gpu_type: str
     total: int
@@ -34,7 +34,7 @@ class NodeGpus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node: ``state`` is ``ready``, ``cordoned`` or ``unhealthy``; CPU and memory are what nobody holds."""
+    """A node: ``state`` is ``ready``, ``cordoned`` or ``unhealthy``; CPU and memory are the free amounts."""
 
     name: str
     state: str
@@ -132,7 +132,9 @@ def _waiting(world: ClusterState) -> dict[str | None, tuple[int, int]]:
     return found
 
 
-WAITING = frozenset({JobState.QUEUED, JobState.LOGIN_REQUIRED})  # for GPUs; who waits for an approval waits for people
+WAITING = frozenset(
+    {JobState.QUEUED, JobState.LOGIN_REQUIRED}
+)  # for GPUs; a job that waits for an approval waits for an approver
 PendingGpus = tuple[str, str]  # a team and a GPU type
 
 
@@ -149,7 +151,7 @@ class TeamTypeUsage:
 
 @dataclass(frozen=True, slots=True)
 class TypeCapacity:
-    """Of one GPU type: all there are, what nobody holds, and what of that is of no use now."""
+    """The capacity of one GPU type: all GPUs, the free ones, and the free ones that are of no use now."""
 
     total: int = 0
     free: int = 0
@@ -158,7 +160,7 @@ class TypeCapacity:
 
 
 def usage_by_team(world: ClusterState) -> dict[PendingGpus, TeamTypeUsage]:
-    """By team and GPU type: what has a quota, and whatever jobs hold or wait for; ``quota`` 0 for who has none."""
+    """Returns the usage of each team and GPU type that has a quota, or jobs; ``quota`` is 0 without one."""
     found: dict[PendingGpus, TeamTypeUsage] = {}
     for team in world.teams.teams:
         for quota in team.quota:

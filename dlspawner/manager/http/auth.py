@@ -67,7 +67,7 @@ class ServiceEnvironmentMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HubServiceInfo:
-    """Where and as what this service runs: JupyterHub's own environment variables for services."""
+    """The address and name of this service: JupyterHub's own environment variables for services."""
 
     name: str
     prefix: str  # begins and ends with /
@@ -137,7 +137,7 @@ class KnownServices:
             self._said[key] = (now + REMEMBERED_SECONDS, identity)
 
     def recall(self, token: str) -> HubIdentity | None:
-        """What holds still."""
+        """Returns a remembered answer that is still valid."""
         until, identity = self._said.get(_digest(token), (0.0, None))
         return identity if time.monotonic() < until else None
 
@@ -203,7 +203,7 @@ def make_auth(service: HubServiceInfo, parent: Configurable) -> ServiceAuth:
 
 
 async def identify(auth: ServiceAuth, handler: RequestHandler) -> HubIdentity | None:
-    """Who made this request; None for nobody the Hub knows; HubUnavailable when it cannot be told."""
+    """Returns the caller; None for one unknown to the Hub; raises HubUnavailable when the Hub does not answer."""
     token = auth.get_token(handler, in_cookie=False)
     remembered = auth.services.recall(token) if token is not None else None
     try:
@@ -241,12 +241,12 @@ async def identify_again(auth: ServiceAuth, handler: RequestHandler) -> HubIdent
 
 
 def is_hub(service: HubServiceInfo, header: str) -> bool:
-    """Whether an Authorization header is the Hub's own."""
+    """True if an Authorization header is the Hub's own."""
     return hmac.compare_digest(header.encode(), f"token {derive_hub_token(service.api_token)}".encode())
 
 
 def may_enter(identity: HubIdentity, service: str) -> str | None:
-    """Everybody here needs JupyterHub's scope for this service."""
+    """Returns the refusal of a caller without JupyterHub's scope for this service; None for one that has the scope."""
     if has_scope(identity.scopes, "access:services", service=service):
         return None
     return f"This needs the scope access:services!service={service}, which this token or its owner does not hold."

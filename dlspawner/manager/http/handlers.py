@@ -40,7 +40,7 @@ NOT_YET = "This Manager does not decide now: another one does, or it has not see
 
 
 def admission_of(manager: ManagerContext) -> AdmissionService:
-    """Where it is decided; 503 when that is not here, 501 when it never will be."""
+    """Returns the admission service; 503 on a Manager that does not lead, 501 on one that never will."""
     acting = manager.leader
     if acting is None:
         raise HttpProblem(501, NOT_LEADER)
@@ -57,7 +57,7 @@ class _Lock:
 
 @dataclass(slots=True)
 class NamedLocks:
-    """One after the other, for those who name the same."""
+    """Locks by name: holders of the same name run one after the other."""
 
     _locks: dict[tuple[str, ...], _Lock] = field(default_factory=dict)
 
@@ -124,11 +124,11 @@ class ManagerContext:
     locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once
 
 
-Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and who answers
+Routes = tuple[tuple[str, type[RequestHandler]], ...]  # patterns below the service's prefix, and their handlers
 
 
 class HttpProblem(HTTPError):
-    """An answer that is not what was asked for, with a sentence for whoever asked.
+    """An error answer with a sentence for the caller.
 
     ``headers`` go with it: those that a handler has set are gone by then.
     """
@@ -150,7 +150,7 @@ class ManagerHandler(RequestHandler):
         self._counted = False
 
     def set_default_headers(self) -> None:
-        for name in ("Server", "Content-Type"):  # who answers something says what it is
+        for name in ("Server", "Content-Type"):  # every answer names its content type
             self.clear_header(name)
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "same-origin")
@@ -212,7 +212,7 @@ class ManagerHandler(RequestHandler):
 
 
 class JsonHandler(ManagerHandler):
-    """What is asked and answered in JSON."""
+    """A handler with JSON requests and answers."""
 
     def read_object(self, most: int = MAX_JSON) -> dict[str, Any]:
         """The body as a JSON object."""
@@ -230,7 +230,7 @@ class JsonHandler(ManagerHandler):
         return content
 
     def compute_etag(self) -> str | None:
-        """None: nothing is kept by anybody (``Cache-Control``), so its sum would be made for nothing."""
+        """Returns None: no client caches the answer (``Cache-Control``), so an ETag would be of no use."""
         return None
 
     def reply(self, content: Mapping[str, object], status: int = 200) -> None:
@@ -241,7 +241,7 @@ class JsonHandler(ManagerHandler):
 
 
 def for_hub(handler: ManagerHandler) -> HubIdentity:
-    """The Hub itself; 403 for anybody else's token, an administrator's too."""
+    """Requires the Hub's own token; 403 for any other, an administrator's too."""
     if not is_hub(handler.manager.service, handler.request.headers.get("Authorization", "")):
         raise HttpProblem(403, "Only the Hub may ask this.")
     return HubIdentity("hub", IdentityKind.SERVICE, frozenset())
@@ -258,7 +258,7 @@ class HubOnlyHandler(JsonHandler):
 
 
 class IdentityHandler(HubOAuthenticated, ManagerHandler):
-    """A handler that knows who asks; `identity` is None for an anonymous request."""
+    """A handler that identifies the caller; `identity` is None for an anonymous request."""
 
     identity: HubIdentity | None = None
 
@@ -271,7 +271,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 
     @property
     def by_token(self) -> bool:
-        """Whether this request brought a token, and is no browser's with a login."""
+        """True if this request carries a token, and is not a logged-in browser's."""
         return self.manager.auth.get_token(self, in_cookie=False) is not None
 
     def viewer(self, right: AccessRight) -> Viewer:
@@ -322,7 +322,7 @@ class ApiHandler(JsonHandler, IdentityHandler):
             self.set_header(HEADER, HUB_UNREACHABLE)
 
     def check_parameters(self) -> HubIdentity:
-        """Who asks; anonymous requests end here."""
+        """Requires a caller; anonymous requests end here."""
         if self.identity is None:
             raise HttpProblem(
                 401,
@@ -354,7 +354,7 @@ class PageHandler(IdentityHandler):
         self.finish(page.render({**namespace, "csp_nonce": nonce, "xsrf_token": xsrf, "xsrf": xsrf, **values}))
 
     def _navigation(self) -> dict[str, object]:
-        """Which pages there are for whoever looks, for the template portal_nav.html."""
+        """Returns the pages of this viewer for the template portal_nav.html."""
         acting, who = self.manager.leader, self.identity
         teams = acting.settings.teams.teams if acting is not None else ()
         return {
@@ -370,7 +370,7 @@ class PageHandler(IdentityHandler):
 
 
 class NotFound(PageHandler):
-    """Any other path: a page for browsers, problem details for programs. Nobody needs to log in to be told."""
+    """Any other path: a page for browsers, problem details for programs. No login is needed for it."""
 
     async def prepare(self) -> None:
         ManagerHandler.prepare(self)
@@ -386,7 +386,7 @@ class NotFound(PageHandler):
 
 @dataclass(frozen=True, slots=True)
 class PageUser:
-    """What JupyterHub's page.html wants to know of the user."""
+    """The fields of the user that JupyterHub's page.html reads."""
 
     name: str
 

@@ -32,7 +32,7 @@ _LONGEST = 10 * 366 * 86400.0
 
 class _AboutUse(ApiHandler):
     def culler(self) -> Culler:
-        """Where it is known; 503 when that is not here."""
+        """Returns the culler; 503 on a Manager that does not lead, or does not cull yet."""
         acting = self.manager.leader
         if acting is None:
             raise HttpProblem(503, NOT_LEADER)
@@ -42,7 +42,7 @@ class _AboutUse(ApiHandler):
 
 
 class KernelReportHandler(_AboutUse):
-    """Whether a kernel is busy, and how many seconds ago one was; the answer says when to tell again."""
+    """Accepts a pod's kernel report: busy or not, and since when; the answer says when to report again."""
 
     async def put(self) -> None:
         identity = self.check_parameters()
@@ -60,7 +60,7 @@ class KernelReportHandler(_AboutUse):
 
 
 class SshSessionReportHandler(_AboutUse):
-    """Every server that the gateway has sessions on, or whose last session it has not told the end of."""
+    """Accepts the gateway's report: every server with sessions, or with a last session whose end is unreported."""
 
     async def put(self) -> None:
         if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):

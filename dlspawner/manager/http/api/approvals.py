@@ -37,18 +37,18 @@ PARAMETERS = ("mine", "state", "kind", "team", "user", "job", "limit", "cursor")
 
 
 def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
-    """The requests that somebody may see."""
+    """Returns the requests that the viewer may see."""
     return ApprovalQuery(**more) if viewer.all else ApprovalQuery(user=viewer.name, teams=viewer.teams, **more)
 
 
 def requests_to_decide(desk: AdmissionService, viewer: Viewer) -> list[ApprovalRequest]:
-    """What waits for this viewer's word, the oldest first."""
+    """Returns the pending requests that this viewer may decide, oldest first."""
     found = [one for some in desk.store.requests.values() for one in some if approvals.may_decide(viewer, one) is None]
     return sorted(found, key=lambda one: (one.requested, one.id))
 
 
 async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request: str = "") -> ApprovalRequest:
-    """What this job waits for, when the viewer may decide it; Problem otherwise."""
+    """Returns the pending requests of this job if the viewer may decide them; raises HttpProblem otherwise."""
     acting, desk = leader_of(manager), admission_of(manager)
     waits = desk.store.requests.get(job, ())
     seen = [one for one in waits if viewer.reaches(one.user, one.team)]
@@ -97,7 +97,7 @@ async def _not_waiting(
 
 
 class ApprovalsHandler(JobApiHandler):
-    """What is asked for, and what was."""
+    """Lists open and decided requests."""
 
     async def get(self) -> None:
         viewer, desk = self.sees(), self.admission
@@ -149,7 +149,7 @@ class ApprovalsHandler(JobApiHandler):
 
 
 def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
-    """Whether a request is one of those that are asked for."""
+    """True if a request matches the query."""
     return (
         (not wanted.standings or one.standing in wanted.standings)
         and (not wanted.kinds or one.kind in wanted.kinds)
@@ -192,7 +192,7 @@ def shown(request: ApprovalRequest, viewer: Viewer) -> dict[str, object]:
 
 
 def cursor(last: ApprovalRequest) -> str:
-    """Where the next page begins."""
+    """Returns the cursor of the next page."""
     return base.cursor(JobCursor(last.requested, last.id))
 
 

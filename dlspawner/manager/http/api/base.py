@@ -52,7 +52,7 @@ def leader_of(manager: ManagerContext) -> LeaderElector:
 
 
 class JobApiHandler(ApiHandler):
-    """A resource of somebody who may see jobs."""
+    """A resource for viewers of jobs."""
 
     @property
     def leader(self) -> LeaderElector:
@@ -61,7 +61,7 @@ class JobApiHandler(ApiHandler):
 
     @property
     def admission(self) -> AdmissionService:
-        """Where it is decided; 503 while that is not here."""
+        """Returns the admission service; 503 on a Manager that does not lead."""
         return admission_of(self.manager)
 
     def sees(self) -> Viewer:
@@ -75,14 +75,14 @@ class JobApiHandler(ApiHandler):
         return self.viewer(AccessRight.ACT)
 
     async def seen(self, job: str, viewer: Viewer) -> JobHistory:
-        """A job that somebody may see; 404 for any other, whether there is one or not."""
+        """Returns a job that the viewer may see; 404 for any other, existing or not."""
         kept = await self.leader.ledger.visible_job(viewer, job)
         if kept is None:
             raise HttpProblem(404, NO_JOB)
         return kept
 
     async def acted(self, job: str) -> JobHistory:
-        """A job that somebody may act on; 403 for one that they only see, 404 for any other."""
+        """Returns a job that the viewer may act on; 403 for one that is only visible, 404 for any other."""
         kept = await self.seen(job, self.sees())
         if not self.acts().reaches(kept.user, kept.team):
             raise HttpProblem(403, ONLY_SEEN)
@@ -212,13 +212,13 @@ def read_search(given: Given) -> str:
 
 
 def matches_search(words: str, *texts: str) -> bool:
-    """Whether one of the texts has these words, in capitals or not."""
+    """True if one of the texts contains these words, in any case."""
     needle = words.casefold()
     return any(needle in text.casefold() for text in texts)
 
 
 def read_limit(given: Given) -> int:
-    """How many a page has."""
+    """Returns the number of entries of a page."""
     text = _one(given, "limit")
     if text is None:
         return DEFAULT_LIMIT
@@ -250,7 +250,7 @@ def cursor(place: JobCursor) -> str:
 
 
 def read_index(given: Given) -> int:
-    """How many places of a list without keys the pages before have told."""
+    """Returns the number of entries on the earlier pages of a list without keys."""
     text = _one(given, "cursor")
     if not text:
         return 0
@@ -317,5 +317,5 @@ def owner(handler: IdentityHandler, user: str, right: AccessRight) -> HubIdentit
 
 
 def page_path(prefix: str, user: str, server: str) -> str:
-    """Where the page of this server is."""
+    """Returns the path of the page of this server's pending job."""
     return f"{prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"

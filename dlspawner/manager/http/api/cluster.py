@@ -18,7 +18,7 @@ from dlspawner.manager.model.access import Viewer
 
 
 class ClusterHandler(JobApiHandler):
-    """Everybody's: before somebody starts a job, and why one waits."""
+    """The cluster's state, for every user."""
 
     def get(self) -> None:
         self.sees()
@@ -34,7 +34,7 @@ class ClusterHandler(JobApiHandler):
 
 
 class QuotaHandler(JobApiHandler):
-    """How much of its quota a team uses, and what it has borrowed."""
+    """The quota of teams: used and borrowed."""
 
     async def get(self) -> None:
         viewer = self.sees()
@@ -43,7 +43,7 @@ class QuotaHandler(JobApiHandler):
         self.reply({"items": [_quota(one) for one in usage_report.quota_statuses(world, teams)], "next": None})
 
     async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
-        """Those of whoever asks."""
+        """Returns the caller's teams."""
         known = self.admission.store.cluster_state.teams
         if viewer.all:
             every = known.teams

@@ -32,7 +32,7 @@ from dlspawner.manager.state.event_bus import PER_SHARE, EventBus, Listener, Lis
 RETRY_MILLISECONDS = 3000
 BEAT_SECONDS = 5.0  # an open page that hears nothing for some of them says so: portal_live.html
 LONGEST_SECONDS = 600.0
-_PATIENCE_SECONDS = 30.0  # with somebody who does not read
+_PATIENCE_SECONDS = 30.0  # with a client that does not read
 _TOO_MANY = {
     "pages": "You have {} pages that are kept up to date; close one.",
     "programs": "Your programs follow the jobs with {} streams already; close one.",

@@ -72,7 +72,7 @@ class GpuHoursReport:
 
 
 async def in_report_thread(work: Callable[..., Done], *given: object) -> Done:
-    """What takes long, in a thread; one at a time, so that reports take nobody else's threads."""
+    """Runs a long report in a thread; one at a time, so that reports leave the other threads free."""
     return await asyncio.get_running_loop().run_in_executor(_ASIDE, work, *given)
 
 
@@ -240,7 +240,7 @@ def _time(text: str, usual: datetime) -> datetime | None:
 
 
 def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: timedelta) -> tuple[_Wanted, ...]:
-    """What Prometheus is asked about these pods, for points a step apart."""
+    """Returns the Prometheus queries about these pods, for points a step apart."""
 
     def over(metrics: Sequence[str], labels: tuple[str, str], more: str = "", window: timedelta = step) -> str:
         which = json.dumps("|".join(metrics))

@@ -76,7 +76,7 @@ async def review_for_hub(handler: JsonHandler, job: str) -> None:
 
 
 class ReservationReleasedHandler(_ForJobs):
-    """What was reserved for it is free again."""
+    """Releases a job's reservation."""
 
     async def post(self, job: str) -> None:
         body = fields(self.read_object(), {"user": str, "passes": bool, "why": str}, {"user"})
@@ -131,7 +131,7 @@ class PrepareStartHandler(_ForJobs):
 
 
 class StartInterruptedHandler(_ForJobs):
-    """What was being started there, or waits for its turn there, is cancelled."""
+    """Cancels the start of a server, or its pending job."""
 
     async def post(self, user: str) -> None:
         body = fields(self.read_object(), {"server": str, "job": str}, {"server"})

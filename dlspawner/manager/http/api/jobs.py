@@ -95,7 +95,7 @@ class JobResource(JobApiHandler):
 
 
 def live(desk: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus | None:
-    """What the queue says of a job that waits; ``None`` for any other."""
+    """Returns the queue's status of a pending job; ``None`` for any other."""
     record = None if kept.state is JobState.ENDED else desk.store.records.get(kept.id)
     if record is None:
         return None
@@ -119,7 +119,7 @@ class JobDetailHandler(JobResource):
 
 
 class JobEventsHandler(JobApiHandler):
-    """What became of it."""
+    """Lists the events of a job."""
 
     async def get(self, job: str) -> None:
         viewer = self.sees()
@@ -141,7 +141,7 @@ _OF_OTHERS = frozenset({EventReason.PREEMPTION_NOTICE, EventReason.NODES_RESERVE
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """What is known of a job that has not ended beside what the database keeps."""
+    """The status of a live job beyond what the database keeps."""
 
     why: str = ""
     position: int | None = None

@@ -54,7 +54,7 @@ _PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow"
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What of which log is wanted; ``tail`` 0: all of it."""
+    """The log and the part of it that is requested; ``tail`` 0: all of it."""
 
     pod: str = ""
     container: str = ""
@@ -68,7 +68,7 @@ class LogQuery:
 
     @property
     def lines(self) -> int:
-        """How many lines have to be read; 0 for all."""
+        """Returns the number of lines to be read; 0 for all."""
         return 0 if self.search else self.tail
 
 
@@ -88,7 +88,7 @@ def read_log_query(given: Mapping[str, Sequence[str]], *more: str) -> LogQuery:
 
 
 def shown(body: bytes, wish: LogQuery) -> str:
-    """What of a log was asked for, as harmless text."""
+    """Returns the requested part of a log as harmless text."""
     found = redaction.readable(body)
     if wish.search:
         found = redaction.matching(found, wish.search)
@@ -127,7 +127,7 @@ class LogApiHandler(JobInsideHandler):
         return shelf
 
     async def runs(self, job: str) -> list[ContainerRun]:
-        """The job's logs, for who may read them."""
+        """Returns the job's logs, for viewers that may read them."""
         await self.readable(job)
         return await self.log_reader.runs(job)
 
@@ -140,7 +140,7 @@ class LogsHandler(LogApiHandler):
 
 
 class PodEventsHandler(JobInsideHandler):
-    """What Kubernetes has told of its pods."""
+    """Lists the Kubernetes events of a job's pods."""
 
     async def get(self, job: str) -> None:
         await self.readable(job)
@@ -218,7 +218,7 @@ class LogHandler(LogApiHandler):
         self.manager.running.end()  # a stop of this process does not wait for streams
         checking = asyncio.create_task(self._end(job), name=f"right of {who} to follow")
         try:
-            # In a task of its own, which ends when whoever reads has gone, also while nothing is printed.
+            # In a task of its own, which ends when the reader has gone, also while nothing is printed.
             task = self._following = asyncio.create_task(self._stream(run, place), name=f"follow for {who}")
             await asyncio.wait({task, checking}, return_when=asyncio.FIRST_COMPLETED)
         finally:

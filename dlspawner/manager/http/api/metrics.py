@@ -18,7 +18,7 @@ class MetricsHandler(ApiHandler):
     """All metrics of this process."""
 
     async def prepare(self) -> None:
-        # Not ApiHandler's: whoever scrapes needs no access to this service beyond this.
+        # Not ApiHandler's: a scraper needs no access to this service beyond this.
         ManagerHandler.prepare(self)
         self.current_user = None
         if self.manager.authenticate_prometheus:

@@ -60,7 +60,7 @@ def leader_store(manager: ManagerContext) -> JobStore:
 
 
 def level_of(notice: Notice) -> str:
-    """How serious it is: info, warning or error."""
+    """Returns the level of a notice: info, warning or error."""
     return _LEVELS.get(notice.kind, "warning")
 
 
@@ -94,7 +94,7 @@ def as_json(notice: Notice, now: datetime) -> dict[str, object]:
 
 
 class NoticeApiHandler(ApiHandler):
-    """A resource of somebody who may read notices."""
+    """A resource for readers of notices."""
 
     def reader(self) -> Recipient:
         identity = self.check_parameters()
@@ -115,7 +115,7 @@ class NoticeApiHandler(ApiHandler):
 
 
 class NoticesHandler(NoticeApiHandler):
-    """What is open."""
+    """Lists the open notices."""
 
     _waiting: asyncio.Task[None] | None = None
 
@@ -129,7 +129,7 @@ class NoticesHandler(NoticeApiHandler):
             if left <= 0 or version(found) != known:
                 break
             if not await self._changed(board, reader, left):
-                return  # nobody listens any more
+                return  # the client has gone
         now = self.manager.now()
         self.reply({"version": version(found), "notices": [as_json(notice, now) for notice in found]})
 

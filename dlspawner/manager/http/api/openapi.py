@@ -27,7 +27,7 @@ from dlspawner.manager.http.handlers import JsonHandler
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalState
 
-# What any resource may answer: nobody, without the right, no decisions here, not now.
+# Answers of every resource: not logged in, not allowed, not the leader, not now.
 _ALWAYS = (401, 403, 501, 503)
 _PROBLEM = "application/problem+json"
 _ABOUT = """Jobs, quota and queue of dlspawner. Every resource needs a token of the Hub's token page; README.md of
@@ -35,7 +35,7 @@ dlspawner/manager says who may do what."""
 
 
 class OpenApiHandler(JsonHandler):
-    """The description, for anybody: it holds nothing of this cluster."""
+    """The description, without login: it contains nothing of this cluster."""
 
     def get(self) -> None:
         self.reply(document(f"{self.manager.service.prefix}api"))

@@ -77,7 +77,7 @@ MAX_SOURCE = 200
 
 
 class HealthHandler(ManagerHandler):
-    """Whether this process answers. Asks neither the Hub nor the database: a restart would cure neither."""
+    """Answers if this process is alive. Asks neither the Hub nor the database: a restart would cure neither."""
 
     async def get(self) -> None:
         self.set_header("Content-Type", "application/json")
@@ -85,7 +85,7 @@ class HealthHandler(ManagerHandler):
 
 
 class ReadyHandler(ManagerHandler):
-    """Whether requests should be sent here: to the one of several Managers that acts, while the others stand by."""
+    """Ready on the leader; the other Managers stand by."""
 
     async def get(self) -> None:
         acting = self.manager.leader
@@ -96,10 +96,10 @@ class ReadyHandler(ManagerHandler):
 
 
 class UserApiHandler(ApiHandler):
-    """A resource of whoever asks."""
+    """A resource of the caller."""
 
     def current_user_name(self) -> HubIdentity:
-        """Who asks, when they may manage their keys."""
+        """Returns the caller's identity if the caller may manage keys; 403 otherwise."""
         identity = self.check_parameters()
         self.refuse(may_manage_keys(identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
         return identity
@@ -154,7 +154,7 @@ class KeySuggestionsHandler(ApiHandler):
 
 
 class UserKeysHandler(ApiHandler):
-    """A user's keys for the gateway. A name that nobody has is answered like one without keys, by the same work."""
+    """A user's keys for the gateway. An unknown name is answered like one without keys, by the same work."""
 
     async def get(self, user: str) -> None:
         self.refuse(may_read_keys(self.check_parameters(), user))
@@ -206,7 +206,7 @@ MOST_KEYS = 1000
 
 
 class SshAccessHandler(ApiHandler):
-    """Answers which users are blocked and which keys are gone; a Manager without files blocks nobody."""
+    """Answers which users are blocked and which keys are gone; a Manager without files blocks no user."""
 
     async def post(self) -> None:
         self.refuse(None if has_scope(self.check_parameters().scopes, READ_KEYS) else NOT_THE_GATEWAY)
@@ -274,14 +274,14 @@ class SshConfigFileHandler(_File):
 
 
 class KnownHostsFileHandler(_File):
-    """What is pinned."""
+    """The pinned host keys, as a known_hosts file."""
 
     name = KNOWN_HOSTS_FILE
     content = staticmethod(known_hosts)
 
 
 async def access_of(handler: IdentityHandler) -> SshAccessConfig:
-    """What whoever asks may know of their own ways in."""
+    """Returns the SSH access of the caller's own jobs."""
     viewer = handler.viewer(AccessRight.SEE)
     if handler.identity is None or handler.identity.kind is not IdentityKind.USER:
         raise HttpProblem(403, FOR_PEOPLE)
@@ -386,7 +386,7 @@ class SshStartHandler(StartJobHandler):
             raise HttpProblem(409, ENDED.format(server=server or "Your default server", minutes=_clock(until)))
 
     async def _where(self, user: str, server: str) -> Mapping[str, object] | None:
-        """Where a job that waits, starts or runs stands; ``None`` where there is none."""
+        """Returns the state of a pending, starting or running job; ``None`` without one."""
         desk = self.admission
         record = desk.starting_or_pending(user, server)
         if record is None:
@@ -437,7 +437,7 @@ def _clock(at: datetime) -> str:
 
 
 class SshSettingsHandler(UserApiHandler):
-    """What a person wants of their logins."""
+    """The user's settings for SSH logins."""
 
     async def get(self) -> None:
         self.reply({"start_on_connect": await self.manager.store.starts_by_login(self.current_user_name().name)})

@@ -122,7 +122,7 @@ class JobStarter:
         return None
 
     def _holds(self, wanted: StartRequest) -> bool:
-        """Whether the server has a job already; one whose turn has come may be asked for again."""
+        """True if the server has a job already; a scheduled job may be requested again."""
         book = self.desk.store
         return any(job.holds and not book.records[job.id].awaiting_start for job in book.on(wanted.user, wanted.server))
 

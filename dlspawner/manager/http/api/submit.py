@@ -61,7 +61,7 @@ _PREPARED = "The Hub prepares it."
 
 
 class StartJobHandler(JobResource):
-    """What starts jobs."""
+    """Base of the resources that start jobs."""
 
     def starter(self) -> JobStarter:
         return JobStarter(self.admission, self.leader.ledger, self.leader.hub, self.manager.service.prefix)
@@ -132,7 +132,7 @@ class SubmitHandler(StartJobHandler):
 
 
 def check_blocked(handler: JobApiHandler, user: str) -> None:
-    """403 for people who may not work here."""
+    """403 for blocked users."""
     if user in handler.leader.settings.teams.blocked:
         raise HttpProblem(403, BLOCKED.format(user=user))
 
@@ -153,7 +153,7 @@ _BEFORE_IT_RUNS = frozenset(JobState) - {JobState.RUNNING, JobState.STOPPING, Jo
 
 
 class EndJobHandler(JobApiHandler):
-    """What ends jobs."""
+    """Base of the resources that end jobs."""
 
     async def end(self, kept: JobHistory) -> None:
         """End a job wherever it stands, and say whether it has ended."""
@@ -209,7 +209,7 @@ class RequeueHandler(StartJobHandler):
 
 
 class JobsHandler(SubmitHandler):
-    """All that somebody may see, in pages."""
+    """Lists the jobs that the viewer may see, in pages."""
 
     async def get(self) -> None:
         viewer, given, desk = self.sees(), self.given(), self.admission

@@ -21,14 +21,14 @@ from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.access import AccessRight, Viewer
 from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision
 
-_SHOWN = 100  # that wait; who has more is told how many
+_SHOWN = 100  # pending requests; of more the number is shown
 _DECIDED = 50
 _OVER = tuple(one for one in ApprovalState if one is not ApprovalState.WAITING)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRequest:
-    """A request as the page shows it; ``more`` is what whoever looks needs to know now."""
+    """A request as the page shows it; ``more`` is what the viewer needs to know now."""
 
     request: ApprovalRequest
     team: str
@@ -37,7 +37,7 @@ class ShownRequest:
 
 
 class _ApprovalsPageBase(PortalPage):
-    """What the page and its buttons share."""
+    """Base of the page and its buttons."""
 
     async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
         """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
@@ -78,7 +78,7 @@ class _ApprovalsPageBase(PortalPage):
         )
 
     async def _done(self, viewer: Viewer) -> ApprovalRequest | None:
-        """What this person has decided just now."""
+        """Returns the request that the user has just decided; None without one."""
         id_ = self.get_query_argument("done", "")
         if not id_:
             return None

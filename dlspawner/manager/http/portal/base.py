@@ -43,7 +43,7 @@ class PortalPage(PageHandler):
     """A page of the portal, for people; a service or a job has none."""
 
     def person(self) -> HubIdentity:
-        """Who looks, if they may see anything at all."""
+        """Returns the viewer, if allowed to see any job."""
         if self.identity is None:
             raise HttpProblem(403, STALE_PAGE)
         if self.identity.kind is not IdentityKind.USER:
@@ -88,7 +88,7 @@ class PortalPage(PageHandler):
         return found
 
     async def hub_user(self, name: str) -> HubUser | None:
-        """What the Hub says of somebody; ``None`` when it does not answer, so that pages show the rest."""
+        """Returns the Hub's user model; ``None`` when the Hub does not answer, so that pages show the rest."""
         if self.leader().hub_health.unreachable:
             return None
         try:
@@ -161,7 +161,7 @@ def notices_for(
 
 @dataclass(frozen=True, slots=True)
 class QuotaShare:
-    """One team and GPU type, in milli-GPUs. ``quota`` is ``None`` while nobody has one."""
+    """One team and GPU type, in milli-GPUs. ``quota`` is ``None`` while no quotas are configured."""
 
     team: str
     title: str
@@ -173,7 +173,7 @@ class QuotaShare:
 
     @property
     def free(self) -> int:
-        """What is left of the quota; 0 where more is held, since the quota was lowered."""
+        """Returns the free part of the quota; 0 if more is held, since the quota was lowered."""
         return max(0, (self.quota or 0) - self.guaranteed)
 
     @property

@@ -30,7 +30,7 @@ class ChartSeries:
 
 
 def axis_end(value: float) -> float:
-    """Where an axis ends that has to hold a value: a round number that is no less."""
+    """Returns the end of an axis that has to hold a value: a round number that is no less."""
     if value <= 0:
         return 1.0
     size = 1.0

@@ -55,7 +55,7 @@ class HistoryPlot:
 
 
 class HistoryPage(PortalPage):
-    """GPU-hours of whoever looks, or of more, by day."""
+    """GPU-hours by day, of the viewer or of more users."""
 
     async def get(self) -> None:
         self.person()
@@ -96,7 +96,7 @@ class HistoryPage(PortalPage):
         )
 
     def _names(self, by: GroupBy) -> dict[str, str]:
-        """What people call what the rows are of, where that is not its name."""
+        """Returns the titles of rows that differ from their names."""
         titles = self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
         return {
             team: escape_hidden(title) for team, title in titles.items()

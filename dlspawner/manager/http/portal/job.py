@@ -88,7 +88,7 @@ class JobPage(MyJobsPageBase):
             raise HttpProblem(422, str(problem)) from None
 
     async def _may_start(self, kept: JobHistory) -> bool:
-        """Whether *Start again* can do what it says, as far as we know: the Hub keeps the options of the latest job."""
+        """True if *Start again* can work, as far as known: the Hub keeps the options of the latest job."""
         acting = self.leader()
         latest = await acting.ledger.page(Viewer("", all=True), JobFilter(user=kept.user, server=kept.server), None, 1)
         return bool(latest) and latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
@@ -118,7 +118,7 @@ class TimelineStep:
 def detail_rows(
     kept: JobHistory, titles: Mapping[str, str], teams: Mapping[str, str], priority: str
 ) -> list[tuple[str, str]]:
-    """What is known of a job, by its name on the page; what is not known is left out."""
+    """Returns the known details of a job by their label on the page; unknown ones are left out."""
     cores = f"{kept.cpu_milli / 1000:g} CPU {'core' if kept.cpu_milli == 1000 else 'cores'}"
     cpu = f"{cores}, {units.size(kept.memory_bytes)} memory"
     given = [

@@ -66,13 +66,13 @@ class QueuePage(PortalPage):
         )
 
     def begin(self) -> int:
-        """How many are on the pages before."""
+        """Returns the number of entries on the earlier pages."""
         text = self.get_query_argument("from", "0")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
 
 
 class ClusterPage(PortalPage):
-    """What is free, and what is closed."""
+    """The free and the closed part of the cluster."""
 
     def get(self) -> None:
         self.person()
@@ -89,7 +89,7 @@ class ClusterPage(PortalPage):
 
 
 class TeamsPage(PortalPage):
-    """The teams that somebody administers."""
+    """The teams that the viewer administers."""
 
     async def get(self) -> None:
         self.person()
@@ -109,7 +109,7 @@ class TeamsPage(PortalPage):
 
     @staticmethod
     async def _members(team: Team, hub: HubClient, places: asyncio.Semaphore) -> list[str] | None:
-        """Who is in it; ``None`` where the Hub does not tell."""
+        """Returns the members; ``None`` if the Hub does not answer."""
         try:
             async with places:
                 group = await hub.group(team.name)
@@ -189,7 +189,7 @@ OTHERWISE = "a limit that is its own"
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """One job that waits. ``who``, ``server`` and ``job`` are empty for who may not know."""
+    """One job that waits. ``who``, ``server`` and ``job`` are empty for viewers that may not see them."""
 
     place: int
     of: int

@@ -64,7 +64,7 @@ NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not sh
 
 
 class MyJobsPageBase(PortalPage):
-    """What the page and its buttons share."""
+    """Base of the page and its buttons."""
 
     async def show_jobs(self, status: int = 200, **values: object) -> None:
         """The page."""
@@ -82,7 +82,7 @@ class MyJobsPageBase(PortalPage):
         )
 
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
-        """What the rows of somebody's jobs are made of."""
+        """Returns the data behind the rows of a user's jobs."""
         acting, desk = self.leader(), self.admission()
         settings, culler = acting.settings, acting.culler
         # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
@@ -113,7 +113,7 @@ class MyJobsPageBase(PortalPage):
         return self.admission().store.cluster_state.teams.team_of(name, tuple(groups))
 
     def links(self, name: str, row: ServerRow, user: HubUser | None) -> dict[str, str]:
-        """Where the ways into a job lead."""
+        """Returns the links into a job."""
         server = user.servers.get(row.server) if user is not None else None
         return {
             "open": urljoin(self.manager.service.hub_host, server.url)
@@ -182,10 +182,10 @@ class NewJobPage(MyJobsPageBase):
 
 
 class _Button(MyJobsPageBase):
-    """What is answered to a button."""
+    """Base of the answers to buttons."""
 
     def get(self, *_: str) -> None:
-        self.back()  # somebody has loaded the address of a form
+        self.back()  # the address of a form was loaded by GET
 
     async def answer(self, problem: HttpProblem) -> None:
         """The page with what was wrong."""
@@ -275,7 +275,7 @@ class StopButton(_Button):
 
 
 class KeepJobButton(_Button):
-    """A job goes on although nobody uses it."""
+    """Keeps an idle job alive."""
 
     async def post(self, job: str) -> None:
         record, culler = self.record(job, AccessRight.ACT), self.leader().culler
@@ -345,7 +345,7 @@ class ServerRow:
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
     is_ready: bool = False
     kept: bool = False
-    asks: bool = False  # whether it waits for somebody's approval
+    asks: bool = False  # true while it waits for an approval
     has_run: bool = False  # whether its last job had a pod, so that there may be a log
 
     @property
@@ -359,7 +359,7 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class RowContext:
-    """What the rows of one person are made of."""
+    """The data behind the rows of one user."""
 
     user: str
     titles: Mapping[str, str]  # of templates, by name

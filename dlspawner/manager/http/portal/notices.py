@@ -15,7 +15,7 @@ from dlspawner.manager.model.access import AccessRight
 
 
 class NoticesPageBase(PageHandler):
-    """What the page and its buttons share."""
+    """Base of the page and its buttons."""
 
     def person(self) -> HubIdentity:
         if self.identity is None:

@@ -33,10 +33,10 @@ _SAID_HERE = frozenset(
 
 
 class PendingPageBase(PageHandler):
-    """What the page and its buttons share."""
+    """Base of the page and its buttons."""
 
     def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
-        """Who looks, or does something, if they may."""
+        """Returns the caller if allowed to view or to act."""
         if self.identity is None:
             raise HttpProblem(403, STALE_PAGE)
         return owner(self, user, right)
@@ -86,7 +86,7 @@ class PendingPage(PendingPageBase):
         self._show(user, server, ended=end_sentence(*last, None))
 
     async def _is_going(self, user: str, server: str) -> bool:
-        """Whether the Hub is there and starts this server, so that its page says more than ours."""
+        """True if the Hub answers and starts this server, so that the Hub's page says more than this one."""
         acting = self.manager.leader
         try:
             found = await acting.hub.user(user) if acting is not None else None

@@ -58,12 +58,12 @@ def make_environment(paths: Sequence[str]) -> Environment:
 
 
 def _visible(value: object) -> object:
-    """Nothing hides in what pages hold. What is markup already, as after ``|e`` in fields that nobody sees, stays."""
+    """Nothing hides in what pages hold. What is markup already, as after ``|e`` in hidden fields, stays."""
     return escape_hidden(value) if type(value) is str else value
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """How long ago, in the words of a person."""
+    """Returns an age in words."""
     seconds = max(0, int((now - then).total_seconds()))
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:
@@ -73,7 +73,7 @@ def ago(then: datetime, now: datetime) -> str:
 
 
 class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
-    """Where the Hub sends a browser back to after login."""
+    """The page to which the Hub sends a browser back after login."""
 
     async def prepare(self) -> None:
         # Not PageHandler's: it would send an anonymous browser to log in. That the current user is known before the
@@ -88,7 +88,7 @@ class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
         except HTTPError as error:
             if error.status_code == 502:
                 raise HubUnavailable("The Hub did not answer, so the login is not complete. Try again soon.") from error
-            # A forged or used code ends here too, as JupyterHub's 500: nobody's fault but the asker's.
+            # A forged or used code ends here too, as JupyterHub's 500: the fault is the caller's.
             log.info("login not completed: %r", error.log_message)
             raise HttpProblem(
                 403, f"The login did not complete. Open {self.manager.service.prefix}keys again."
@@ -96,10 +96,10 @@ class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
 
 
 class KeysPageBase(PageHandler):
-    """What the page and its buttons share."""
+    """Base of the page and its buttons."""
 
     def person(self) -> HubIdentity:
-        """Who is logged in; a form without its page's XSRF value ends here."""
+        """Returns the logged-in user; a form without its page's XSRF value ends here."""
         if self.identity is None:
             raise HttpProblem(403, STALE_PAGE)
         self.refuse(may_manage_keys(self.identity, f"{self.manager.service.prefix}keys", by_token=self.by_token))
@@ -124,7 +124,7 @@ class KeysPageBase(PageHandler):
         self.redirect(page, status=303)
 
     def said(self, person: HubIdentity) -> dict[str, str]:
-        """What the page says of what this person has just done, for the first time and the last."""
+        """Returns the sentence about the user's latest action, shown once."""
         if self.get_cookie(SAID) is None:
             return {}
         self.clear_cookie(SAID, path=f"{self.manager.service.prefix}keys")
@@ -154,7 +154,7 @@ class KeysPageBase(PageHandler):
 
 
 class KeysPage(KeysPageBase):
-    """The keys of whoever is logged in."""
+    """The keys of the logged-in user."""
 
     async def get(self) -> None:
         await self.show_keys(self.person())
@@ -184,7 +184,7 @@ class RemoveKeyButton(KeysPageBase):
 
 
 class StartOnConnectButton(KeysPageBase):
-    """Whether a login starts the job that it is for."""
+    """Sets if a login starts the job that it is for."""
 
     async def get(self) -> None:
         self.back()

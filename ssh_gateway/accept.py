@@ -64,7 +64,7 @@ class Admission:
     checking: set[ConnectionGuard] = field(default_factory=set)
 
     def clear(self) -> None:
-        """Drop who is between the street and the door."""
+        """Drops the connections that are not admitted yet."""
         for gate in [*self.leaving, *self.arriving, *self.checking]:
             gate.drop()
 
@@ -236,7 +236,7 @@ def read(received: bytes) -> Header | None:
 
 
 def is_one(first: bytes) -> bool:
-    """Whether a client's first bytes are a header of either version, which no SSH client begins with."""
+    """True if a client's first bytes are a header of either version, which no SSH client begins with."""
     return first.startswith((SIGNATURE, VERSION_1))
 
 

@@ -225,7 +225,7 @@ class Gateway(Application):
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names as they come; what happened is in our own lines, errors in `event=failed`.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
-        # asyncssh wants a name for whoever runs it, and in a container the uid may have none. It is told to nobody.
+        # asyncssh wants a name for its own user, and in a container the uid may have none. The name is never sent.
         os.environ.setdefault("LOGNAME", self.name)
 
     def update_config(self, config: Config) -> None:
@@ -383,7 +383,7 @@ def check_arguments(arguments: Sequence[str], app: Application) -> None:
 
 
 def required(name: str) -> str:
-    """What an environment variable says, which has to say something."""
+    """Returns the value of a required environment variable."""
     value = os.environ.get(name, "")
     if not value:
         raise GatewayMisconfigured(f"environment variable {name} is not set")

@@ -34,7 +34,7 @@ _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """What is so now: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
+    """The present state: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
 
     unauthenticated: int = 0
     authenticated: int = 0
@@ -47,7 +47,7 @@ class GatewayState:
 
 
 class GatewayMetrics:
-    """All metrics of one process; ``inside`` is asked whenever somebody reads them."""
+    """All metrics of one process; ``inside`` is asked at every scrape."""
 
     def __init__(self, inside: Callable[[], GatewayState] = GatewayState) -> None:
         self.inside = inside
@@ -157,7 +157,7 @@ LONGEST = 8192
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """What is said to one request."""
+    """The answer to one request."""
 
     status: str
     content: bytes
@@ -188,7 +188,7 @@ class HealthServer:
         return await asyncio.start_server(self._answer, sock=sockets.listen(ip, port), limit=LONGEST)
 
     async def answer(self, request: bytes) -> HealthAnswer:
-        """What a request, or the first part of one, is answered."""
+        """Returns the answer to a request, or to the first part of one."""
         path = _path(request)
         if path == b"/metrics":
             return HealthAnswer("200 OK", await self.metrics(), CONTENT_TYPE)
@@ -201,7 +201,7 @@ class HealthServer:
                 writer.write(answer.written())
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever it was did not ask for anything; OSError includes the time-out
+            pass  # the client sent no request; OSError includes the time-out
         finally:
             writer.close()
 

@@ -118,7 +118,7 @@ class GatewayServer(GatewayContext):
         )
 
     async def metrics(self) -> bytes:
-        """What a Prometheus reads."""
+        """Returns the metrics in Prometheus' text format."""
         return self.counters.text()
 
     def _tell(self) -> None:

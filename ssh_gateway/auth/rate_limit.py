@@ -63,7 +63,7 @@ class UnauthenticatedLimit:
     waiting: Counter[str] = field(default_factory=Counter)
 
     def enter(self, source: str) -> str | None:
-        """Count somebody in, who must `leave` once; or a sentence that says why not."""
+        """Counts a connection in, which must `leave` once; or returns the sentence that refuses it."""
         if self.waiting.total() >= self.limit:
             return "too many logins are going on: try again in a moment"
         if source and self.waiting[source] >= self.limit_per_source:
@@ -72,7 +72,7 @@ class UnauthenticatedLimit:
         return None
 
     def leave(self, source: str) -> None:
-        """Somebody proved who they are, or went away."""
+        """A connection has authenticated, or has gone."""
         _remove_one(self.waiting, source)
 
 
@@ -108,7 +108,7 @@ KNOWN_SECONDS = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class PenaltyRules:
-    """What it costs; 0 switches off what it measures."""
+    """The costs of failures; 0 switches a cost off."""
 
     penalty_seconds: float = 5.0
     connections_per_second: float = 10.0
@@ -138,7 +138,7 @@ class DebtTable:
         return max(0.0, self._paid_at.get(name, now) - now)
 
     def count(self, now: float) -> int:
-        """How many owe something."""
+        """Returns the number of penalised entries."""
         return sum(at > now for at in self._paid_at.values())
 
     def __len__(self) -> int:
@@ -225,7 +225,7 @@ class Penalties:
         self._owe(self.source_of(address), TOO_LATE if late else NOTHING_TRIED, now)
 
     def worth_a_line(self, address: str, now: float) -> bool:
-        """Whether to log a refusal: once a minute for each place, so that a flood of connections is none of lines."""
+        """True if a refusal is to be logged: once a minute for each source, so that a flood does not fill the log."""
         place = self.source_of(address) or "shared"
         if self._said.owed(place, now):
             return False
@@ -233,7 +233,7 @@ class Penalties:
         return True
 
     def penalised(self, now: float) -> tuple[int, int]:
-        """How many addresses and how many names owe something."""
+        """Returns the number of penalised addresses and of penalised names."""
         return self._sources.count(now), self._names.count(now)
 
     def _owe(self, place: str, penalties: float, now: float) -> None:

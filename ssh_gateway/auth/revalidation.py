@@ -54,7 +54,7 @@ class Revalidator:
     people: AuthBackend
     places: JobDirectory
     seconds: float
-    blocked: frozenset[str] | None = None  # None: nobody has told yet
+    blocked: frozenset[str] | None = None  # None: not known yet
     revocations: RevocationList = field(default_factory=RevocationList)
     visits: Callable[[], Iterable[RevalidatedSession]] = tuple
     _silent: set[str] = field(default_factory=set)
@@ -71,7 +71,7 @@ class Revalidator:
             await asyncio.sleep(self.seconds)
 
     async def round(self) -> None:
-        """Look once, and send home who may not stay."""
+        """Checks all sessions once, and ends those without access."""
         async with asyncio.TaskGroup() as group:
             for part in self._parts():
                 group.create_task(part())
@@ -155,7 +155,7 @@ class Revalidator:
         await self._judge(inside, Checks(jobs=live))
 
     async def _tokens(self) -> None:
-        """Whom each token belongs to now, judged one by one; the first that cannot be told ends the asking."""
+        """Checks the present owner of each token, one by one; the first without an answer ends the round."""
         of_token = dict[str, list[Inside]]()
         for visit, held in self._inside():
             if held.proof.token:

@@ -42,7 +42,7 @@ from ssh_gateway.transport.reading import read_certificate
 
 
 class TrustedCas:
-    """`trusts` is asked for every certificate; ``path`` None: nobody is trusted."""
+    """`trusts` is asked for every certificate; ``path`` None: no CA is trusted."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = WatchedFile(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
@@ -52,7 +52,7 @@ class TrustedCas:
         self._file.load()
 
     def trusts(self, key: asyncssh.SSHKey) -> bool:
-        """Whether certificates that this key signed let people in."""
+        """True if certificates signed by this key are trusted."""
         try:
             self.load()
         except KeysUnusable as problem:
@@ -96,7 +96,7 @@ class RevokedCertificates:
     single: frozenset[tuple[str, int | str]] = frozenset()
 
     def names(self, badge: CertificateId) -> bool:
-        """Whether this certificate is taken back."""
+        """True if this certificate is revoked."""
         return (
             badge.key_id in self.ids
             or not self.keys.isdisjoint({badge.key, badge.ca})
@@ -120,13 +120,13 @@ class RevocationList:
         self._file.load()
 
     def refusal(self, badge: CertificateId) -> str | None:
-        """Why it lets nobody in; None when it does."""
+        """Returns the reason why a certificate is refused; None for a valid one."""
         if not self._is_read():
             return UNKNOWN
         return REVOKED if self._file.latest.names(badge) else None
 
     def latest(self) -> RevokedCertificates:
-        """What the file says, or said last."""
+        """Returns the revocations of the file, or the last valid ones."""
         self._is_read()
         return self._file.latest
 
@@ -141,7 +141,7 @@ class RevocationList:
 
 @dataclass(slots=True)
 class _Lines:
-    """What was read so far."""
+    """The revocations read so far."""
 
     serials: list[tuple[int, int]] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
@@ -175,7 +175,7 @@ class _Lines:
 
 
 def read_revocations(text: str) -> RevokedCertificates:
-    """What the lines of a file say; ValueError with the number of one that is something else."""
+    """Returns the revocations of a file's lines; raises ValueError with the number of an invalid line."""
     found = _Lines()
     each_line(text, lambda line: found.add(line.partition("#")[0].strip()))
     return RevokedCertificates(
@@ -251,7 +251,7 @@ def _text(content: bytes) -> str:
 
 
 def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:
-    """What every line says, without comments and empty ones; ValueError with the number of one that says nothing."""
+    """Returns every line as `read` reads it, without comments and empty lines; ValueError has the number of an invalid one."""
     found = list[Read]()
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith("#"):

@@ -26,7 +26,7 @@ from ssh_gateway.log import say
 
 
 class ActivitySink(Protocol):
-    """Who passes it on."""
+    """The receiver of activity."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Raise Unavailable when it cannot be told."""
@@ -51,7 +51,7 @@ class ActivityReporter:
         self._news = asyncio.Event()
 
     def touch(self, user: str, server: str) -> None:
-        """Somebody used this server just now."""
+        """Notes use of this server."""
         if (user, server) not in self._seen:
             self._news.set()
         self._seen[user, server] = self._now()
@@ -59,7 +59,7 @@ class ActivityReporter:
             self.sessions.touch(user, server)
 
     def opened(self, user: str, server: str) -> None:
-        """Somebody is connected to this server from now on."""
+        """Notes a new connection to this server."""
         if self.sessions is not None:
             self.sessions.opened(user, server)
 
@@ -76,7 +76,7 @@ class ActivityReporter:
                 group.create_task(self.sessions.run(), name="tell the Manager")
 
     async def _tell_hub(self) -> None:
-        """What cannot be told is dropped: whoever is still active says so again."""
+        """A failed report is dropped: active sessions report again."""
         while True:
             for user, servers in self._due().items():
                 try:
@@ -104,13 +104,13 @@ class ActivityReporter:
         self._news.clear()
 
 
-_KEPT_SECONDS = 86400.0  # of a job whose end nobody wants to hear
+_KEPT_SECONDS = 86400.0  # for a job, if no receiver accepts its end
 _BETWEEN_SECONDS = 1.0
 Key = tuple[str, str]
 
 
 class SessionSink(Protocol):
-    """Who is told."""
+    """The receiver of sessions."""
 
     async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
         """Raise Unavailable when it cannot be told."""

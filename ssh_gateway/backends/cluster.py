@@ -84,7 +84,7 @@ class ClusterJobDirectory:
 
 
 def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> JobCondition:
-    """Whether one can go in: phase and deletion, from the cluster, and what the job offers."""
+    """Returns the condition of a job's sshd: phase and deletion, from the cluster, and what the job offers."""
     if job.ssh_host_key is None or job.ssh_login is None:
         return JobCondition.WITHOUT_SSH
     phase = pod.get("status", {}).get("phase", "Pending")

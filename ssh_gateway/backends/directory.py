@@ -34,7 +34,7 @@ NOES = frozenset({403, 404, 409, 422, 429})
 
 
 class BackendUnavailable(Exception):
-    """Nobody can tell right now; the message is for the person who waits."""
+    """A backend does not answer now; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class StartStatus:
 
 
 class AuthBackend(Protocol):
-    """Who is this."""
+    """Answers about users, keys and tokens."""
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
         """The public keys of a user; none for a user who does not exist."""
@@ -111,16 +111,16 @@ class AuthBackend(Protocol):
         """Note that a key opened a session just now."""
 
     async def token_owner(self, token: str) -> TokenOwner | None:
-        """Whom a token belongs to; ``None`` for no token of the Hub's."""
+        """Returns the owner of a token; ``None`` for no token of the Hub's."""
 
     async def servers(self, user: str) -> frozenset[str]:
         """The servers of a user that the Hub knows, whether they run or not: it may not know yet that a pod is gone."""
 
     async def start(self, user: str, server: str) -> StartStatus:
-        """Start a server of somebody who wants that, unless it is on its way."""
+        """Starts a server of a user that permits it, unless it is on its way."""
 
     async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        """What has become of that since; ``job`` is the one that it was."""
+        """Returns the present status of a requested start; ``job`` is the one that it was."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
         """Say when servers were used."""
@@ -129,11 +129,11 @@ class AuthBackend(Protocol):
         """What has become of these keys, each a user's name and a fingerprint, and who is blocked."""
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        """Those of these users that exist no more."""
+        """Returns those of these users that exist no more."""
 
 
 class JobDirectory(Protocol):
-    """Where are their jobs."""
+    """Answers about users' jobs."""
 
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         """The jobs of a user that are in the cluster."""
@@ -142,7 +142,7 @@ class JobDirectory(Protocol):
         """The sshd of a user's running job on exactly this server."""
 
     async def running(self, jobs: Collection[str]) -> frozenset[str]:
-        """Those of these jobs that run and are not being stopped."""
+        """Returns those of these jobs that run and are not being stopped."""
 
 
 class HubAndManager:
@@ -239,7 +239,7 @@ class HubAndManager:
         if not users:
             return frozenset()
         try:
-            one = len(set(users)) == 1  # is asked about itself, and not by the list of everybody
+            one = len(set(users)) == 1  # is asked about itself, and not by the list of all users
             listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
         except clients_hub.HubRejected as error:
@@ -301,7 +301,7 @@ def _start_path(user: str, server: str) -> str:
 
 
 def read_key(entry: object) -> RegisteredKey | None:
-    """A key as the Manager writes it; ``None`` for what is none, so that one bad row locks nobody out."""
+    """A key as the Manager writes it; ``None`` for what is none, so that one bad row locks no user out."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("an object expected")

@@ -23,7 +23,7 @@ PERMITS = ("X11-forwarding", "agent-forwarding", "port-forwarding", "pty", "user
 
 @dataclass(frozen=True, slots=True)
 class SessionBounds:
-    """What a certificate leaves of a session: what may be asked for, and the one command if there is one."""
+    """The limits that a certificate sets to a session: permitted requests, and the forced command if there is one."""
 
     permits: frozenset[str] = frozenset(PERMITS)
     force_command: str | None = None
@@ -34,7 +34,7 @@ UNBOUND = SessionBounds()
 
 @dataclass(frozen=True, slots=True)
 class UserCertificate:
-    """What a certificate says; times are seconds since 1970."""
+    """The content of a user certificate; times are seconds since 1970."""
 
     key_id: str
     serial: int

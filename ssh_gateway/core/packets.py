@@ -49,7 +49,7 @@ AGENT_CHANNELS = frozenset({b"auth-agent@openssh.com", b"agent-connect"})
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """What a session may ask for beyond the ordinary; both let the job act on the person's own computer."""
+    """Requests permitted beyond the ordinary; both let the job act on the user's own computer."""
 
     agent_forwarding: bool = False
     x11_forwarding: bool = False
@@ -93,7 +93,7 @@ class Proofs:
 
 
 def judge(payload: bytes, policy: RelayPolicy) -> Verdict:
-    """What becomes of one packet of type GLOBAL_REQUEST, CHANNEL_OPEN or CHANNEL_REQUEST, from either end."""
+    """Decides about one packet of type GLOBAL_REQUEST, CHANNEL_OPEN or CHANNEL_REQUEST, from either end."""
     kind = payload[0]
     if kind == GLOBAL_REQUEST:
         return _global_request(payload)
@@ -106,7 +106,7 @@ def _global_request(payload: bytes) -> Verdict:
     name, rest = text_at(payload, 1)
     if name is None or not name.startswith(b"hostkeys-"):
         return Verdict(forward=payload)
-    if payload[rest : rest + 1] == b"\0":  # nobody waits for a reply
+    if payload[rest : rest + 1] == b"\0":  # no reply is expected
         return Verdict()
     return Verdict(forward=bytes([GLOBAL_REQUEST]) + text(REFUSED_REQUEST) + payload[rest:])
 
@@ -159,7 +159,7 @@ def opener(payload: bytes) -> bytes:
 
 
 def wants_reply(payload: bytes) -> bool:
-    """Whether a GLOBAL_REQUEST or CHANNEL_REQUEST is to be answered."""
+    """True if a GLOBAL_REQUEST or CHANNEL_REQUEST wants a reply."""
     name, rest = text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)
     return name is not None and payload[rest : rest + 1] != b"\0"
 
@@ -175,7 +175,7 @@ def asked(kind: int, payload: bytes) -> bytes | None:
 
 
 def refused(payload: bytes) -> bytes:
-    """A CHANNEL_REQUEST under a name that nobody implements, so that the far end refuses it in its turn."""
+    """A CHANNEL_REQUEST under a name that no server implements, so that the far end refuses it in its turn."""
     _, rest = text_at(payload, 5)
     return payload[:5] + text(REFUSED_REQUEST) + payload[rest:]
 
@@ -193,7 +193,7 @@ def screen_size(payload: bytes) -> tuple[int, int] | None:
 
 
 def terminal_type(payload: bytes) -> bytes:
-    """What a ``pty-req`` says of the client's terminal, such as ``xterm``."""
+    """Returns the type of the client's terminal in a ``pty-req``, such as ``xterm``."""
     _, rest = text_at(payload, 5)
     return text_at(payload, rest + 1)[0] or b""
 
@@ -210,7 +210,7 @@ def data(channel: int, content: bytes) -> bytes:
 
 
 def content(payload: bytes) -> bytes:
-    """What is in a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing where it is cut short."""
+    """Returns the data of a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing of a truncated one."""
     return text_at(payload, 5 if payload[0] == CHANNEL_DATA else 9)[0] or b""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 
 def every_server(_server: str) -> bool:
-    """A registered key opens and starts every server of the person who registered it."""
+    """A registered key opens and starts every server of its user."""
     return True
 
 
@@ -67,7 +67,7 @@ class Identity:
     credential: str
     opens: Callable[[str], bool]
     token: str = field(default="", repr=False)
-    registered: bool = False  # a key that somebody registered, and can remove
+    registered: bool = False  # a key that its user registered, and can remove
     certificate: CertificateId | None = None  # the certificate, where it was one
     starts: Callable[[str], bool] = no_server
 
@@ -83,7 +83,7 @@ def verify_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> t
 
 
 def verify_token(user: str, method: str, bearer: TokenOwner | None) -> Identity | None:
-    """The proof in a token, if it belongs to the person whose name the login gives."""
+    """Returns the identity that a token proves, if the token belongs to the user of the login name."""
     if bearer is None or not bearer.person or not hmac.compare_digest(bearer.user.encode(), user.encode()):
         return None
     return Identity(user, method, "token", bearer.opens, starts=bearer.starts)

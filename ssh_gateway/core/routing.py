@@ -47,7 +47,7 @@ class JobEndpoint:
 
 
 def parse_login(text: str) -> LoginName | None:
-    """The login, with the user's name as the Hub keeps it; ``None`` for what cannot name anybody."""
+    """The login, with the user's name as the Hub keeps it; ``None`` for what cannot be a user's name."""
     user, plus, server = text.rpartition("+")
     if not plus:
         user, server = text, ""
@@ -118,7 +118,7 @@ def _listing(server: str, jobs: Sequence[JobEndpoint]) -> str:
 
 
 def is_jump(host: str, port: int) -> bool:
-    """Whether a stream that somebody asks for is ``ssh -J`` to a job, and not a forward into their default server."""
+    """True if a requested stream is ``ssh -J`` to a job, and not a forward into their default server."""
     return port == SSH_PORT and host not in {"localhost", "127.0.0.1", "::1", ""}
 
 

@@ -34,7 +34,7 @@ class AuditEvent:
 
 
 def read_audit_event(payload: bytes, *, by_client: bool, commands: bool = False) -> AuditEvent | None:
-    """What a CHANNEL_OPEN, CHANNEL_REQUEST or GLOBAL_REQUEST tells, if anything."""
+    """Returns the audit event of a CHANNEL_OPEN, CHANNEL_REQUEST or GLOBAL_REQUEST, if any."""
     kind = payload[0]
     if kind == CHANNEL_OPEN:
         return _open(payload)

@@ -25,12 +25,12 @@ from ssh_gateway.session.terminals import escaped
 POLL_SECONDS = 1.0
 KEPT_SECONDS = 10.0
 OFF, STARTING, RUNNING, STOPPING, QUEUED, REFUSED = "off", "starting", "running", "stopping", "queued", "refused"
-# What takes somebody's decision or a browser is told at once, instead of being waited for.
+# A start that needs a decision or a browser is reported at once, instead of being waited for.
 FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
 class StartFailed(Exception):
-    """The job does not run, and why, for the person. ``refused``: nobody but a person can change that."""
+    """The job does not run, with the reason for the user. ``refused``: only a user's action can change that."""
 
     def __init__(self, sentence: str, *, refused: bool = False) -> None:
         super().__init__(sentence)
@@ -50,7 +50,7 @@ class WaitingLogin:
 
 @dataclass(slots=True)
 class _Server:
-    """What was heard of a server last; ``at``: when it was asked about, which ``silent`` says was not answered."""
+    """The last known status of a server; ``at``: when it was asked about, which ``silent`` says was not answered."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     start: StartStatus = field(default_factory=lambda: StartStatus(OFF))
@@ -158,7 +158,7 @@ class AutoStarter:
 
 
 def progress_line(server: str, start: StartStatus) -> str:
-    """What is said while a login waits."""
+    """Returns the line that is shown while a login waits."""
     name = server or "your default server"
     return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
 

@@ -157,12 +157,12 @@ class GatewayContext(ABC):
         task.add_done_callback(self._background.discard)
 
     async def fetch_blocked(self) -> None:
-        """Asks who is blocked, for a login that comes before the first round of `Revalidator`."""
+        """Fetches the blocked users, for a login that comes before the first round of `Revalidator`."""
         if self.revalidator is not None:
             await self.revalidator.fetch_blocked()
 
     def refusal(self, user: str) -> str | None:
-        """Returns why this user is refused whatever the credential; nobody is admitted before the blocked are known."""
+        """Returns why this user is refused with any credential; before the blocked users are known, all are."""
         if self.revalidator is None:
             return None
         if self.revalidator.blocked is None:
@@ -170,7 +170,7 @@ class GatewayContext(ABC):
         return BLOCKED if user in self.revalidator.blocked else None
 
     async def refusal_now(self, held: OpenSession) -> str | None:
-        """Returns why a user who authenticated a while ago is refused now, or None."""
+        """Returns why a user that authenticated earlier is refused now, or None."""
         why = await self.revalidator.revalidate(held) if self.revalidator is not None else None
         return why or self.refusal(held.proof.user)
 

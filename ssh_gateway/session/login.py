@@ -31,7 +31,7 @@ from ssh_gateway.session.session import Session, SessionRefused
 from ssh_gateway.transport import server as transport_server
 from ssh_gateway.transport.login_handler import LoginHandler
 
-# Whoever types nonsense is looked up like everybody else, under a name that no Hub gives.
+# An invalid name is looked up like any other, under a name that no Hub gives.
 NOBODY = routing.LoginName("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
 LONGEST_TOKEN = 4096
@@ -76,7 +76,7 @@ class AuthHandler(LoginHandler):
         self._server.connections.add(self)
         if self._jump is None or self._jump.budget.take(self._server.now()):
             self._introduce()
-        # The gate has judged everybody who comes over the network.
+        # Connections from the network were admitted by `accept`.
         refusal = self._server.unauthenticated.enter(self._place()) if self._jump else None
         self._at_door = refusal is None
         if refusal is None:
@@ -273,7 +273,7 @@ class AuthHandler(LoginHandler):
         return self._server.penalties.refusal(self._source, self._server.now())
 
     async def _judged(self, method: str, token: str) -> Identity | None:
-        """Returns what a token proves; a refusal comes after the same time, whatever the reason.
+        """Returns what a token proves; a refusal comes after the same time for every reason.
 
         A token that is not proven is charged, also when its client does not wait for the answer.
         """

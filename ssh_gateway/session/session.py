@@ -343,7 +343,7 @@ class Session:
     # ssh -J
 
     def _is_ours(self, kind: int, payload: bytes) -> bool:
-        """What the gateway answers itself, pod or no pod: the opening of a stream to a job."""
+        """True for what the gateway answers itself, with or without a pod: the opening of a stream to a job."""
         if kind == packets.CHANNEL_OPEN:
             wish = packets.read_direct_tcpip(payload)
             return wish is not None and routing.is_jump(wish.host, wish.port)
@@ -406,7 +406,7 @@ class PacketBuffer:
 
     @property
     def owes_answer(self) -> bool:
-        """Whether a request that is to be answered is among them."""
+        """True if one of the requests wants a reply."""
         return any(kind == GLOBAL_REQUEST and wants_reply(payload) for kind, payload in self._packets)
 
     def add(self, kind: int, payload: bytes) -> bool:

@@ -149,7 +149,7 @@ _TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "�
 
 
 class Source(Protocol):
-    """Who has the notices."""
+    """The source of notices."""
 
     async def open_notices(self, version: str, seconds: float) -> JobNotices:
         """All that are open, once that is another list than ``version``, or after so many seconds."""
@@ -209,7 +209,7 @@ def line(notice: JobNotice, now: datetime) -> bytes:
 
 
 def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
-    """A line of its own, whatever stands on the screen; nothing in it but visible ASCII, cut where it is too long."""
+    """A line of its own below the present screen; nothing in it but visible ASCII, cut where it is too long."""
     text = escaped(with_time(sentence, until, now))
     shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"\r\n*** {shown} ***\r\n".encode("ascii")

@@ -107,7 +107,7 @@ async def connect_upstream(  # noqa: PLR0913, PLR0917  (where, as whom, within w
 
 
 def _found(error: Exception) -> tuple[str, str]:
-    """What became of a login to a job: a word for the log, and what to tell the person."""
+    """The result of a login to a job: a word for the log, and the sentence for the user."""
     match error:
         case TimeoutError():
             return "no-answer", "does not answer yet: try again in a moment"

@@ -143,7 +143,7 @@ class RelayConnection(FastConnection):
             self._force_close(asyncssh.KeyExchangeFailed(UNFINISHED))
 
     def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
-        """Not for every packet: asyncssh formats its log strings even when nobody reads them."""
+        """Not for every packet: asyncssh formats its log strings even when no handler reads them."""
 
     def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
         """See `log_sent_packet`."""

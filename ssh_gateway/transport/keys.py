@@ -31,7 +31,7 @@ NEXT_HOST_KEY = f"{HOST_KEY}.next"
 USER_CA = "user_ca"
 
 _PRIVATE = re.compile(r"-----BEGIN .*PRIVATE KEY-----|PuTTY-User-Key-File-", re.IGNORECASE)
-# What a line may begin with to be repeated: a kind of key. Any other word may be somebody's token.
+# What a line may begin with to be repeated: a kind of key. Any other word may be a token.
 _HARMLESS = re.compile(r"(?:ssh-|ecdsa-|sk-)[a-z0-9@.-]{1,40}(?=\s|$)")
 
 
@@ -156,7 +156,7 @@ SERVER_VERSION = f"{OPENSSH} dlspawner"
 
 
 def is_strong(key: asyncssh.SSHKey) -> bool:
-    """Whether a key is of a kind that is taken, and of a length."""
+    """True if a key's kind and length are accepted."""
     name = key.algorithm.decode("ascii")
     return name in SIGNATURE_ALGS or (name == "ssh-rsa" and rsa_bits(key) in RSA_BITS)
 

@@ -25,7 +25,7 @@ def signed_with(signature: bytes) -> str:
 
 
 def is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
-    """Whether an RSA key of a CA did not use SHA-1: the certificate ends in algorithm and signature, each a string."""
+    """True if an RSA key of a CA did not use SHA-1: the certificate ends in algorithm and signature, each a string."""
     ca = certificate.signing_key
     if ca.algorithm != b"ssh-rsa":
         return True
@@ -71,7 +71,7 @@ def certificate_of(found: SSHOpenSSHCertificate) -> UserCertificate:
 
 
 def is_unreadable(problem: BaseException) -> bool:
-    """Whether asyncssh stumbled over bytes that are no text, or end too early, which it does not expect everywhere."""
+    """True if asyncssh failed on bytes that are no text, or end too early, which it does not expect everywhere."""
     if not isinstance(problem, PacketDecodeError | UnicodeDecodeError):
         return False
     *_, (frame, _) = traceback.walk_tb(problem.__traceback__)
@@ -79,7 +79,7 @@ def is_unreadable(problem: BaseException) -> bool:
 
 
 def is_key(data: bytes) -> bool:
-    """Whether this can be a key, or a certificate: numbers that are none, and points beside their curve, cannot."""
+    """True if this can be a key, or a certificate: numbers that are none, and points beside their curve, cannot."""
     for read in (decode_ssh_certificate, decode_ssh_public_key):
         try:
             read(data)

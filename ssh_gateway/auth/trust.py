@@ -251,7 +251,7 @@ def _text(content: bytes) -> str:
 
 
 def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:
-    """Returns every line as `read` reads it, without comments and empty lines; ValueError has the number of an invalid one."""
+    """Returns every line as `read` reads it, without comments and empty ones; ValueError names an invalid line."""
     found = list[Read]()
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith("#"):

@@ -137,7 +137,7 @@ def _first(values: Any) -> str | None:
 
 
 def _allowances(template: Template, offered: Sequence[Option], settings: Settings, teams: Sequence[Team]) -> str:
-    """How many GPUs each team that may pay for such a job has."""
+    """Returns the GPUs of each team that may pay for such a job."""
     names = {option.name for option in offered}
     named = {choice.value for option in offered if option.name == "gpu_type" for choice in option.choices}
     kinds = [kind for kind in settings.cluster.gpu_types if not named or kind.name in named]
@@ -198,7 +198,7 @@ def _control(option: Option) -> tuple[str, str]:
 
 
 def _shares(option: Option, cluster: ClusterConfig) -> str:
-    """What comes with each GPU of the types that may be chosen."""
+    """Returns the CPU and memory that come with each GPU of the offered types."""
     words = []
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:

@@ -119,7 +119,7 @@ class LifecycleSpawner(RecoveringSpawner):
         """What others want of a pod while it is there; never fails, and takes seconds at most."""
 
     def _is_to_go(self, pod: PodDict) -> bool:
-        """Whether the pod of an end is deleted: one that its node starts again would run for nobody."""
+        """True if the pod of an ended job is to be deleted: one that its node restarts would have no server."""
         return bool(self.delete_stopped_pods) or not pod_status.stays_ended(pod)
 
     def _show_end(self, reason: str) -> None:
@@ -135,7 +135,7 @@ class LifecycleSpawner(RecoveringSpawner):
         self._spawn_future = ended
 
     def _is_cleared_up(self) -> bool:
-        """Whether a start has failed and the Hub clears up after it: then it must not hear that it has ended.
+        """True if a start has failed and the Hub clears up after it: then it must not hear that it has ended.
 
         JupyterHub (6.1) asks when ``slow_spawn_timeout`` is over, would take the failure from a future that is not done
         yet, and show "Internal Server Error" for the sentence that it is about to get.
@@ -213,7 +213,7 @@ class CancellableSpawner(LifecycleSpawner):
         return await super().poll()
 
     def _is_undisturbed(self) -> bool:
-        """Whether no start is still busy; one that has failed is, until what it left is stopped."""
+        """True if no start is still busy; one that has failed is, until what it left is stopped."""
         start: Any = self._spawn_future
         return start is None or start.done()
 
@@ -222,7 +222,7 @@ class CancellableSpawner(LifecycleSpawner):
 
 
 def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
-    """Answer whoever asked for a start that was cancelled and was not answered yet."""
+    """Answers the caller of a start that was cancelled and not answered yet."""
     if start.cancelled() and not handler._finished:
         stopped = StartRefused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
         handler.send_error(stopped.status_code, exc_info=(StartRefused, stopped, None))

@@ -40,11 +40,11 @@ from dlspawner.spawner.kube.errors import StartRefused
 
 SECONDS = 10.0
 ADMISSION_SECONDS = 30.0  # longer than it takes another Manager to take over
-ENDING_SECONDS = 3.0  # somebody waits for the stop
+ENDING_SECONDS = 3.0  # a user waits for the stop
 KEPT_SECONDS = 20.0  # longer than a Manager takes to act when another one has died, and then waits for a log
 PLACES_SECONDS = 2.0
 RELEASE_SECONDS = 3.0  # without it the reservation expires by itself
-_LONGEST_TELLING_DELAY = 15.0  # nobody waits for it
+_LONGEST_TELLING_DELAY = 15.0  # no user waits for it
 _LISTENING_SECONDS = 0.25
 _TELLING: dict[
     tuple[str, str, str], asyncio.Task[None]
@@ -111,7 +111,7 @@ class ManagerClient:
     service_token: str = field(repr=False)
     log: logging.Logger | logging.LoggerAdapter[logging.Logger]
     seconds: float = SECONDS
-    silent: str = SILENT  # what is said when nobody answers
+    silent: str = SILENT  # the sentence without an answer
     until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
     longest_delay: float = LONGEST_DELAY  # between two tries
 
@@ -144,7 +144,7 @@ class ManagerClient:
             raise asked._undecided(status, f"user={user} the Manager answered {status} to what waits") from None
 
     async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus] | None:
-        """Where this user's jobs wait, by server; ``None`` when nobody answers in time."""
+        """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         asked = replace(self, seconds=PLACES_SECONDS)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
@@ -158,7 +158,7 @@ class ManagerClient:
             return None
 
     async def notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
-        """What this user is told, and administrators besides; nothing when nobody answers in time."""
+        """Returns this user's notices, and those for administrators; none without an answer in time."""
         asked, now = replace(self, seconds=PLACES_SECONDS), datetime.now(UTC)
         try:
             _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/notices?admin={int(admin)}")
@@ -237,7 +237,7 @@ class ManagerClient:
             return None
 
     async def log_kept(self, job: str, pod: str) -> bool:
-        """Whether what has ended of this pod (its uid) is kept, once it is; ``False`` after some seconds."""
+        """True once the logs of what has ended of this pod (its uid) are kept; ``False`` after some seconds."""
         asked = replace(self, seconds=KEPT_SECONDS)
         try:
             _, answer = await asked._ask("GET", f"/api/jobs/{job}/log-kept?pod={quote(pod, safe='')}", None)

@@ -80,21 +80,21 @@ class ManagedSpawner(CancellableSpawner):
 
     @property
     def _has_manager(self) -> bool:
-        """Whether somebody may stop jobs, without any limits as well, and says why."""
+        """True if a Manager may stop jobs, without any limits as well, and gives the reason."""
         return bool(self.offers_jobs and self.manager_url and self.manager_token)
 
     @property
     def _has_quota(self) -> bool:
-        """Whether somebody counts what jobs hold."""
+        """True if a Manager counts what jobs hold."""
         return self._has_manager and self._files.limited()
 
     @property
     def _may_wait(self) -> bool:
-        """Whether any job could wait: for its turn, or for an approval."""
+        """True if any job could wait: in the queue, or for an approval."""
         return self._has_quota or bool(self._has_manager and self.special_namespace)
 
     async def queue_status(self) -> Mapping[str, PendingJobStatus] | None:
-        """Where this person's jobs wait, by server; ``None`` when nobody answers in time."""
+        """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         return await self._manager.queue_status(self.user.name) if self._may_wait else {}
 
     async def queued(self) -> pages.QueuedView:

@@ -32,11 +32,11 @@ except ImportError:  # JupyterHub 5.5
 COUNTS_REFUSALS = _Base is web.HTTPError
 
 
-_LINE = re.compile(r": refused \([a-z0-9-]+\): ")  # a refusal's own words in somebody's line in the log
+_LINE = re.compile(r": refused \([a-z0-9-]+\): ")  # a refusal's own words in a user's log line
 
 
 def limit_problem(limit: int) -> str | None:
-    """What is wrong with this ``consecutive_failure_limit`` on this JupyterHub."""
+    """Returns the problem of this ``consecutive_failure_limit`` on this JupyterHub."""
     if not limit or not COUNTS_REFUSALS:
         return None
     return (
@@ -57,7 +57,7 @@ class StartRefused(_Base):
         self.log_message = (log or self.message).replace("%", "%%")
         self.reason = reason
 
-    waits = False  # whether the job will be started without anybody's asking again
+    waits = False  # true if the job will be started without another request
     unsure = False  # whether a pod may come of it all the same: a request's answer was lost, and it may be carried out
 
     def get_message(self) -> str:

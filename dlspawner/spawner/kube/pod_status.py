@@ -78,7 +78,7 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """It will not answer any more; ``exit_code`` is 1 where nobody knows it."""
+    """The pod has ended; ``exit_code`` is 1 where it is unknown."""
 
     exit_code: int
     reason: str
@@ -102,7 +102,7 @@ def evaluate_gone(last: PodDict | None) -> Terminated:
 
 
 def evaluate(pod: PodDict | None) -> PodState:
-    """Whether the job that this pod runs goes on."""
+    """Tells if the job of this pod runs on, or how it has ended."""
     if pod is None:
         return Terminated(1, REMOVED)
     status: PodDict = pod.get("status") or {}
@@ -119,13 +119,13 @@ def evaluate(pod: PodDict | None) -> PodState:
 
 
 def is_over(pod: PodDict) -> bool:
-    """Whether nothing of the pod can run any more, or yet: only then may it be deleted without grace."""
+    """True if nothing of the pod can run any more, or yet: only then may it be deleted without grace."""
     status: PodDict = pod.get("status") or {}
     return status.get("phase") in ("Succeeded", "Failed") or not (pod.get("spec") or {}).get("nodeName")
 
 
 def has_printed(pod: PodDict) -> bool:
-    """Whether a program of a pod that has ended by itself may have said why."""
+    """True if a program of a pod that has ended by itself may have printed the reason."""
     if not isinstance(evaluate(pod), Terminated) or pod["metadata"].get("deletionTimestamp"):
         return False
     status: PodDict = pod.get("status") or {}
@@ -134,7 +134,7 @@ def has_printed(pod: PodDict) -> bool:
 
 
 def stays_ended(pod: PodDict) -> bool:
-    """Whether the pod of a job that has ended can be left as it is: its node will not start the job's program again."""
+    """True if the pod of an ended job can be left as it is: its node will not start the job's program again."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return True
     policy = (pod.get("spec") or {}).get("restartPolicy", "Always")
@@ -147,7 +147,7 @@ def stays_ended(pod: PodDict) -> bool:
 
 
 def may_be_eviction(judged: Terminated) -> bool:
-    """Whether the pod's events may know better: a program that is evicted and ends well looks as if it had finished."""
+    """True if the pod's events may know better: a program that is evicted and ends well looks as if it had finished."""
     return judged.exit_code in (0, 128 + 9, 128 + 15)
 
 
@@ -160,7 +160,7 @@ def evicted(events: Iterable[PodDict]) -> str | None:
 
 
 def is_silent(pod: PodDict | None) -> bool:
-    """Whether the pod's node has stopped answering the cluster."""
+    """True if the pod's node has stopped answering the cluster."""
     status: PodDict = (pod or {}).get("status") or {}
     if status.get("phase") == "Unknown" or status.get("reason") == "NodeLost":
         return True
@@ -256,7 +256,7 @@ def _failure(status: PodDict, container: str) -> str:
 
 
 def _is_abandoned(status: PodDict) -> bool:
-    """Whether the cluster has ended the pod for its node, which does not answer: nobody has told of its containers."""
+    """True if the cluster has ended the pod for its silent node: the state of its containers is unknown."""
     return any((container.get("state") or {}).get("running") for container in _statuses(status))
 
 
@@ -302,7 +302,7 @@ def _statuses(status: PodDict) -> Iterator[PodDict]:
 
 
 _WORTH_SAYING = 5.0  # what takes less needs no number
-_MINUTES_ALONE = 10  # from so many on, nobody counts the seconds
+_MINUTES_ALONE = 10  # from so many on, minutes are shown
 
 
 class StartStage(StrEnum):

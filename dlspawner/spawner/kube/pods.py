@@ -181,7 +181,7 @@ class PodRequests:
             self.watch.learn(found)
 
     async def events(self, kind: str, name: str, of: str | None = None) -> list[PodDict]:
-        """What Kubernetes has told of one object, of exactly this uid where one is given; a request per call."""
+        """Returns the Kubernetes events of one object, of exactly this uid where one is given; a request per call."""
         selector = f"involvedObject.kind={kind},involvedObject.name={name}" + (
             f",involvedObject.uid={of}" if of else ""
         )
@@ -263,7 +263,7 @@ def _now() -> float:
 
 
 def _is_stuck(pod: PodDict | None) -> bool:
-    """Whether a pod should have gone already and its node does not say that it has."""
+    """True if a pod should have gone already and its node does not say that it has."""
     ends = pod["metadata"].get("deletionTimestamp") if pod else None
     if pod is None or ends is None or not pod_status.is_silent(pod):
         return False

@@ -92,7 +92,7 @@ class ObjectReflector(ResourceReflector):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._version: str | None = None  # where a watch resumes; None: nobody knows, list
+        self._version: str | None = None  # where a watch resumes; None: unknown, list
         self._newest = 0
         self._older_lists = self._failed_watches = 0
         self._progressed = False
@@ -258,7 +258,7 @@ class ObjectReflector(ResourceReflector):
             response.close()
 
     def _judge(self, version: int) -> bool:
-        """Whether a list is older than what is known, and is to be believed all the same."""
+        """True if a list is older than the known state, and is to be believed all the same."""
         if not version or version >= self._newest:
             self._newest = max(version, self._newest)
             return False

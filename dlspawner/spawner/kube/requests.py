@@ -55,7 +55,7 @@ _PASSING = frozenset({"cluster-error"})
 class ApiError(Exception):
     """What came of a request instead of its answer. Its text is for the log: no header, no manifest, no token.
 
-    ``status`` is ``None`` when nobody answered; ``said`` is the whole message, to read facts in it, never to show it.
+    ``status`` is ``None`` without an answer; ``said`` is the whole message, to read facts in it, never to show it.
     """
 
     def __init__(self, status: int | None, said: str, after: float = 0.0, *, sent: bool = True) -> None:
@@ -67,7 +67,7 @@ class ApiError(Exception):
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may be answered otherwise a moment later."""
+        """True if the same request may be answered otherwise a moment later."""
         if self.status is None:
             return True
         if self.status == 409:  # of two requests at once, such as about one quota; not of a name that is taken
@@ -76,7 +76,7 @@ class ApiError(Exception):
 
     @property
     def outcome_unknown(self) -> bool:
-        """Whether the request may have been carried out all the same."""
+        """True if the request may have been carried out all the same."""
         return self.sent if self.status is None else self.status >= 500
 
 

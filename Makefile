@@ -3,7 +3,7 @@
 # make test-nightly   storms, floods, matrices and fuzzing as well, and the Manager on real control planes (as root)
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
-# make test-kubernetes   everything on a real Kubernetes (as root)           make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
+# make test-kubernetes   contract, journeys and failures there (as root)   make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
 # make images  container images for Kubernetes, with docker, podman or buildah: BUILDER, PREFIX, TAG, BASE, NAMES
 
 PYTHON ?= python3

@@ -267,7 +267,7 @@ class TeamsConfig:
     borrowing: frozenset[str] | None = None
 
     def team_of(self, user: str, groups: tuple[str, ...] | list[str]) -> tuple[Team, ...]:
-        """The teams of a person by Hub group or listed member, in the file's order; else ``default``."""
+        """Returns the teams of a user by Hub group or listed member, in the file's order; else ``default``."""
         found = tuple(team for team in self.teams if team.name in groups or user in (*team.members, *team.admins))
         return found or (self.named(DEFAULT_TEAM) or Team(DEFAULT_TEAM),)
 

@@ -138,11 +138,11 @@ def its_hours_are_counted(hub: BusyHub, job: dict[str, Any]) -> None:
     seconds = (datetime.fromisoformat(job["ended"]) - datetime.fromisoformat(job["started"])).total_seconds()
     today = datetime.now(UTC).date().isoformat()
 
-    def held() -> float:
+    def allocated() -> float:
         told = hub.ask("vera", "GET", f"history/gpu-hours?by=user&since={job['started'][:10]}&until={today}")
         assert told.status_code == 200, told.text
-        return sum(one["held"] for one in told.json()["totals"] if one["user"] == "alice")
+        return sum(one["allocated"] for one in told.json()["totals"] if one["user"] == "alice")
 
     expected = 2 * seconds / 3600
-    wait_for(lambda: held() > 0.9 * expected, "its hours", 120)
-    assert held() < 1.5 * expected + 2 * 60 / 3600
+    wait_for(lambda: allocated() > 0.9 * expected, "its hours", 120)
+    assert allocated() < 1.5 * expected + 2 * 60 / 3600

@@ -1,4 +1,4 @@
-"""Two hundred people want eight GPUs at once, while whatever can be killed is killed: eight are held, never nine.
+"""Sixty users (two hundred where nothing is killed) request eight GPUs at once: eight are held, never nine.
 
 Through the real Hub, on SQLite and on PostgreSQL. Who gets none waits, and starts as others end: the storm is over when
 everybody has had one. What must hold in the end: no GPU is held by nobody (the Manager has no reservation left, and all

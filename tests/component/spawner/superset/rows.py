@@ -134,7 +134,7 @@ COMMANDS = {
         {"cmd": ["start.sh", "jupyterhub-singleuser"]},
         {"args": ["--debug", "--collaborative"]},
     ),
-    "the notebook directory": Row("env JUPYTERHUB_ROOT_DIR", "/work/alice", {"notebook_dir": "/work/{username}"}),
+    "the notebook directory": Row("env JUPYTERHUB_ROOT_DIR", "/data/alice", {"notebook_dir": "/data/{username}"}),
     "the default page": Row(
         "env JUPYTERHUB_DEFAULT_URL", "/lab/tree/alice", {}, {"default_url": "/lab/tree/{username}"}
     ),

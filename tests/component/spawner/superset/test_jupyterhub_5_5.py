@@ -24,7 +24,7 @@ TESTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not OTHER.exists(), reason="JupyterHub 5.5 is not installed: `make test-nightly` does it")
+@pytest.mark.skipif(not OTHER.exists(), reason="JupyterHub 5.5 is not installed: the environment of `make test` has it")
 @pytest.mark.parametrize("tests", TESTS)
 def test_it_is_the_same_on_jupyterhub_5_5(tests: str) -> None:
     assert [found.version for found in distributions(name="jupyterhub", path=[str(OTHER)])] == ["5.5.0"]

@@ -25,7 +25,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jupyterhub import orm
-from sqlalchemy.orm import object_session
 
 from dlspawner.core import naming
 from dlspawner.core.resources import strip_manifest
@@ -124,7 +123,7 @@ class ManagedSpawner(CancellableSpawner):
         return kept if isinstance(kept, str) else None
 
     def _note_untold(self, job: str | None) -> None:
-        session = object_session(self.orm_spawner)
+        session = self._hub_session
         if session is None:
             return  # the server was removed meanwhile
         kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNTOLD}

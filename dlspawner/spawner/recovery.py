@@ -35,7 +35,6 @@ from jupyterhub.objects import Server
 from jupyterhub.orm import APIToken
 from jupyterhub.utils import make_ssl_context, maybe_future, url_path_join
 from kubespawner.objects import make_owner_reference
-from sqlalchemy.orm import object_session
 
 from dlspawner.backoff import delays
 from dlspawner.spawner import owned_objects, reach
@@ -137,7 +136,7 @@ class RecoveringSpawner(StartingSpawner):
         Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
         """
         given = token(pod)
-        session = object_session(self.orm_spawner) if given else None
+        session = self._hub_session if given else None
         if given is None or session is None:
             return True  # the pod has it from elsewhere
         known = APIToken.find(session, given)

@@ -241,7 +241,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
     def _apply_user_options_default(self) -> Any:
         """Checked before hooks run; the Hub would also warn of options that nobody takes."""
         if not self.offers_jobs:
-            return super()._apply_user_options_default()
+            return None
         return _check
 
     def check_options(self, given: object) -> LaunchRequest:
@@ -260,7 +260,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         except StartRefused as refused:
             if isinstance(refused, StartQueued):
                 self._taken = dict(self.user_options)
-            elif self._taken is not None and refused.status_code in _WRONG:
+            elif self._taken is not None and refused.status_code in _WRONG and self.orm_spawner is not None:
                 self.orm_spawner.user_options = self._taken
                 self._commit()
             raise

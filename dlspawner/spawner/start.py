@@ -32,8 +32,9 @@ from typing import Any, ClassVar, NoReturn
 from aiohttp import ClientError
 from jupyterhub.utils import maybe_future
 from kubernetes_asyncio.client.rest import ApiException
+from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
-from sqlalchemy.orm import object_session
+from sqlalchemy.orm import Session, object_session
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
@@ -44,10 +45,9 @@ from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
 from dlspawner.spawner.kube.pods import PodRequests, token, uid
 from dlspawner.spawner.kube.requests import ApiError, Requests, without_secrets
-from dlspawner.spawner.profiles import ProfileSpawner
 
 
-class StockRequests(ProfileSpawner):
+class StockRequests(KubeSpawner):
     """A KubeSpawner whose requests survive bad days. ``requests`` is the subclass's."""
 
     @property
@@ -327,7 +327,8 @@ class StartingSpawner(WatchedSpawner):
         """As KubeSpawner's. JupyterHub commits what the call itself changes, which spares the start a commit."""
         self._ended = None
         self._begun = self._starting = True  # as when its pod is asked for: nothing is left to save then
-        self.orm_spawner.state = self.get_state()
+        if self.orm_spawner is not None:  # other tools construct a spawner without a row in the Hub's database
+            self.orm_spawner.state = self.get_state()
         self._begun = self._starting = False
         return super().start()
 
@@ -462,13 +463,18 @@ class StartingSpawner(WatchedSpawner):
     def save_state(self) -> None:
         """The Hub does it when ``start`` has returned; one that is killed before finds the pod by what this says."""
         state = self.get_state()
-        if self.orm_spawner.state == state:
+        if self.orm_spawner is None or self.orm_spawner.state == state:
             return
         self.orm_spawner.state = state
         self._commit()
 
+    @property
+    def _hub_session(self) -> Session | None:
+        """The session of the server's row in the Hub's database; ``None`` without a row, or if it was deleted."""
+        return object_session(self.orm_spawner) if self.orm_spawner is not None else None
+
     def _commit(self) -> None:
-        session = object_session(self.orm_spawner)
+        session = self._hub_session
         if session is not None:
             session.commit()
 

@@ -228,7 +228,7 @@ async def test_without_templates_the_form_is_kubespawners(monkeypatch: pytest.Mo
 
     assert ours.options_form == stock.options_form
     assert ours.options_from_form({"profile": ["big"]}) == stock.options_from_form({"profile": ["big"]})
-    assert ours.apply_user_options(ours, {"profile": "big"}) is None  # so that the Hub does not warn of them
+    assert ours.apply_user_options is None
     assert ours.get_state() == stock.get_state()
 
 

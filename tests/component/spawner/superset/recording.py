@@ -313,16 +313,16 @@ _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _OF_THE_SERVER = ("resourceVersion", "creationTimestamp", "managedFields")
 
 
+def without_chance(value: Any) -> Any:
+    """The value with what differs between any two spawns replaced by a word."""
+    if isinstance(value, str):
+        return _UID.sub("UID", value)
+    if isinstance(value, Mapping):
+        return {key: "CHANCE" if key in _OF_THE_SERVER else without_chance(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(without_chance, value))
+    return value
+
+
 def _without_chance(run: Run) -> Run:
-    """The same with what differs between any two spawns replaced by a word."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            return _UID.sub("UID", value)
-        if isinstance(value, Mapping):
-            return {key: "CHANCE" if key in _OF_THE_SERVER else clean(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(map(clean, value))
-        return value
-
-    return Run(**{name: value if name == "asked" else clean(value) for name, value in vars(run).items()})
+    return Run(**{name: value if name == "asked" else without_chance(value) for name, value in vars(run).items()})

@@ -20,7 +20,7 @@ from dlspawner.spawner import DLSpawner
 
 # The module of dlspawner/spawner that was written against a method, and the method's source in KubeSpawner 7.1.0.
 WRITTEN_AGAINST = {
-    "watched.py, starting.py, restart.py, base.py": {
+    "start.py, lifecycle.py, recovery.py": {
         "_start": "b28d3b6ef58a",
         "start": "08bb930ccb9a",
         "poll": "316fc67ab3be",
@@ -41,7 +41,7 @@ WRITTEN_AGAINST = {
         "get_service_manifest": "7de4b62e904e",
         "get_secret_manifest": "e1f29769ae9f",
     },
-    "stock.py": {
+    "start.py, StockRequests": {
         "_ensure_namespace": "51b45f67f647",
         "_make_create_pvc_request": "75ff1b6bb66c",
         "_check_pvc_exists": "cecffaa0029a",
@@ -50,24 +50,15 @@ WRITTEN_AGAINST = {
         "_make_delete_pvc_request": "9888f0ae6d2c",
         "delete_forever": "ef0dc32f0555",
     },
-    "profiles.py": {
-        "load_user_options": "619a245e920d",
-        "_load_profile": "a8c50fa5368f",
-        "_apply_overrides": "f871ad7edafd",
-        "_validate_user_options": "281ff7fa9c0e",
-        "_get_profile": "104a4d886fa9",
-        "_get_initialized_profile_list": "59e4ff5c671e",
-        "_render_options_form": "93be6796a364",
-        "_options_from_form": "e67b16eeb5b7",
-    },
     "spawner.py": {
         "get_pod_manifest": "791155842256",
         "get_env": "19b7a0a11c8e",
+        "load_user_options": "619a245e920d",
     },
 }
 METHODS = {name: (module, known) for module, methods in WRITTEN_AGAINST.items() for name, known in methods.items()}
 
-# What listwatch.py replaces of KubeSpawner's reflector, or is called by.
+# What kube/reflector.py replaces of KubeSpawner's reflector, or is called by.
 REFLECTOR = {
     "__init__": "fe48f9e12414",
     "_list_and_update": "15b70bf2e3cc",
@@ -76,17 +67,17 @@ REFLECTOR = {
     "stop": "846c26cc0565",
 }
 
-# restart.py goes on with a start as JupyterHub would, and base.py shows an end as its pages show a start that failed:
-# by _spawn_pending, _spawn_future, _check_pending, _server and _waiting_for_response, and by when init_spawners asks.
+# recovery.py continues a start as JupyterHub would, and lifecycle.py shows an end as its pages show a failed start: by
+# _spawn_pending, _spawn_future, _check_pending, _server and _waiting_for_response, and by when init_spawners asks.
 SUPPORTED = ("5.5", "6.1")
 WRITTEN_AGAINST_JUPYTERHUB: dict[tuple[Any, str], tuple[str, tuple[str, ...]]] = {
-    (User, "spawn"): ("restart.py, base.py", ("15325065d5eb", "890673db0a1e")),
-    (User, "stop"): ("restart.py, base.py", ("493c27f62f3c", "493c27f62f3c")),
-    (User, "_wait_up"): ("restart.py", ("788c403d83bd", "ebfdce8726c6")),
-    (Spawner, "pending"): ("restart.py, base.py", ("dfcada14b4d2", "8fdc012e1c10")),
-    (Spawner, "server"): ("restart.py", ("eb896db7e43a", "eb896db7e43a")),
-    (Server, "wait_up"): ("restart.py", ("29d601e42ad8", "96c352658e3b")),
-    (JupyterHub, "init_spawners"): ("restart.py, base.py", ("4b0f9f16c4f4", "4fcb1886e451")),
+    (User, "spawn"): ("recovery.py, lifecycle.py", ("15325065d5eb", "890673db0a1e")),
+    (User, "stop"): ("recovery.py, lifecycle.py", ("493c27f62f3c", "493c27f62f3c")),
+    (User, "_wait_up"): ("recovery.py", ("788c403d83bd", "ebfdce8726c6")),
+    (Spawner, "pending"): ("recovery.py, lifecycle.py", ("dfcada14b4d2", "8fdc012e1c10")),
+    (Spawner, "server"): ("recovery.py", ("eb896db7e43a", "eb896db7e43a")),
+    (Server, "wait_up"): ("recovery.py", ("29d601e42ad8", "96c352658e3b")),
+    (JupyterHub, "init_spawners"): ("recovery.py, lifecycle.py", ("4b0f9f16c4f4", "4fcb1886e451")),
 }
 
 

@@ -1,40 +1,46 @@
-"""BaseSpawner: KubeSpawner with its traps closed, and nothing added that a person could choose.
+"""The life of a server after its start: polls, the end of its pod, stops, and restarts of the Hub.
 
-It knows no templates, teams or Manager, and sends the manifests that KubeSpawner makes. What differs is what happens
-around them: README.md beside this file lists it. Its parts are classes, each on top of the one before: ``watched`` (its
-pod as the watch shows it), ``starting``, ``restart`` (of the Hub), and here whether it is alive and how it ends. Rules:
+`LifecycleSpawner` knows no templates, teams or Manager, and sends the manifests that KubeSpawner makes. README.md
+beside this file lists the differences. Rules:
 
-* The pod is the record of its server: whatever is needed after a restart of the Hub is read from it.
-* A pod that has ended is deleted, with its grace period, before the Hub hears of it.
-* A pod that is stopped is waited for.
+* The pod is the record of its server: everything that a restarted Hub needs is read from the pod.
+* A pod that has ended is deleted, with its grace period, before the Hub receives the exit code.
+* A stop waits until the pod is gone.
 
-A stop that the Hub is asked for while it starts a server: who hears of it.
+**A stop during a start.** JupyterHub (5.5 to 6.1) cancels the start's task, waits for a second and stops the server;
+the spawner is not notified. A Hub that ends cancels the same tasks, and a start that fails is stopped by its own task.
+A user's stop differs from both: it comes from outside the start's task, for a start that was neither over nor has
+failed. JupyterHub polls first, and the poll detects it, because a server that does not run is never asked to stop. The
+request for the start may still wait for an answer. A cancelled task has none, and JupyterHub would answer 500, so the
+request is answered here, before JupyterHub's handler: callbacks of the start's task run before every waiter of the
+task.
 
-JupyterHub (5.5 to 6.1) cancels the start's task, waits for a second and stops the server; it tells a spawner nothing.
-A Hub that ends cancels the same tasks, and a start that fails is stopped by its own task. So what tells a person's stop
-from both is a stop outside the start's task, of a start that was neither over nor has failed. JupyterHub polls first,
-and that is where it is noticed: what is not running is never told to stop.
-
-Whoever had asked for the start may still wait for an answer. A cancelled task has none, and JupyterHub would say 500.
-So they are told here, before its handler looks: callbacks of the start's task come before all that wakes by it.
+**A restart of the Hub.** `recovery` explains it, and holds what JupyterHub itself does in a start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
+from ssl import SSLContext
 from typing import Any
 
+from jupyterhub.orm import APIToken
+from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado import web
 
+from dlspawner.backoff import delays
+from dlspawner.spawner import owned_objects, reach, recovery
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.spawner.kube.pods import token, uid
 from dlspawner.spawner.kube.requests import NO_END
-from dlspawner.spawner.recovery import RecoveringSpawner
+from dlspawner.spawner.start import StartingSpawner
 
 # Between the end of a pod's grace period and its disappearance: the node's report, and the watch.
 _STOP_SECONDS = 30
@@ -44,12 +50,31 @@ _PARENT_LOOKS = ContextVar("the parent looks", default=False)  # in its poll, wh
 _CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", default=None)
 
 
-class LifecycleSpawner(RecoveringSpawner):
+STOPPED = "The server was stopped before it had started."
+
+
+class LifecycleSpawner(StartingSpawner):
     """A KubeSpawner that tells the truth, survives restarts and bad days, and is ready when the pod is."""
 
     _cleared_up: asyncio.Future[Any] | None = None  # the start that has failed, from the moment the Hub clears up
+    _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
+
+    def clear_state(self) -> None:
+        """What JupyterHub calls first in every start, and last in every stop."""
+        super().clear_state()
+        self._under_way = not self._stop_pending
+        if self._under_way and self._spawn_future is not None and self.handler is not None:
+            self._spawn_future.add_done_callback(partial(_tell, self.handler))
+
+    async def _start(self) -> str:
+        url = await super()._start()
+        self._under_way = False
+        return url
 
     async def poll(self) -> int | None:
+        if self._under_way and self._stop_pending and self._is_undisturbed():
+            self._under_way = False
+            await self._interrupted()
         if self._stop_pending and asyncio.current_task() is self._spawn_future:
             self._cleared_up = self._spawn_future
             _CLEARS_UP.set(self._spawn_future)
@@ -185,32 +210,7 @@ class LifecycleSpawner(RecoveringSpawner):
             self.pod_reflector.learn(found)  # so that it is seen to go
         return found
 
-
-STOPPED = "The server was stopped before it had started."
-
-
-class CancellableSpawner(LifecycleSpawner):
-    """A spawner that knows a start that was interrupted by a stop."""
-
-    _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
-
-    def clear_state(self) -> None:
-        """What JupyterHub calls first in every start, and last in every stop."""
-        super().clear_state()
-        self._under_way = not self._stop_pending
-        if self._under_way and self._spawn_future is not None and self.handler is not None:
-            self._spawn_future.add_done_callback(partial(_tell, self.handler))
-
-    async def _start(self) -> str:
-        url = await super()._start()
-        self._under_way = False
-        return url
-
-    async def poll(self) -> int | None:
-        if self._under_way and self._stop_pending and self._is_undisturbed():
-            self._under_way = False
-            await self._interrupted()
-        return await super().poll()
+    # A stop during a start
 
     def _is_undisturbed(self) -> bool:
         """True if no start is still busy; one that has failed is, until what it left is stopped."""
@@ -219,6 +219,132 @@ class CancellableSpawner(LifecycleSpawner):
 
     async def _interrupted(self) -> None:
         """Somebody has stopped the server before its start was over; the pod, if there is any, is stopped next."""
+
+    # After a restart of the Hub
+
+    async def get_url(self) -> str:
+        """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
+        known: str = await super().get_url()
+        pod = self.pod()
+        url = await self._address(pod) if pod is not None and self._may_answer(pod) else None
+        if url is not None and await reach.answers_soon(url_path_join(url, "api"), self._tls()):
+            if self._starting:
+                self._starting = False
+                self.save_state()
+            return url
+        if self._starting:
+            recovery.resume_start(self)
+            return known
+        why = (
+            pod_status.silence(pod)
+            if pod is not None and pod_status.is_silent(pod)
+            else "it may be busy, or out of reach"
+        )
+        self.log.warning(
+            "pod=%s its server does not answer after a restart of the Hub and goes on: %s", self.pod_key, why
+        )
+        recovery.assume_up(self)
+        return url or known
+
+    def _may_answer(self, pod: PodDict) -> bool:
+        if self._starting:
+            return self.is_pod_running(pod) and self._is_saved(pod)
+        return bool((pod.get("status") or {}).get("podIP"))
+
+    async def _address(self, pod: PodDict) -> str | None:
+        """Where its pod says that the server is; ``None`` where that cannot be told now."""
+        if not self._knows_address(pod):
+            await self._mend_children(pod)
+        try:
+            return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else None
+        except Exception as problem:  # noqa: BLE001 - an administrator's hook, which no poll has tried yet
+            self.log.warning("pod=%s its address cannot be told: %s", self.pod_key, type(problem).__name__)
+            return None
+
+    def _tls(self) -> SSLContext | None:
+        """As JupyterHub asks a server."""
+        if not self.internal_ssl:
+            return None
+        files = (self.user.settings.get(f"internal_ssl_{name}") for name in ("key", "cert", "ca"))
+        made: SSLContext | None = make_ssl_context(*files)
+        return made
+
+    async def start_again(self) -> str:
+        """The rest of a start that a restart of the Hub has interrupted."""
+        await self._see_pods()
+        self._waiting, self._began = None, asyncio.get_running_loop().time()
+        pod = self.pod()
+        if pod is None:
+            reason = self._judge_gone().reason
+            self._fails(reason, "job-failed")
+            raise StartRefused(reason, reason="job-failed")
+        if not self._is_saved(pod):
+            said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
+            self._fails(said, "restarted")
+            raise StartRefused(said, reason="restarted")
+        mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
+        try:
+            await self._until_running(pod)
+            if not self._knows_address(pod):
+                await asyncio.wait({mending}, timeout=self._left())
+        finally:
+            mending.cancel()  # a poll goes on with it
+        if self._is_alive() and not self._knows_address(pod):
+            said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
+            self._fails(said, "start-timeout")
+            raise StartRefused(said, reason="start-timeout")
+        url = str(self._get_pod_url(self.pod() or pod))
+        # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
+        await self._until_accepting(url, self.start_timeout)
+        return url
+
+    async def _mend_in_the_end(self, pod: PodDict) -> None:
+        """Nobody polls while a start goes on, and the pod may be waiting for what it lacks."""
+        wait = delays()
+        while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
+            await asyncio.sleep(next(wait))
+
+    def _is_saved(self, pod: PodDict) -> bool:
+        """Whether a pod of our name can be the one whose start was saved.
+
+        Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
+        """
+        given = token(pod)
+        session = self._hub_session if given else None
+        if given is None or session is None:
+            return True  # the pod has it from elsewhere
+        known = APIToken.find(session, given)
+        return known is not None and known.user_id == self.orm_spawner.user_id
+
+    def _knows_address(self, pod: PodDict) -> bool:
+        """Whether the way to a running pod can be told yet."""
+        return True
+
+    async def _mend_children(self, pod: PodDict) -> bool:
+        """Make what is missing of a pod that a killed Hub left behind, and whether nothing is missing now.
+
+        Never fails, because a poll that fails stops the job.
+        """
+        if uid(pod) == self._complete_pod:
+            return True
+        try:
+            async with owned_objects.mending(self.k8s_api_request_retry_timeout):
+                await self._ensure_children(pod)
+                if self._has_stock_children:
+                    await recovery.repair_stock_objects(self, pod)
+                self._complete_pod = uid(pod)
+        except (StartRefused, TimeoutError) as problem:
+            self.log.warning("pod=%s may lack its Secret or Service, trying again later: %s", self.pod_key, problem)
+        except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
+            # Where it happened, and not what: a message may quote a manifest.
+            at = traceback.extract_tb(problem.__traceback__)[-1]
+            self.log.warning(
+                "pod=%s may lack its Secret or Service, trying again later: %s in %s of %s",
+                *(self.pod_key, type(problem).__name__, at.name, at.filename),
+            )
+        else:
+            return True
+        return False
 
 
 def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:

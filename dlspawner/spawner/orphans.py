@@ -32,10 +32,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from traitlets import Integer
-from traitlets.config import Configurable
-from traitlets.config.loader import DeferredConfig
-
 from dlspawner.core import text
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
@@ -51,32 +47,6 @@ _LONGEST_PAUSE = 60.0
 
 # Namespace (or all of them) -> its watch and the task that looks after its pods, as KubeSpawner keeps its reflectors.
 _tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
-
-
-class OrphanTraits(Configurable):
-    """The part of the spawner's configuration that is about pods without a server."""
-
-    orphan_seconds = Integer(
-        900,
-        min=0,
-        config=True,
-        help="""
-        Seconds after which a pod of this Hub that belongs to no server in its database is ended, with its grace period:
-        it holds GPUs, and nobody can reach or stop it. They are counted from the moment at which this Hub process first
-        saw it so, with a warning in the log. The default, a quarter of an hour, is time to notice that a Hub was
-        started with the wrong database. 0 means never. With enable_user_namespaces there is only the warning: the
-        Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
-        """,
-    )
-
-    def configured(self, name: str) -> Any:
-        """A trait's value as the administrator has configured it: profiles and hooks change it for single servers."""
-        trait = type(self).class_traits()[name]
-        sections = [self.config[section] for section in type(self).section_names() if section in self.config]
-        given = [section[name] for section in sections if name in section]
-        if not given:
-            return trait.default_value
-        return given[-1].get_value(trait) if isinstance(given[-1], DeferredConfig) else given[-1]
 
 
 @dataclass(slots=True)

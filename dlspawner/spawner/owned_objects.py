@@ -37,8 +37,6 @@ from weakref import WeakKeyDictionary
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from traitlets import Enum
-from traitlets.config import Configurable
 
 from dlspawner.backoff import delays
 from dlspawner.core import naming, unix_account
@@ -284,23 +282,6 @@ def _owner(manifest: PodDict) -> str:
 
 def _is_owned_by(found: PodDict, owner: str | None) -> bool:
     return any(one["uid"] == owner for one in found["metadata"].get("ownerReferences") or ())
-
-
-class ExposureTraits(Configurable):
-    """The part of DLSpawner's configuration that is about reaching jobs from the Hub."""
-
-    http_service_type = Enum(
-        ["pod", "nodeport"],
-        "pod",
-        config=True,
-        help="""
-        Where the Hub and its proxy reach jobs: "pod", the default, is the pod's own address, for a Hub inside the
-        cluster's network; "nodeport" makes a NodePort Service per job and uses its node's address, for a Hub outside.
-        A job then takes two NodePorts (one more than for SSH), of which a cluster has 2,768 by default. Jobs have to
-        reach the Hub as well: hub_connect_url must be an address that pods reach. Requests travel unencrypted between
-        proxy and node, as they do between proxy and pod. Not together with internal_ssl or services_enabled.
-        """,
-    )
 
 
 def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:

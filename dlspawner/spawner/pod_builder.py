@@ -32,13 +32,9 @@ the exemption as well.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
-
-from traitlets import Bool, Dict, Integer, TraitError, Unicode, validate
-from traitlets.config import Configurable
 
 from dlspawner.core import naming, unix_account
 from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
@@ -53,7 +49,6 @@ from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, Uni
 from dlspawner.settings import Settings
 from dlspawner.spawner import owned_objects
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.lifecycle import LifecycleSpawner
 from dlspawner.spawner.manager_client import ManagerClient
 
 # Where the keys of a job's Secret appear below /etc/dlspawner.
@@ -275,65 +270,6 @@ UNTOLD = (
 )
 
 
-class AccountTraits(Configurable):
-    """The part of DLSpawner's configuration that is about people's accounts."""
-
-    manager_token = Unicode(
-        "",
-        config=True,
-        help="""
-        The Manager's service token, as in JupyterHub.services. Requests to the Manager carry a token derived from it,
-        never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
-        same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
-        the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
-        KubeSpawner's uid, gid and fs_gid, and nobody counts GPUs.
-        """,
-    )
-    account_keys = Dict(
-        value_trait=Unicode(),
-        key_trait=Unicode(),
-        config=True,
-        help="""
-        Where auth_state has a person's numbers: a name, or names with dots between them, for uid, gid (without it, the
-        uid) and groups (a list of numbers, or an object of names and numbers). What is not named here is "uid", "gid",
-        "supplementary_groups"; for LDAP perhaps {"uid": "uidNumber", "gid": "gidNumber"}.
-
-        With it, be it only {"uid": "uid"}, the authenticator decides for everybody, and who has no uid in auth_state,
-        such as a person who has never logged in or a Hub without enable_auth_state, cannot start jobs. Empty, the
-        default: who has a uid under the usual name runs with that, everybody else with the Manager's. In both cases a
-        uid that is no number or too small, and any number in the range that the Manager gives from, is refused.
-        """,
-    )
-    least_uid = Integer(
-        1000,
-        min=1,
-        config=True,
-        help="""
-        The smallest uid that is accepted from the authenticator. 1000, the default, is where distributions begin to
-        number people; below are the accounts of systems, which own other things on shared storage.
-        """,
-    )
-
-    strict_groups = Bool(
-        False,
-        config=True,
-        help="""
-        Whether a job has only the unix groups that its pod names (supplementalGroupsPolicy: Strict). False, the
-        default: the container runtime adds the groups that the image's own /etc/group gives to the image's name for
-        the person's uid, so who may choose an image chooses groups. Switch it on where every node for jobs has
-        status.features.supplementalGroupsPolicy, as with Kubernetes 1.33 and containerd 2; other nodes refuse the jobs.
-        """,
-    )
-
-    @validate("account_keys")
-    def _check_account_keys(self, proposal: Any) -> Any:
-        known = [field.name for field in fields(AuthStateKeys)]
-        unknown = sorted(set(proposal.value) - set(known))
-        if unknown:
-            raise TraitError(f"account_keys has {', '.join(unknown)}; known are {', '.join(known)}.")
-        return proposal.value
-
-
 async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
     """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
     found = await from_authenticator(spawner, uids)
@@ -384,79 +320,27 @@ NOWHERE = "This template needs special permissions (%s), and this Hub has no pla
 NOBODY = "This template needs special permissions (%s), which nobody can approve here. Ask an administrator."
 
 
-class SpecialSpawner(LifecycleSpawner):
-    """A KubeSpawner with a second namespace."""
+def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
+    """Refused when there is no place for a job of this template, or nobody to approve it."""
+    if not template.special:
+        return
+    words = format_permissions(template.special)
+    if not spawner.special_namespace or spawner.enable_user_namespaces:
+        spawner.log.error("template=%s needs %s: DLSpawner.special_namespace is not set", template.name, words)
+        raise StartRefused(NOWHERE % words, reason="special-namespace", status=403)
+    if not has_manager:
+        spawner.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
+        raise StartRefused(NOBODY % words, reason="special-approval", status=403)
 
-    special_namespace = Unicode(
-        "",
-        config=True,
-        help="""
-        The namespace of jobs with special permissions (root, privileged, host network, host paths, devices), a second
-        one beside KubeSpawner.namespace: with the label pod-security.kubernetes.io/enforce: privileged, and with the
-        Hub's, the Manager's and the gateway's rights (hub_config/kubernetes/components/special). The Manager and the
-        gateway need the same name, Manager.special_namespace and Gateway.special_namespace. With it, the final
-        manifest of every job, hooks included, may use only the permissions that its template asks for and cluster.yaml
-        switches on. Empty, the default: no job has special permissions. Not with enable_user_namespaces.
-        """,
-    )
 
-    _special = False  # whether the job is in the second namespace
-    _kept_claim: Any = None  # that is made with the pod
-
-    def get_state(self) -> dict[str, Any]:
-        return {**super().get_state(), **({STATE_SPECIAL: True} if self._special else {})}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        super().load_state(state)
-        self._special = state.get(STATE_SPECIAL) is True
-
-    def clear_state(self) -> None:
-        super().clear_state()
-        self._to_namespace(special=False)
-
-    def _to_namespace(self, *, special: bool) -> None:
-        """Where the next job is. KubeSpawner remembers for ever where the last one was, and that it has a claim."""
-        if special or self._special:
-            self._pvc_exists = False
-        if special:
-            self.namespace = self.special_namespace
-        elif self._special:
-            self.namespace = str(self.configured("namespace") or self._namespace_default())
-        self._special = special
-
-    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
-        """Of a job with special permissions nothing is made before it is approved, not even a home directory."""
-        if not self._special:
-            return await super()._make_create_pvc_request(pvc, request_timeout)
-        self._kept_claim = pvc
-        return True
-
-    async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> Mapping[str, Any]:
-        claim, self._kept_claim = self._kept_claim, None
-        if claim is not None:
-            await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
-        return await super()._create(manifest, until)
-
-    def _check_place(self, template: Template, *, has_manager: bool) -> None:
-        """Refused when there is no place for a job of this template, or nobody to approve it."""
-        if not template.special:
-            return
-        words = format_permissions(template.special)
-        if not self.special_namespace or self.enable_user_namespaces:
-            self.log.error("template=%s needs %s: DLSpawner.special_namespace is not set", template.name, words)
-            raise StartRefused(NOWHERE % words, reason="special-namespace", status=403)
-        if not has_manager:
-            self.log.error("template=%s needs %s: there is no Manager to approve it", template.name, words)
-            raise StartRefused(NOBODY % words, reason="special-approval", status=403)
-
-    def _check_permissions(self, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
-        """Refused when the final manifest uses more than its template asks for and the cluster has."""
-        found = disallowed(manifest, template.special & cluster.special) if self.special_namespace else ()
-        if not found:
-            return
-        all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
-        self.log.error("pod=%s template=%s uses what it may not: %s", self.pod_key, template.name, all_of_them)
-        raise StartRefused(_refusal(found, template), reason="special-permission", status=403)
+def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
+    """Refused when the final manifest uses more than its template asks for and the cluster has."""
+    found = disallowed(manifest, template.special & cluster.special) if spawner.special_namespace else ()
+    if not found:
+        return
+    all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
+    spawner.log.error("pod=%s template=%s uses what it may not: %s", spawner.pod_key, template.name, all_of_them)
+    raise StartRefused(_refusal(found, template), reason="special-permission", status=403)
 
 
 def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:

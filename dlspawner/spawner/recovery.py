@@ -22,155 +22,21 @@ start: each is looked at before it is made, because it is most likely there, and
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Mapping
 from functools import partial
-from ssl import SSLContext
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import jupyterhub
 from jupyterhub.objects import Server
-from jupyterhub.orm import APIToken
-from jupyterhub.utils import make_ssl_context, maybe_future, url_path_join
+from jupyterhub.utils import maybe_future
 from kubespawner.objects import make_owner_reference
 
-from dlspawner.backoff import delays
 from dlspawner.spawner import owned_objects, reach
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
-from dlspawner.spawner.kube.pods import token, uid
-from dlspawner.spawner.start import StartingSpawner
-
-
-class RecoveringSpawner(StartingSpawner):
-    """A KubeSpawner that goes on where a killed Hub has left it."""
-
-    async def get_url(self) -> str:
-        """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
-        known: str = await super().get_url()
-        pod = self.pod()
-        url = await self._address(pod) if pod is not None and self._may_answer(pod) else None
-        if url is not None and await reach.answers_soon(url_path_join(url, "api"), self._tls()):
-            if self._starting:
-                self._starting = False
-                self.save_state()
-            return url
-        if self._starting:
-            resume_start(self)
-            return known
-        why = (
-            pod_status.silence(pod)
-            if pod is not None and pod_status.is_silent(pod)
-            else "it may be busy, or out of reach"
-        )
-        self.log.warning(
-            "pod=%s its server does not answer after a restart of the Hub and goes on: %s", self.pod_key, why
-        )
-        assume_up(self)
-        return url or known
-
-    def _may_answer(self, pod: PodDict) -> bool:
-        if self._starting:
-            return self.is_pod_running(pod) and self._is_saved(pod)
-        return bool((pod.get("status") or {}).get("podIP"))
-
-    async def _address(self, pod: PodDict) -> str | None:
-        """Where its pod says that the server is; ``None`` where that cannot be told now."""
-        if not self._knows_address(pod):
-            await self._mend_children(pod)
-        try:
-            return f"{self._get_pod_url(pod)}{self.server.base_url}" if self._knows_address(pod) else None
-        except Exception as problem:  # noqa: BLE001 - an administrator's hook, which no poll has tried yet
-            self.log.warning("pod=%s its address cannot be told: %s", self.pod_key, type(problem).__name__)
-            return None
-
-    def _tls(self) -> SSLContext | None:
-        """As JupyterHub asks a server."""
-        if not self.internal_ssl:
-            return None
-        files = (self.user.settings.get(f"internal_ssl_{name}") for name in ("key", "cert", "ca"))
-        made: SSLContext | None = make_ssl_context(*files)
-        return made
-
-    async def start_again(self) -> str:
-        """The rest of a start that a restart of the Hub has interrupted."""
-        await self._see_pods()
-        self._waiting, self._began = None, asyncio.get_running_loop().time()
-        pod = self.pod()
-        if pod is None:
-            reason = self._judge_gone().reason
-            self._fails(reason, "job-failed")
-            raise StartRefused(reason, reason="job-failed")
-        if not self._is_saved(pod):
-            said = "The Hub was restarted before it had made the job, and found an earlier one: start the job again."
-            self._fails(said, "restarted")
-            raise StartRefused(said, reason="restarted")
-        mending = asyncio.create_task(self._mend_in_the_end(pod), name=f"what {self.pod_key} lacks")
-        try:
-            await self._until_running(pod)
-            if not self._knows_address(pod):
-                await asyncio.wait({mending}, timeout=self._left())
-        finally:
-            mending.cancel()  # a poll goes on with it
-        if self._is_alive() and not self._knows_address(pod):
-            said = "The job runs, but no way to it could be made: start it again, or ask an administrator."
-            self._fails(said, "start-timeout")
-            raise StartRefused(said, reason="start-timeout")
-        url = str(self._get_pod_url(self.pod() or pod))
-        # A server that was up before may be out of reach for longer than one that starts: Hub and network come up too.
-        await self._until_accepting(url, self.start_timeout)
-        return url
-
-    async def _mend_in_the_end(self, pod: PodDict) -> None:
-        """Nobody polls while a start goes on, and the pod may be waiting for what it lacks."""
-        wait = delays()
-        while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
-            await asyncio.sleep(next(wait))
-
-    def _is_saved(self, pod: PodDict) -> bool:
-        """Whether a pod of our name can be the one whose start was saved.
-
-        Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
-        """
-        given = token(pod)
-        session = self._hub_session if given else None
-        if given is None or session is None:
-            return True  # the pod has it from elsewhere
-        known = APIToken.find(session, given)
-        return known is not None and known.user_id == self.orm_spawner.user_id
-
-    def _knows_address(self, pod: PodDict) -> bool:
-        """Whether the way to a running pod can be told yet."""
-        return True
-
-    async def _mend_children(self, pod: PodDict) -> bool:
-        """Make what is missing of a pod that a killed Hub left behind, and whether nothing is missing now.
-
-        Never fails, because a poll that fails stops the job.
-        """
-        if uid(pod) == self._complete_pod:
-            return True
-        try:
-            async with owned_objects.mending(self.k8s_api_request_retry_timeout):
-                await self._ensure_children(pod)
-                if self._has_stock_children:
-                    await repair_stock_objects(self, pod)
-                self._complete_pod = uid(pod)
-        except (StartRefused, TimeoutError) as problem:
-            self.log.warning("pod=%s may lack its Secret or Service, trying again later: %s", self.pod_key, problem)
-        except Exception as problem:  # noqa: BLE001 - files of the Hub, answers that are none: all the same to a job
-            # Where it happened, and not what: a message may quote a manifest.
-            at = traceback.extract_tb(problem.__traceback__)[-1]
-            self.log.warning(
-                "pod=%s may lack its Secret or Service, trying again later: %s in %s of %s",
-                *(self.pod_key, type(problem).__name__, at.name, at.filename),
-            )
-        else:
-            return True
-        return False
+from dlspawner.spawner.kube.pods import uid
 
 
 class AlwaysUpServer(Server):

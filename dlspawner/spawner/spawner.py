@@ -1,15 +1,18 @@
 """DLSpawner: KubeSpawner with job templates.
 
-It owns the meeting of the spawner and the job: thin overrides here, judgement in the modules beside it (``launch`` what
-is asked for, ``progress`` what it is doing, ``forms`` and ``pages`` what people see, ``children`` the objects that
-belong to a pod, ``account`` whose files they are). How a pod is started, watched, judged and stopped is ``base``'s.
+Its three classes: `StartingSpawner` (the start, and the pod as the watch shows it), `LifecycleSpawner` (polls, stops,
+restarts of the Hub) and here `DLSpawner`, the meeting of the spawner and the job. Its overrides are short and call pure
+modules: `core.launch` (options, rendering, pod), `pod_builder` (from a request to a plan), `pages` and `forms` (what
+users see), `owned_objects` (Secret and Services of a pod), `manager_link` (the admission request).
 
 Rules:
 
 * Without ``templates_dir`` every override leaves the work to its parent.
-* A refusal creates nothing; it is decided before the namespace, the claim or the pod are touched.
-
-Where DLSpawner finds its files, the gateway and the Manager: its configuration that belongs to no single module.
+* A refusal creates nothing: it is decided before the namespace, the claim or the pod are touched.
+* A stop of which the Manager has not been notified is kept in the Hub's database with the server's state, from the
+  moment of the request: this Hub may be killed before the Manager is back. The next start of the server reports it
+  first. If that start comes from the Manager, it was for the job that was stopped, and is refused.
+* Nothing of a job with special permissions is created before it is approved, not even its home directory.
 """
 
 from __future__ import annotations
@@ -17,103 +20,34 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from traitlets import Unicode, default
-from traitlets.config import Configurable
+from jupyterhub import orm
+from traitlets import default
 
-from dlspawner.core import endpoints, naming
+from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.unix_account import UnixIds
-from dlspawner.settings import Settings
+from dlspawner.settings import Settings, reload
 from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict, StartStep
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import GaveUp
-from dlspawner.spawner.lifecycle import STOPPED
-from dlspawner.spawner.manager_client import AWAY
-from dlspawner.spawner.manager_link import ManagedSpawner
-from dlspawner.spawner.pod_builder import LaunchRequest, Owner, SpecialSpawner
-
-
-class JobTraits(Configurable):
-    """The part of DLSpawner's configuration that says what there is."""
-
-    templates_dir = Unicode(
-        "",
-        config=True,
-        help="""
-        Directory with jobs/*.yaml, what people may launch, and hub/*.html, the pages that show it.
-
-        Empty, the default, means that there are no job templates: DLSpawner then behaves exactly like KubeSpawner.
-        """,
-    )
-    cluster_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The file cluster.yaml: GPU types, what a job without GPUs gets, and storage. Required with templates_dir; there
-        is no default because no cluster is like another. It is read again whenever it changes, all
-        but storage; with mistakes in it the last good version of all these files stays, and the log says what is wrong.
-        """,
-    )
-    teams_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
-        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
-        """,
-    )
-    ssh_ca_public_key_file = Unicode(
-        "",
-        config=True,
-        help="""
-        The SSH gateway's user CA, its public half (user_ca.pub), which the jobs' sshd trust. Empty, the default: jobs
-        are launched without SSH, because nobody could log in.
-        """,
-    )
-    ssh_address = Unicode(
-        "",
-        config=True,
-        help="""
-        host:port of the SSH gateway as people type it, for the commands on the pages. The port may be left out when it
-        is 22. Empty, the default: the pages show no SSH commands.
-        """,
-    )
-    ssh_image = Unicode(
-        "",
-        config=True,
-        help="""
-        The image `ssh` (see hub_config/images), which an init container brings into jobs that run an image of the
-        person's own, so that it needs no sshd. Empty, the default: such images must have an sshd themselves.
-        """,
-    )
-    manager_url = Unicode(
-        "",
-        config=True,
-        help="""
-        URL of the Manager's service as jobs and the Hub reach it, with its path, such as
-        http://manager:8082/services/jobs. Jobs tell it which public keys lie in their home directory, so that its page
-        can offer to import them; the Hub asks it for people's uids if it has a manager_token. Empty, the default:
-        nothing is told or asked, and the pages have no link to it.
-        """,
-    )
-
-    @property
-    def ssh_target(self) -> tuple[str, int] | None:
-        """The gateway's host and port as people type them."""
-        return endpoints.read_target(self.ssh_address)
-
+from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
+from dlspawner.spawner.manager_client import AWAY, ManagerClient, PendingJobStatus
+from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
+from dlspawner.spawner.traits import JobTraits
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
+STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
 _WRONG = (400, 403)  # statuses of what is refused for what it asks, and not because somebody does not answer
@@ -130,13 +64,18 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTraits, ManagedSpawner, SpecialSpawner):
+class DLSpawner(JobTraits, LifecycleSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _drawn_id: str | None = None  # for the next one
     _percent = 0  # how far the progress page has come
     _taken: dict[str, Any] | None = None  # the user options of the last start that was not refused
     _node_port: int | None = None  # of its web server, where jobs are reached by NodePort
+    _launch: LaunchPlan | None = None
+    _job_id: str | None = None  # of the job whose start is saved
+    _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
+    _special = False  # whether the job is in the second namespace
+    _kept_claim: Any = None  # that is made with the pod
 
     @property
     def offers_jobs(self) -> bool:
@@ -164,8 +103,17 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         return job is not None and job.id == self._launch.job.id and super()._is_own(pod)
 
     def get_state(self) -> dict[str, Any]:
-        own = {STATE_JOB: self._job_id, STATE_OPTIONS: self._taken}
-        return {**super().get_state(), **{name: value for name, value in own.items() if value}}
+        own = {
+            STATE_JOB: self._job_id,
+            STATE_OPTIONS: self._taken,
+            pod_builder.STATE_SPECIAL: self._special,
+        }
+        state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
+        if (
+            self._unreported_stop is not None
+        ):  # only the database knows it: several spawners may share this server's row
+            state[STATE_UNTOLD] = self._unreported_stop
+        return state
 
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
@@ -173,9 +121,11 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         self._job_id = job_id if isinstance(job_id, str) else None
         taken = state.get(STATE_OPTIONS)
         self._taken = taken if isinstance(taken, dict) else None
+        self._special = state.get(pod_builder.STATE_SPECIAL) is True
 
     def clear_state(self) -> None:
         super().clear_state()
+        self._to_namespace(special=False)
         self._job_id = None
 
     def start(self) -> Any:
@@ -216,6 +166,120 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
         places, notices = await asyncio.gather(self.queue_status(), told)
         return pages.HomeView(pages.job_views(self, places), notices, AWAY if places is None else None)
+
+    # The Manager
+
+    @property
+    def _files(self) -> reload.CurrentConfig:
+        return reload.current_config(self.templates_dir, self.cluster_file, self.teams_file)
+
+    @property
+    def settings(self) -> Settings:
+        """What administrators wrote, as it is now."""
+        return self._files.now()
+
+    @property
+    def _manager(self) -> ManagerClient:
+        return ManagerClient(self.manager_url, self.manager_token, self.log, until=self._deadline())
+
+    @property
+    def _has_manager(self) -> bool:
+        """True if a Manager may stop jobs, without any limits as well, and gives the reason."""
+        return bool(self.offers_jobs and self.manager_url and self.manager_token)
+
+    @property
+    def _has_quota(self) -> bool:
+        """True if a Manager counts what jobs hold."""
+        return self._has_manager and self._files.limited()
+
+    @property
+    def _may_wait(self) -> bool:
+        """True if any job could wait: in the queue, or for an approval."""
+        return self._has_quota or bool(self._has_manager and self.special_namespace)
+
+    async def queue_status(self) -> Mapping[str, PendingJobStatus] | None:
+        """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
+        return await self._manager.queue_status(self.user.name) if self._may_wait else {}
+
+    async def queued(self) -> pages.QueuedView:
+        """What is known of this server's place in the queue, for the Hub's pages about a server that does not run."""
+        return pages.queued(self, await self.queue_status())
+
+    async def stop(self, now: bool = False) -> None:
+        await self._learn_why()
+        await super().stop(now)
+
+    async def _interrupted(self) -> None:
+        """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
+        if self._may_wait:
+            known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
+            self._note_untold((self._job_id if known else None) or "")
+            await self._report_stop()
+
+    @property
+    def _unreported_stop(self) -> str | None:
+        """The job of a stop that the Manager may not have heard of."""
+        kept = (self.orm_spawner.state or {}).get(STATE_UNTOLD) if self.orm_spawner is not None else None
+        return kept if isinstance(kept, str) else None
+
+    def _note_untold(self, job: str | None) -> None:
+        session = self._hub_session
+        if session is None:
+            return  # the server was removed meanwhile
+        kept = {name: value for name, value in (self.orm_spawner.state or {}).items() if name != STATE_UNTOLD}
+        self.orm_spawner.state = kept if job is None else {**kept, STATE_UNTOLD: job}
+        session.commit()
+
+    async def _report_stop(self) -> None:
+        """The Manager hears of the last stop, at once or when it is back."""
+        manager = replace(self._manager, until=None)
+        heard = partial(self._note_untold, None)
+        await manager.start_interrupted(self.user.name, self.name or "", self._unreported_stop, heard)
+
+    @property
+    def _is_asked_by_service(self) -> bool:
+        """Whether it is no person who asks for this start: the Manager, whose job has its turn, is a service."""
+        return isinstance(getattr(self.handler, "current_user", None), orm.Service)
+
+    async def delete_forever(self) -> None:
+        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+        if self._may_wait:
+            await replace(self._manager, until=None).start_interrupted(self.user.name, self.name or "", None)
+        await super().delete_forever()
+
+    async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
+        """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
+        reason = await super()._why_ended(pod, judged)
+        if reason != pod_status.REMOVED or self._job_id is None or not self._has_manager:
+            return reason
+        return await self._manager.stop_reason(self._job_id) or reason
+
+    async def _before_deletion(self, pod: PodDict) -> None:
+        """What a job has printed that ended by itself is gone with its pod, and may be all that tells why."""
+        job = naming.read_job(pod["metadata"]) if self._has_manager else None
+        if job is None or not pod_status.has_printed(pod):
+            return
+        which = str(pod["metadata"]["uid"])
+        if self._keeping is None or self._keeping[0] != which:  # who stops and who polls ask once together
+            keeping = asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}")
+            self._keeping = which, keeping
+        await asyncio.shield(self._keeping[1])
+
+    async def _until_kept(self, job: str, pod: str) -> None:
+        if not await replace(self._manager, until=None).log_kept(job, pod):
+            self.log.warning("pod=%s is deleted although not all of its log is kept", self.pod_key)
+
+    async def _learn_why(self) -> None:
+        """If it is the Manager that has the job stopped, let the person read why."""
+        job = self.job() if self._has_manager else None
+        starting = self._spawn_future is not None and not self._spawn_future.done()
+        if job is None or starting or self._ended:
+            return
+        sentence = await self._manager.stop_reason(job.id)
+        if sentence is not None:
+            self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
+            self._ended = sentence
+            self._show_end(sentence)
 
     # What people choose
 
@@ -277,7 +341,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         now = self.settings  # the files may change while it starts
         person = self._person(now)
         wish = pod_builder.check_options(now, person, self.user_options, self.port)
-        self._check_place(wish.template, has_manager=self._has_manager)
+        pod_builder.check_place(self, wish.template, has_manager=self._has_manager)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = pod_builder.make_plan(
@@ -322,7 +386,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
         if self._launch is None:
             return super()._final(manifest)
-        self._check_permissions(manifest, self._launch.wish.template, self.settings.cluster)
+        pod_builder.check_permissions(self, manifest, self._launch.wish.template, self.settings.cluster)
         kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
         return launch_pod.disable_gpus_by_default(
             manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set())
@@ -336,7 +400,7 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
 
     async def _create_admitted(self, manifest: dict[str, Any], until: float) -> PodDict:
         if self._launch is None or not (self._has_quota or self._special):
-            return await super()._create(manifest, until)
+            return await self._create_with_claim(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         with self.taking_options():
@@ -344,12 +408,35 @@ class DLSpawner(JobTraits, pod_builder.AccountTraits, owned_objects.ExposureTrai
         try:
             async with asyncio.timeout_at(admitted.until):
                 manifest = manager_link.with_preferred_node(manifest, admitted.node)
-                return await super()._create(manifest, min(until, admitted.until - _TO_SAY_WHY))
+                return await self._create_with_claim(manifest, min(until, admitted.until - _TO_SAY_WHY))
         except StartRefused as refused:
             if not refused.unsure:
                 passes = isinstance(refused, GaveUp)
                 await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
             raise
+
+    async def _create_with_claim(self, manifest: dict[str, Any], until: float) -> PodDict:
+        claim, self._kept_claim = self._kept_claim, None
+        if claim is not None:
+            await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
+        return await super()._create(manifest, until)
+
+    async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
+        """Of a job with special permissions nothing is made before it is approved, not even a home directory."""
+        if not self._special:
+            return await super()._make_create_pvc_request(pvc, request_timeout)
+        self._kept_claim = pvc
+        return True
+
+    def _to_namespace(self, *, special: bool) -> None:
+        """Where the next job is. KubeSpawner remembers for ever where the last one was, and that it has a claim."""
+        if special or self._special:
+            self._pvc_exists = False
+        if special:
+            self.namespace = self.special_namespace
+        elif self._special:
+            self.namespace = str(self.configured("namespace") or self._namespace_default())
+        self._special = special
 
     def _waits(self, sentences: Sequence[str], reason: str) -> StartQueued:
         page = pages.wait_url(self, self.name or "")

@@ -1,22 +1,17 @@
-"""A start: what is done between KubeSpawner's own steps, so that it is over when the server answers, or says why not.
+"""The start of a server: what is done between KubeSpawner's own steps, and the pod as the shared watch shows it.
 
-* State is saved before the pod is asked for. A pod that this very start has made is found again, never made twice.
-* What can be learned from the watch is not asked, and nothing waits by looking again and again.
-* No manifest and no Kubernetes error is logged or shown: both hold the server's token.
+Rules:
 
-Refused: a start of our own instead of KubeSpawner's ``_start``. It would be easier to read, and would lose every
-feature that KubeSpawner gains; the methods that it calls are the interface.
+* A start ends when the server accepts connections, or with the reason why it does not.
+* State is saved before the pod is created. A pod of this very start is found again, never created twice.
+* The watch answers every question that it can; nothing polls.
+* No manifest and no Kubernetes error is logged or shown: both contain the server's token.
+* KubeSpawner's own requests (claims, namespaces, Secret and Service of internal SSL and services_enabled, deletions)
+  are sent like all others (`requests`): with retries, and without KubeSpawner's logging of whole manifests. Each method
+  returns when its request is done, so KubeSpawner's own loops around them run once.
 
-KubeSpawner's own requests: claims, namespaces, Secret and Service of internal SSL and services_enabled, deletions.
-
-KubeSpawner retries them when they time out and for nothing else, logs whole manifests with the server's token when they
-fail, and lets the client's exceptions, headers included, reach people. Here they go the way of all others (`requests`);
-what each of them means stays KubeSpawner's. They return when they are done, so KubeSpawner's own loops around them run
-once.
-
-A server's pod as the shared watches show it, and the requests about it.
-
-Who asks sees what the watch saw last, and is woken when that changes; a request is made only for what no watch can say.
+Refused: our own start instead of KubeSpawner's ``_start``. It would be easier to read, and would lose every feature
+that KubeSpawner gains; the methods that ``_start`` calls are the interface.
 """
 
 from __future__ import annotations
@@ -35,6 +30,8 @@ from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
 from sqlalchemy.orm import Session, object_session
+from traitlets import Integer
+from traitlets.config.loader import DeferredConfig
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
@@ -46,13 +43,61 @@ from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
 from dlspawner.spawner.kube.pods import PodRequests, token, uid
 from dlspawner.spawner.kube.requests import ApiError, Requests, without_secrets
 
+STATE_ENDED = "dlspawner_ended"
+STATE_BEGUN = "dlspawner_begun"
+STATE_STARTING = "dlspawner_starting"
 
-class StockRequests(KubeSpawner):
-    """A KubeSpawner whose requests survive bad days. ``requests`` is the subclass's."""
+STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
 
-    @property
-    def requests(self) -> Requests:
-        raise NotImplementedError
+
+class StartingSpawner(KubeSpawner):
+    """A KubeSpawner that receives its pod from a watch, and whose start is as quick as its pod and truthful."""
+
+    orphan_seconds = Integer(
+        900,
+        min=0,
+        config=True,
+        help="""
+        Seconds after which a pod of this Hub that belongs to no server in its database is ended, with its grace period:
+        it holds GPUs, and nobody can reach or stop it. They are counted from the moment at which this Hub process first
+        saw it so, with a warning in the log. The default, a quarter of an hour, is time to notice that a Hub was
+        started with the wrong database. 0 means never. With enable_user_namespaces there is only the warning: the
+        Hub then sees the pods of all namespaces, and another Hub of the cluster may have the same address.
+        """,
+    )
+
+    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
+    reflectors: ClassVar[dict[Any, Any]] = {}
+
+    _began = 0.0  # when the start began, by the event loop's clock
+    after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
+    consecutive_failure_limit: int  # JupyterHub's trait
+    _ended: str | None = None  # why the last pod ended, for the person
+    _waiting: start_problems.StartMonitor | None = None
+    _complete_pod: str | None = None  # uid of the pod of which nothing is missing
+    _created: PodDict | None = None  # this start's pod, as it was answered
+    _unasked = False  # whether this start has not asked for a pod, or surely got none
+    _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
+    _starting = False  # whether a start was saved that is not known to be over
+    _unsure = False  # whether it has asked, and nobody knows what came of it
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        QuietRefusals.install(self.log)
+        self._limit_problem = limit_problem(self.consecutive_failure_limit)
+        if self._limit_problem:
+            self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
+
+    def configured(self, name: str) -> Any:
+        """A trait's value as the administrator has configured it: profiles and hooks change it for single servers."""
+        trait = type(self).class_traits()[name]
+        sections = [self.config[section] for section in type(self).section_names() if section in self.config]
+        given = [section[name] for section in sections if name in section]
+        if not given:
+            return trait.default_value
+        return given[-1].get_value(trait) if isinstance(given[-1], DeferredConfig) else given[-1]
+
+    # Requests of KubeSpawner's own
 
     async def _ensure_namespace(self) -> None:
         namespace = make_namespace(
@@ -101,6 +146,9 @@ class StockRequests(KubeSpawner):
         create = getattr(self.api, f"create_namespaced_{kind}")
         with suppress(ApiError):  # a name that is taken: an answer was lost, because the earlier one was deleted before
             await self.requests.send(kind, create, self.namespace, manifest, expected=(409,))
+        # The Service is the last object before KubeSpawner looks for the running pod.
+        if kind == "service" and self._created is not None and not self.after_pod_created_hook:
+            await self._until_running(self._created)
         return True
 
     async def _make_delete_pvc_request(self, pvc_name: str, request_timeout: float) -> bool:
@@ -109,17 +157,7 @@ class StockRequests(KubeSpawner):
             await self.requests.send("deletion of a claim", delete, pvc_name, self.namespace, expected=(404,))
         return True
 
-
-STARTING = ContextVar("starting", default=False)  # in the task of a start, and in those that it makes
-
-
-class WatchedSpawner(orphans.OrphanTraits, StockRequests):
-    """A KubeSpawner that is told of its pod by a watch."""
-
-    # KubeSpawner shares this dictionary between all its subclasses; ours holds reflectors of another class.
-    reflectors: ClassVar[dict[Any, Any]] = {}
-
-    _began = 0.0  # when the start began, by the event loop's clock
+    # The pod, as the watch shows it
 
     @property
     def pod_key(self) -> str:
@@ -241,10 +279,6 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
                     return int(port["containerPort"])
         return int(self.port)
 
-    def is_pod_running(self, pod: Any) -> bool:
-        # A pod without container statuses yet is KeyErrors away from an answer in the parent.
-        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
-
     def _is_alive(self) -> bool:
         return pod_status.evaluate(self.pod()) == pod_status.ALIVE
 
@@ -263,32 +297,7 @@ class WatchedSpawner(orphans.OrphanTraits, StockRequests):
             else:
                 return
 
-
-STATE_ENDED = "dlspawner_ended"
-STATE_BEGUN = "dlspawner_begun"
-STATE_STARTING = "dlspawner_starting"
-
-
-class StartingSpawner(WatchedSpawner):
-    """A KubeSpawner whose start is as quick as its pod, and truthful."""
-
-    after_pod_created_hook: Any  # KubeSpawner's trait, wrapped while a start runs
-    consecutive_failure_limit: int  # JupyterHub's trait
-    _ended: str | None = None  # why the last pod ended, for the person
-    _waiting: start_problems.StartMonitor | None = None
-    _complete_pod: str | None = None  # uid of the pod of which nothing is missing
-    _created: PodDict | None = None  # this start's pod, as it was answered
-    _unasked = False  # whether this start has not asked for a pod, or surely got none
-    _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
-    _starting = False  # whether a start was saved that is not known to be over
-    _unsure = False  # whether it has asked, and nobody knows what came of it
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        QuietRefusals.install(self.log)
-        self._limit_problem = limit_problem(self.consecutive_failure_limit)
-        if self._limit_problem:
-            self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
+    # The start
 
     def get_state(self) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state()
@@ -414,12 +423,6 @@ class StartingSpawner(WatchedSpawner):
         if isinstance(hook, partial) and hook.func == self._run_hook:
             (self.after_pod_created_hook,) = hook.args
 
-    async def _make_create_resource_request(self, kind: str, manifest: Any) -> bool:
-        made = bool(await super()._make_create_resource_request(kind, manifest))
-        if made and kind == "service" and self._created is not None and not self.after_pod_created_hook:
-            await self._until_running(self._created)
-        return made
-
     def pod_has_uid(self, pod: Any) -> bool:
         # The parent waits ten seconds for one that has gone.
         last = self._last_seen()
@@ -434,7 +437,8 @@ class StartingSpawner(WatchedSpawner):
             ended = pod_status.evaluate(pod) if pod else pod_status.evaluate_gone(seen)
             if isinstance(ended, pod_status.Terminated):
                 self._gives_up(StartRefused(ended.reason, reason="job-failed", status=JOB_ENDED))
-        return super().is_pod_running(pod)
+        # The parent raises KeyError for a pod that has no container statuses yet.
+        return bool(pod and (pod.get("status") or {}).get("containerStatuses") and super().is_pod_running(pod))
 
     def _fails(self, sentence: str, reason: str) -> None:
         self._ended = sentence

@@ -81,7 +81,9 @@ async def come_back(port: int, servers: int) -> tuple[float, float, int]:
         patch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
         patch.setattr(DLSpawner, "_mend_children", _nothing_is_missing)
         patch.setattr(DLSpawner, "_get_pod_url", lambda *_: at)
-        patch.setattr("dlspawner.spawner.recovery.resume", lambda spawner: setattr(spawner, "_spawn_pending", True))
+        patch.setattr(
+            "dlspawner.spawner.recovery.resume_start", lambda spawner: setattr(spawner, "_spawn_pending", True)
+        )
         made = [make_spawner(patch, f"user{number}", settings=None) for number in range(servers)]
         for spawner in made:
             watch.resources.kept[spawner.pod_key] = pack(running_pod(spawner.pod_name))

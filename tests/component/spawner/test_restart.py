@@ -14,7 +14,7 @@ from jupyterhub import orm
 
 from dlspawner.core import naming
 from dlspawner.core.naming import PodIdentity
-from dlspawner.spawner import DLSpawner, owned_objects, recovery
+from dlspawner.spawner import DLSpawner, lifecycle, owned_objects, recovery
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.reflector import SLICE_SECONDS
@@ -173,7 +173,7 @@ class Resumed:
         async def until_running(*_: Any) -> None:
             await self.may.wait()
 
-        monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.0] * 10_000))
+        monkeypatch.setattr(lifecycle, "delays", lambda **_: iter([0.0] * 10_000))
         monkeypatch.setattr(DLSpawner, "_see_pods", at_once)
         monkeypatch.setattr(DLSpawner, "_until_accepting", at_once)
         monkeypatch.setattr(DLSpawner, "_until_running", until_running)
@@ -243,7 +243,7 @@ async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
 
 async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
-    monkeypatch.setattr(recovery, "delays", lambda **_: iter([0.01] * 100_000))
+    monkeypatch.setattr(lifecycle, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_service_type": "nodeport", "start_timeout": 1})
     async with asyncio.timeout(30):
         with pytest.raises(StartRefused, match="no way to it"):

@@ -41,7 +41,7 @@ WRITTEN_AGAINST = {
         "get_service_manifest": "7de4b62e904e",
         "get_secret_manifest": "e1f29769ae9f",
     },
-    "start.py, StockRequests": {
+    "start.py, requests of KubeSpawner": {
         "_ensure_namespace": "51b45f67f647",
         "_make_create_pvc_request": "75ff1b6bb66c",
         "_check_pvc_exists": "cecffaa0029a",

@@ -1,23 +1,29 @@
-"""The gate: a connection is judged by its address before anything of SSH is made for it.
+"""Admission of connections: an address is checked before any SSH state is made for its connection.
 
-Whose connection it is a listed balancer says first (`proxied`); nobody else may. Rules:
+A listed balancer states the client's address first (`proxied`); no other peer may. Rules:
 
-* From a listed balancer nothing counts before its header, which has a deadline; without one the connection ends.
-* From anybody else a header ends it: who is not listed cannot choose whom the log, the limits and the penalties see.
-* Who is sent away reads why: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs neither a
-  key exchange nor an object of asyncssh's, and of too many at a time the rest are dropped without words.
-* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged. There is
-  room for it however many are sent away at the time: only who is listed can send one; too many of those are dropped.
+* From a listed balancer nothing counts before the PROXY header. A connection without
+  a header is closed after a deadline.
+* From any other peer a header ends the connection: an unlisted peer cannot choose the address that the log, the limits
+  and the penalties see.
+* A refused client reads the reason: SSH's greeting and one DISCONNECT in clear, which every client shows. That costs
+  neither a key exchange nor an asyncssh object. Above a number of refusals at one time, connections are dropped without
+  a reason.
+* A balancer's own connection (LOCAL, a health check) reads the greeting, and is neither counted nor logged. Refused
+  clients take none of the room for it, because only listed balancers can send LOCAL; above its own limit such
+  connections are dropped.
 
-PROXY protocol version 2: what a balancer writes before a client's first byte, to say who the client is. Pure.
+PROXY protocol version 2: the header that a balancer writes before a client's first byte, to state the client's address.
+Pure.
 
 Rules:
 
-* Only TCP over IPv4 or IPv6 counts. A balancer that cannot tell who somebody is lets nobody in.
-* LOCAL is the balancer's own connection, a health check: it is for nobody.
-* Version 1 is refused: a line of text of unknown length, which nothing needs that speaks version 2.
-* Fields beyond the addresses are skipped, their checksum too: TCP has one, and whoever may write a header is trusted.
-* What is kept of a header is bounded by `LONGEST`.
+* Only TCP over IPv4 or IPv6 counts. A client whose address the balancer does not know is refused.
+* LOCAL is the balancer's own connection, a health check: there is no client.
+* Version 1 is refused: a line of text of unknown length, needed by no balancer that speaks version 2.
+* Fields after the addresses are skipped, including their checksum: TCP has a checksum, and listed balancers are
+  trusted.
+* The bytes kept of a header are bounded by `LONGEST`.
 """
 
 from __future__ import annotations
@@ -47,11 +53,12 @@ UNKNOWN = "the balancer in front of this gateway did not say who you are: tell a
 
 @dataclass(slots=True)
 class Admission:
-    """What all gates share.
+    """State shared by all `ConnectionGuard`s.
 
-    ``admit`` counts an address in, or says why not; ``inside`` makes what speaks SSH with it; ``refused`` is told of
-    an address that broke the rules of headers. ``arriving`` are those whose header has not come yet, ``leaving`` who
-    reads why they are sent away, and ``checking`` balancers that read the greeting.
+    ``admit`` counts an address, or returns the reason of a refusal; ``inside`` makes the SSH protocol for the address;
+    ``refused`` receives each address that broke the rules of headers, with the problem. ``arriving`` are connections
+    without their header so far, ``leaving`` refused connections that still read the reason, ``checking`` balancers that
+    read the greeting.
     """
 
     admit: Callable[[str], str | None]
@@ -70,7 +77,7 @@ class Admission:
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One new connection: handed on to what speaks SSH, or sent away."""
+    """One new connection: handed over to SSH, or refused."""
 
     _transport: asyncio.Transport
     _deadline: asyncio.TimerHandle | None = None
@@ -127,7 +134,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._inside.connection_lost(exc)
 
     def drop(self) -> None:
-        """Close without waiting for the client to read."""
+        """Closes without waiting for the client to read."""
         self._transport.abort()
 
     def _may_in(self) -> bool:
@@ -136,7 +143,7 @@ class ConnectionGuard(asyncio.Protocol):
             self._send_away(refusal)
         return refusal is None
 
-    # A balancer's
+    # Connections from balancers
 
     def _await_header(self) -> None:
         if len(self._lobby.arriving) >= MOST_ARRIVING:
@@ -178,14 +185,16 @@ class ConnectionGuard(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
 
-    # Out again
+    # Refusals and health checks
 
     def _send_away(self, why: str) -> None:
         words = packets.in_clear(packets.disconnect(TOO_MANY_CONNECTIONS, why))
         self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
 
     def _say_last(self, words: bytes, among: set[ConnectionGuard], most: int) -> None:
-        """Closed in one direction first: bytes that meet a closed socket would reset it, and the words be lost."""
+        """Writes the last bytes and closes one direction first: bytes that reach a closed socket reset the connection,
+        and the reason would be lost.
+        """
         if len(among) >= most:
             self._transport.abort()
             return
@@ -207,19 +216,22 @@ _SIZES = {_TCP4: (4, 12), _TCP6: (16, 36)}
 
 
 class BadHeader(ValueError):
-    """There is no header, or one that does not count; the message says which."""
+    """The header is missing or invalid; the message names the problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A whole header of ``size`` bytes; ``source`` is the client's address, None for a connection of the balancer's."""
+    """A complete header of ``size`` bytes; ``source`` is the client's address, None for a balancer's own connection."""
 
     size: int
     source: str | None
 
 
 def read(received: bytes) -> Header | None:
-    """The header at the start of what came in; None until all of it is there, BadHeader as soon as it cannot be one."""
+    """Returns the header at the start of the received bytes, or None until it is complete.
+
+    Raises BadHeader as soon as the bytes cannot become a valid header.
+    """
     start = received[: len(SIGNATURE)]
     if start and VERSION_1.startswith(start[: len(VERSION_1)]):
         raise BadHeader("a PROXY protocol header of version 1, not 2")

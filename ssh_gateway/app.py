@@ -1,8 +1,7 @@
 """The process: settings, start, signals, stop. `python -m ssh_gateway --help-all` explains every setting.
 
-The files that a gateway reads beside its keys.
-
-What is wrong with a setting or its surroundings, in one sentence, before anybody is served.
+Also checks the settings and reads the files named in them, beside the gateway's own keys, before the port opens; each
+problem is one sentence that names the setting.
 """
 
 from __future__ import annotations
@@ -42,12 +41,11 @@ from ssh_gateway.transport import keys
 
 
 class Gateway(Application):
-    """The SSH gateway of dlspawner: people reach the sshd of their own jobs through it, and nothing else.
+    """The SSH gateway of dlspawner: users reach the sshd of their own jobs through it, and nothing else.
 
     From the environment: JUPYTERHUB_API_TOKEN (its service token; scopes users:activity, read:users, list:users,
     access:services!service=jobs, custom:ssh-keys:read, custom:notices:read, custom:ssh-sessions:write,
-    custom:ssh-starts),
-    JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
+    custom:ssh-starts), JUPYTERHUB_API_URL, and KUBECONFIG outside the cluster.
     """
 
     name = "ssh-gateway"
@@ -229,12 +227,12 @@ class Gateway(Application):
         os.environ.setdefault("LOGNAME", self.name)
 
     def update_config(self, config: Config) -> None:
-        """Take settings, of which it has to know all: CannotRun names one that it does not."""
+        """Applies settings; raises CannotRun for a setting that does not exist."""
         check_settings(config, type(self))
         super().update_config(config)
 
     def start(self) -> None:
-        """Run until SIGTERM or SIGINT; SystemExit(1) with a sentence when something is missing."""
+        """Runs until SIGTERM or SIGINT; SystemExit(1) with a sentence if the gateway cannot start."""
         try:
             found = keys.load_or_make(Path(self.state_dir))
             files = self._files()
@@ -327,7 +325,10 @@ class Gateway(Application):
 
 @contextlib.asynccontextmanager
 async def _ending(doing: set[asyncio.Task[Any]]) -> AsyncIterator[None]:
-    """End what is done beside before what it uses is closed, whatever happens: it would open that again."""
+    """Cancels the tasks at the end of the block, also after an error.
+
+    The tasks must end before the resources that they use are closed: they would open those again.
+    """
     try:
         yield
     finally:
@@ -353,7 +354,7 @@ class TrustFiles:
 
 
 def load_trust_files(user_ca_file: str, revoked_certificates_file: str) -> TrustFiles:
-    """Reads the files that are there; an empty path is none. Raises KeysUnusable with the wrong setting."""
+    """Reads the files that exist; an empty path means no file. Raises KeysUnusable naming the wrong setting."""
     authorities, revocations = TrustedCas(_path(user_ca_file)), RevocationList(_path(revoked_certificates_file))
     authorities.load()
     revocations.load()
@@ -369,14 +370,14 @@ class GatewayMisconfigured(Exception):
 
 
 def check_settings(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
-    """CannotRun for the first setting that ``of`` does not have, or for a word that is none at all."""
+    """Raises CannotRun for the first setting that ``of`` does not have, or for a word that is not a setting."""
     said = unknown(config, of, words)
     if said is not None:
         raise GatewayMisconfigured(said)
 
 
 def check_arguments(arguments: Sequence[str], app: Application) -> None:
-    """CannotRun for the first option that is none, before it is printed."""
+    """Raises CannotRun for the first unknown option, before the option is printed."""
     said = unreadable(arguments, app)
     if said is not None:
         raise GatewayMisconfigured(said)
@@ -392,7 +393,7 @@ def required(name: str) -> str:
 
 @contextlib.contextmanager
 def taking(ip: str, port: int, setting: str) -> Iterator[None]:
-    """Say which setting is to blame for a port that cannot be had."""
+    """Names the setting in the error when a port cannot be opened."""
     try:
         yield
     except OSError as error:

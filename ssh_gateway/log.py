@@ -1,4 +1,4 @@
-"""One line per event, with the same fields in the same order every time; no secret and no raw text of a stranger."""
+"""Log lines: one per event, with the same fields in the same order; no secrets and no raw text from clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PER_SECOND = 10.0
 
 @dataclass(slots=True)
 class LogBudget:
-    """The lines that one connection may have: `BURST` at once, `PER_SECOND` for ever."""
+    """The log lines that one connection may write: a burst of `BURST`, then `PER_SECOND`."""
 
     left: float = BURST
     at: float = 0.0
     suppressed: int = 0
 
     def take(self, now: float) -> bool:
-        """Whether there is one more; ``now`` is any clock that never goes back."""
+        """Takes one line from the budget; False if none is left. ``now`` comes from any monotonic clock."""
         self.left = min(BURST, self.left + max(0.0, now - self.at) * PER_SECOND)
         self.at = now
         if self.left < 1:
@@ -40,26 +40,28 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.@+:/,\[\]-]{1,200}")
 _LONGEST = 200
 _FRAMES = 12
 _failures = LogBudget()
-# Their words are about code; those of other errors may quote what somebody sent, such as a token.
+# The messages of these errors are about code; messages of other errors may quote received data, such as a token.
 _ABOUT_CODE = (AttributeError, NameError, TypeError)
 
 
 def line(event: str, **fields: object) -> str:
-    """``event=auth conn=3 login=alice+train``; what is not plain ASCII words is cut, quoted and escaped."""
+    """Returns a line such as ``event=auth conn=3 login=alice+train``; values other than plain ASCII words are cut,
+    quoted and escaped.
+    """
     parts = [f"event={event}", *(f"{name}={_value(value)}" for name, value in fields.items() if value is not None)]
     return " ".join(parts)
 
 
 def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """Log one event."""
+    """Logs one event."""
     log.log(level, "%s", line(event, **fields))
 
 
 def say_failed(problem: BaseException, **fields: object) -> None:
-    """Log an error of the gateway's own at a task's root, with its traceback, and those of its causes, in one line.
+    """Logs an internal error at a task's root in one line, with its traceback and those of its causes.
 
-    Of so many that they would fill the log, some: whoever found a way to cause one may do so again and again. How many
-    more there were, the next line tells.
+    The number of such lines is limited, because a client that found a way to cause an error can repeat it. The next
+    line has the number of those that were left out.
     """
     if not _failures.take(time.monotonic()):
         return
@@ -70,7 +72,7 @@ def say_failed(problem: BaseException, **fields: object) -> None:
 
 
 def to_stderr() -> logging.Handler:
-    """Lines that begin with the time in UTC, to the millisecond."""
+    """Logs to stderr; lines begin with the time in UTC, to the millisecond."""
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stderr)
@@ -79,7 +81,7 @@ def to_stderr() -> logging.Handler:
 
 
 def _causes(problem: BaseException) -> list[BaseException]:
-    """An error and what it came of, at most three in all."""
+    """Returns an error and its causes, at most three in all."""
     found = [problem]
     while len(found) < 3 and (cause := found[-1].__cause__ or found[-1].__context__) is not None:
         found.append(cause)
@@ -87,7 +89,7 @@ def _causes(problem: BaseException) -> list[BaseException]:
 
 
 def _way(problem: BaseException) -> str:
-    """Where an error was raised, and through which calls: the last ones, in their order."""
+    """Returns the innermost calls through which an error was raised, in their order."""
     frames = traceback.extract_tb(problem.__traceback__)[-_FRAMES:]
     calls = [f"{'/'.join(Path(frame.filename).parts[-2:])}:{frame.lineno} {frame.name}" for frame in frames]
     return f"{type(problem).__name__}: {' > '.join(calls)}"

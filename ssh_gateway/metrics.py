@@ -1,14 +1,15 @@
-"""What a Prometheus reads of this gateway, in a registry of its own; it names nobody, neither people nor addresses.
+"""The metrics of this gateway for Prometheus, in a registry of its own; no label names a user or an address.
 
-Counters are of this process: after a restart they begin at 0, as Prometheus expects. What is so at one moment, and how
-many bytes went through, is looked up when it asks, so that no packet pays for it. How long the relay takes is measured
-for one read of 64; how long packets wait for their turn before that is the event loop's lag.
+Counters belong to this process: after a restart they begin at 0, as Prometheus expects. Present state and relayed bytes
+are read at the scrape, so that no packet pays for them. The relay's duration is measured for one read of 64; the time
+for which packets wait before that is the event loop's lag.
 
-Whether this process serves, for Kubernetes' probes, and its metrics, on a port of its own.
+Also serves readiness for Kubernetes' probes, and the metrics, on a port of their own.
 
-``/ready`` is 503 from the moment it begins to stop, so that nobody new is sent here; ``/metrics`` is for a Prometheus;
-every other address is 200 until the end, sessions that are still open included: a restart cures neither the Hub nor the
-cluster. Not a probe of the SSH port: that would be a visitor every few seconds, with a log line and a key exchange.
+``/ready`` is 503 from the moment the process begins to stop, so that no new connection is sent here; ``/metrics`` is
+for Prometheus; every other address is 200 until the end, also while open sessions drain: a restart repairs neither the
+Hub nor the cluster. Refused: probes of the SSH port, each of which costs a log line and a key exchange every few
+seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _LAGS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """The present state: connections that proved nothing yet, and all others; those joined with a job; bytes so far."""
+    """The present state: connections without a proven credential, and all others; those connected to a job; bytes so
+    far.
+    """
 
     unauthenticated: int = 0
     authenticated: int = 0
@@ -47,7 +50,7 @@ class GatewayState:
 
 
 class GatewayMetrics:
-    """All metrics of one process; ``inside`` is asked at every scrape."""
+    """All metrics of one process; ``inside`` is called at every scrape."""
 
     def __init__(self, inside: Callable[[], GatewayState] = GatewayState) -> None:
         self.inside = inside
@@ -99,35 +102,35 @@ class GatewayMetrics:
         ProcessCollector(registry=own)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """Returns all metrics in Prometheus' text format."""
         return written(self.registry)
 
     def connected(self) -> None:
-        """Somebody may log in."""
+        """Counts a connection that may log in."""
         self._connections.inc()
 
     def judged(self, method: str, *, proven: bool) -> None:
-        """A credential was."""
+        """Counts a credential by its result."""
         known = method if method in METHODS else "other"
         self._authentications.labels(known, "accepted" if proven else "failed").inc()
 
     def refused(self, what: str) -> None:
-        """One of `REFUSALS`."""
+        """Counts one of `REFUSALS`."""
         self._refusals.labels(what).inc()
 
     def waited(self, *, runs: bool) -> None:
-        """A login for a job that did not run has ended its waiting."""
+        """Counts the end of a login's wait for a job that did not run."""
         self._starts.labels("running" if runs else "not-started").inc()
 
 
 class _Now(Collector):
-    """What is so at the moment of asking."""
+    """Collects the present state at each scrape."""
 
     def __init__(self, meters: GatewayMetrics) -> None:
         self._meters = meters
 
     def describe(self) -> list[Metric]:
-        return []  # so that making the registry asks nothing
+        return []  # making the registry must not collect
 
     def collect(self) -> Iterator[Metric]:
         now = self._meters.inside()
@@ -178,13 +181,13 @@ async def _none() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class HealthServer:
-    """Answers while its port is open."""
+    """Answers health and metrics requests while its port is open."""
 
     ready: Callable[[], bool] = lambda: True
     metrics: Callable[[], Awaitable[bytes]] = _none
 
     async def serve(self, ip: str, port: int) -> asyncio.Server:
-        """Listen; the caller closes what it is given."""
+        """Listens; the caller closes the returned server."""
         return await asyncio.start_server(self._answer, sock=sockets.listen(ip, port), limit=LONGEST)
 
     async def answer(self, request: bytes) -> HealthAnswer:
@@ -207,6 +210,6 @@ class HealthServer:
 
 
 def _path(request: bytes) -> bytes:
-    """``/ready`` of ``GET /ready?x HTTP/1.1``; empty for nonsense."""
+    """Returns ``/ready`` of ``GET /ready?x HTTP/1.1``; empty for any other request."""
     words = request.split(b"\r\n", 1)[0].split(b" ")
     return words[1].partition(b"?")[0] if len(words) == 3 else b""

@@ -1,6 +1,6 @@
-"""The server: what its visitors share, who may stand at the door, and how everybody is sent home.
+"""The server: state shared by connections, admission of addresses, and the end of all sessions at a stop.
 
-Nothing here knows SSH beyond `wire`; a visitor's life is in `visitor` (until proven) and `visit` (afterwards).
+SSH itself is in `transport`; a connection's login and its session are in `session`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ssh_gateway.transport import keys as transport_keys
 
 
 class GatewayServer(GatewayContext):
-    """`start` listens; `stop` ends the listener, then sessions."""
+    """The listener and all connections: `start` listens; `stop` closes the listener, then ends the sessions."""
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
@@ -43,7 +43,7 @@ class GatewayServer(GatewayContext):
         self._empty = asyncio.Event()
 
     async def start(self, ip: str, port: int, *, shared: bool = False) -> tuple[str, int]:
-        """Listen, and say where; OSError when the port is taken, unless everybody who has it shares it."""
+        """Listens and returns the address; OSError if the port is taken by a process that does not share it."""
         loop, found = asyncio.get_running_loop(), sockets.listen(ip, port, shared=shared)
         fastpath.shared_buffers().relayed = self.counters.relay.observe
         self._listener = await loop.create_server(
@@ -52,8 +52,8 @@ class GatewayServer(GatewayContext):
         return sockets.written(found)
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
-        """Accept nobody any more, tell every terminal, let sessions end by themselves until the deadline, or until
-        ``hurry`` is set; then end them with words.
+        """Stops accepting, writes the shutdown line on every terminal, and lets sessions end by themselves until the
+        deadline or until ``hurry`` is set; then ends the rest with a reason.
         """
         self.stopping = True
         if self._listener is not None:
@@ -78,7 +78,7 @@ class GatewayServer(GatewayContext):
             visitor.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
 
     def _admit(self, source: str) -> str | None:
-        """Count somebody new at the door, or say why not."""
+        """Counts a new unauthenticated connection, or returns the reason of its refusal."""
         if self.stopping:
             return STOPPING
         now = self.now()
@@ -93,11 +93,11 @@ class GatewayServer(GatewayContext):
             say("refused", level=logging.WARNING, source=source, what="connection", why=why)
 
     def make_leg(self, jump: JumpStream | None = None, source: str = "") -> server.Downstream:
-        """A connection to be, of somebody at ``source``; also what a stream of ``ssh -J`` is handed to."""
+        """Makes the client's side of a connection from ``source``, or of a stream of ``ssh -J``."""
         return server.Downstream(asyncio.get_running_loop(), self._options, lambda: AuthHandler(self, jump, source))
 
     def _watched(self) -> list[LiveSession]:
-        """Those whose access is checked again: who is in, and who waits for a job to be let in."""
+        """Returns the sessions subject to revalidation: open ones, and logins that wait for their job."""
         return [one for visitor in self.connections if (one := visitor.session or visitor.waiting) is not None]
 
     def _visits(self) -> list[LiveSession]:
@@ -122,12 +122,12 @@ class GatewayServer(GatewayContext):
         return self.counters.text()
 
     def _tell(self) -> None:
-        """What is to be said on terminals has changed."""
+        """Makes every session write the lines for terminals that changed."""
         for visit in self._visits():
             visit.tell()
 
     def gone(self, connection: LiveConnection) -> None:
-        """Called by every connection who left."""
+        """Removes a closed connection; every connection calls this at its end."""
         self.connections.discard(connection)
         if connection.session is not None:
             up, down = self._bytes_of_gone
@@ -135,7 +135,7 @@ class GatewayServer(GatewayContext):
         self._note_emptiness()
 
     def upstream_gone(self, leg: transport.Upstream) -> None:
-        """Called when the connection to a pod is over."""
+        """Removes a closed connection to a pod."""
         self.upstreams.discard(leg)
         self._note_emptiness()
 

@@ -1,18 +1,19 @@
-"""Who has to wait at the door: what failed logins cost, counted as seconds that time pays off. Pure.
+"""Rate limits of logins: failed logins cost seconds, which pass with time. Pure.
 
 Rules:
 
-* As with OpenSSH's PerSourcePenalties, a failed login is charged after it failed. A login that cannot be judged costs
+* As with OpenSSH's PerSourcePenalties, a failed login is charged after its failure. A login that cannot be judged costs
   nothing: users do not pay for a Hub or a Manager that does not answer.
-* An address (of IPv6 its /64) owes; some seconds are free, everything above has to be waited for. Nobody owes more than
-  ten minutes, and a connection that is sent away costs nothing: who waits as told gets in.
-* A name owes as well, whether anybody has it or not. That holds up tokens for this name only, never keys, and nobody
-  at an address from which the person came in lately: who guesses at a name does not lock its owner out. A token that
-  is not judged costs the name nothing: however many guess, the wait is short, and one is judged whenever it is over.
-* Addresses that many people share (balancers, a NAT) owe nothing, and connect as often as they like. Nobody is known at
-  one, since whoever guesses may come from there as well: tokens have the pace of their name there, always.
-* Streams of ``ssh -J`` have the rate of connections for each person: a loop of them costs no key exchange.
-* Memory is bounded: of too many, those that were heard of longest ago are forgotten.
+* An address (of IPv6 its /64) owes seconds; some are free, logins wait for the rest. The debt is at most ten minutes,
+  and a refused connection costs nothing: a client that waits as long as the refusal says is admitted.
+* A name owes as well, existing or not. That delays only tokens for this name, never keys, and no token from an address
+  from which the user logged in lately: guessing at a name does not lock its owner out. A token that is not judged costs
+  the name nothing: however many clients guess, the wait is short, and a token is judged each time it ends.
+* Addresses shared by many users (balancers, a NAT) owe nothing, and their connections have no rate limit. No user
+  counts as known at one, because an attacker may use the same address: tokens from there always wait for the debt of
+  their name.
+* Streams of ``ssh -J`` have the rate of connections for each user: a loop of them costs no key exchange.
+* Memory is bounded: of too many entries, the ones longest without news are forgotten.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from ssh_gateway.core.proof import _remove_one
 
 @dataclass(slots=True)
 class AuthAttempts:
-    """The attempts of one connection. Asking whether a key would do is free when it would, but not without end.
+    """The attempts of one connection. A query for an acceptable key is no failure, but the number of queries is
+    limited.
 
-    Guesses are counted when they begin: a client may give up on one before it is answered, and begin the next.
+    Guesses are counted when they begin: a client may drop one before its answer, and begin the next.
     """
 
     limit: int
@@ -39,24 +41,24 @@ class AuthAttempts:
     questions: int = 0
 
     def may_guess(self) -> bool:
-        """Count a guess at a secret; False when there were too many."""
+        """Counts a guess at a secret; False above the limit."""
         self.guesses += 1
         return self.guesses <= self.limit
 
     def may_ask(self) -> bool:
-        """Count a question; False when there were too many."""
+        """Counts a query; False above the limit."""
         self.questions += 1
         return self.questions <= 4 * self.limit
 
     def exhausted(self) -> bool:
-        """Count a failure; True when it was the last one."""
+        """Counts a failure; True if it was the last permitted one."""
         self.failed += 1
         return self.failed >= self.limit
 
 
 @dataclass(slots=True)
 class UnauthenticatedLimit:
-    """How many may stand at the door, unproven: altogether and from one place ("" is one that many people share)."""
+    """Limits unauthenticated connections: in total and from one source ("" is a shared address)."""
 
     limit: int
     limit_per_source: int
@@ -72,37 +74,37 @@ class UnauthenticatedLimit:
         return None
 
     def leave(self, source: str) -> None:
-        """A connection has authenticated, or has gone."""
+        """Removes a connection that has authenticated, or has closed."""
         _remove_one(self.waiting, source)
 
 
 @dataclass(slots=True)
 class SessionLimit:
-    """Counts the connections of each user."""
+    """Limits the connections of each user."""
 
     limit: int
     inside: Counter[str] = field(default_factory=Counter)
 
     def enter(self, user: str) -> str | None:
-        """Count one more, which must `leave` once; or a sentence that says why not."""
+        """Counts a connection in, which must `leave` once; or returns the sentence that refuses it."""
         if self.inside[user] >= self.limit:
             return f"you have {self.limit} connections already: close some of them"
         self.inside[user] += 1
         return None
 
     def leave(self, user: str) -> None:
-        """One has ended."""
+        """Removes a closed connection."""
         _remove_one(self.inside, user)
 
 
 ENTRIES = 20_000
-# In penalties, each of which is `Rules.penalty_seconds`.
+# In penalties of `PenaltyRules.penalty_seconds` each.
 FREE = 12
 FREE_OF_A_NAME = 24
 MOST = 120
 NOTHING_TRIED = 0.4
 TOO_LATE = 2.0
-BURST_SECONDS = 20.0  # of connections, at the rate that is allowed for ever
+BURST_SECONDS = 20.0  # of connections above the permitted rate
 KNOWN_SECONDS = 7 * 86400.0
 
 
@@ -117,14 +119,14 @@ class PenaltyRules:
 
 @dataclass(slots=True)
 class DebtTable:
-    """Seconds that are owed under each name; none owes more than ``most``."""
+    """Seconds owed under each name, at most ``most``."""
 
     most: float
     entries: int = ENTRIES
     _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def add(self, name: str, seconds: float, now: float) -> None:
-        """Owe so much more, or with negative ``seconds`` less."""
+        """Adds to a debt; negative ``seconds`` reduce it."""
         at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
         self._paid_at[name] = at
         self._paid_at.move_to_end(name)
@@ -134,7 +136,7 @@ class DebtTable:
             self._paid_at.popitem(last=False)
 
     def owed(self, name: str, now: float) -> float:
-        """Seconds until all is paid."""
+        """Returns the seconds until the debt is paid."""
         return max(0.0, self._paid_at.get(name, now) - now)
 
     def count(self, now: float) -> int:
@@ -146,7 +148,9 @@ class DebtTable:
 
 
 class Penalties:
-    """Everybody's debts. An ``address`` is one as the socket tells it; ``now`` is any clock that never goes back."""
+    """The debts of all addresses and names. An ``address`` is as the socket reports it; ``now`` comes from a monotonic
+    clock.
+    """
 
     def __init__(self, rules: PenaltyRules, entries: int = ENTRIES) -> None:
         self._rules = rules
@@ -158,7 +162,7 @@ class Penalties:
         self._said = DebtTable(60.0, entries)
 
     def source_of(self, address: str) -> str:
-        """What owes for this address; "" for one that many people share."""
+        """Returns the source that owes for this address; "" for a shared address."""
         found = read_address(address)
         if found is None:
             return address
@@ -167,13 +171,15 @@ class Penalties:
         return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))
 
     def arrives(self, address: str, now: float) -> str | None:
-        """Count a new connection; a sentence for one that has to wait, which is not counted."""
+        """Counts a new connection; or returns the sentence that refuses it, uncounted."""
         return self.refusal(address, now) or self._too_often(
             self.source_of(address), "too many connections from your address", now
         )
 
     def opens(self, address: str, name: str, now: float) -> str | None:
-        """The same of a stream that leads to a login of its own, inside a connection; its rate is the person's."""
+        """Counts a stream of ``ssh -J`` inside a connection, at the rate of its user; or returns the sentence that
+        refuses it.
+        """
         return self.refusal(address, now) or self._too_often(f"streams of {name}", "too many streams", now)
 
     def _too_often(self, who: str, what: str, now: float) -> str | None:
@@ -193,11 +199,13 @@ class Penalties:
         return f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
 
     def _above(self, place: str, now: float) -> float:
-        """Seconds that are owed above those that are free, if any are; those of a shared address are nobody's."""
+        """Returns the seconds owed above the free ones; a shared address owes nothing."""
         return self._sources.owed(place, now) - FREE * self._unit if place else 0.0
 
     def _above_of_name(self, place: str, name: str, now: float) -> float:
-        """The same of a name, for tokens that come from this place: nothing at one where its owner is known."""
+        """Returns the same for a name, for tokens from this source: nothing at a source from which the user logged in
+        lately.
+        """
         if place and self._known.owed(_pair(place, name), now):
             return 0.0
         return self._names.owed(name, now) - FREE_OF_A_NAME * self._unit
@@ -216,12 +224,12 @@ class Penalties:
             self._names.add(name, self._unit, now)
 
     def proven(self, address: str, name: str, now: float) -> None:
-        """This person came in from there; of a shared address that says nothing about who comes from it next."""
+        """Notes a user's login from an address; not for shared ones, where the next client may be another."""
         if place := self.source_of(address):
             self._known.add(_pair(place, name), KNOWN_SECONDS, now)
 
     def left(self, address: str, *, late: bool, now: float) -> None:
-        """A connection ended on which nothing was tried, or that took its time for it."""
+        """Charges a connection that ended without an attempt, or that exceeded its time."""
         self._owe(self.source_of(address), TOO_LATE if late else NOTHING_TRIED, now)
 
     def worth_a_line(self, address: str, now: float) -> bool:

@@ -1,14 +1,12 @@
-"""Access is checked again while sessions live: one round for everybody, every `seconds`, whatever was open before it.
+"""Revalidation of open sessions: all of them are checked again every `seconds`.
 
-A round asks the Manager once for a thousand keys (and who is blocked), the Hub once for a page of its users, the
-cluster once for fifty jobs, and the Hub about each token that somebody came in with; certificates are held against the
-clock and the list of those that were revoked. Each of these is a part that goes round and judges by itself: a Hub that
-is slow delays nothing that others tell. Each may fail by itself, and ends nobody then; who is blocked stays known.
-Until somebody has told that for the first time, nobody gets in.
+A round asks the Manager once for a thousand keys (and for the blocked users), the Hub once for a page of its users, the
+cluster once for fifty jobs, and the Hub about each token of an open session; certificates are compared with the clock
+and the revocations. Each of these parts runs and judges by itself: a slow Hub delays no other part. A part may fail by
+itself, and then ends no session; the blocked users stay known. Until they are known for the first time, no login
+succeeds.
 
-Whether somebody who is inside may stay: judgements over what was looked up for everybody at once. Pure.
-
-What could not be looked up ends nobody: an answer that did not come is no answer.
+The judgements are pure, over data looked up for all sessions at once. Data that could not be looked up ends no session.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 class RevalidatedSession(Protocol):
-    """A session whose access is checked again."""
+    """A session that is subject to revalidation."""
 
     def open_session(self) -> OpenSession:
-        """Returns what is checked."""
+        """Returns the data to check."""
 
     def end(self, why: str) -> None:
         """Ends the session with a sentence for its user."""
@@ -49,7 +47,7 @@ Inside = tuple[RevalidatedSession, OpenSession]
 
 @dataclass(slots=True)
 class Revalidator:
-    """`run` is the one task that asks; ``blocked`` is what the latest round learnt."""
+    """Checks sessions: `run` is the one task; ``blocked`` are the blocked users of the latest round."""
 
     people: AuthBackend
     places: JobDirectory
@@ -60,7 +58,7 @@ class Revalidator:
     _silent: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Runs all parts, each round after round."""
         async with asyncio.TaskGroup() as group:
             for part in self._parts():
                 group.create_task(self._go_round(part))
@@ -84,26 +82,28 @@ class Revalidator:
 
     @staticmethod
     async def _judge(inside: Iterable[Inside], facts: Checks) -> None:
-        """Send home who may not stay by these facts, of those who were asked about."""
+        """Ends the checked sessions that have lost access by these facts."""
         ends = [(visit, held.job, why) for visit, held in inside if (why := evaluate_access(held, facts)) is not None]
         for visit, job, why in ends:
             if job is not None:
                 visit.end(why)
         if outer := [(visit, why) for visit, job, why in ends if job is None]:
-            # Through these `ssh -J` may go: what is said inside is to be read first.
+            # `ssh -J` may go through these: the reason written inside is to be read first.
             await asyncio.sleep(FAREWELL_SECONDS)
             for visit, why in outer:
                 visit.end(why)
 
     async def revalidate(self, held: OpenSession) -> str | None:
-        """Why one connection may not go on, asked for it alone: a login that has waited is in no round yet."""
+        """Checks one connection and returns the reason to end it; for logins that have waited, which are in no round
+        yet.
+        """
         proof, token = held.proof, held.proof.token
         keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
         async with asyncio.TaskGroup() as group:
             standing = group.create_task(self._try("keys", self.people.access_state(keys)))
             gone = group.create_task(self._try("users", self.people.deleted_users({proof.user})))
             bearers = group.create_task(self._try("tokens", self._bearers(token)))
-        told = standing.result()  # a round may have been told something newer of who is blocked
+        told = standing.result()  # a round may have read the blocked users later
         facts = Checks(
             blocked=self.blocked or frozenset(),
             gone_keys=told.gone_keys if told else frozenset(),
@@ -122,13 +122,13 @@ class Revalidator:
         return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
 
     async def fetch_blocked(self) -> None:
-        """Asks who is blocked, unless a round has learnt it already; gives up after `LEARN_SECONDS`."""
+        """Reads the blocked users, unless a round has; gives up after `LEARN_SECONDS`."""
         if self.blocked is not None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEARN_SECONDS):
                 found = await self._try("keys", self.people.access_state(()))
-                if found is not None and self.blocked is None:  # what a round has learnt meanwhile is newer
+                if found is not None and self.blocked is None:  # a concurrent round's result is newer
                     self.blocked = found.blocked
 
     async def _certificates(self) -> None:
@@ -172,7 +172,7 @@ class Revalidator:
                 group.create_task(self._try("tokens", ask()))
 
     async def _try(self, what: str, question: Awaitable[Answer]) -> Answer | None:
-        """An answer, or None; the log says once that there is none."""
+        """Returns an answer, or None; the first failure is logged."""
         try:
             answer = await question
         except BackendUnavailable as problem:
@@ -190,7 +190,7 @@ UNTOLD = "nobody can tell right now whether your account may use this gateway: t
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What was found out; None where nobody could tell, and ``bearers`` only of tokens that were answered for."""
+    """The facts of a round; None if unknown; ``bearers`` holds only tokens with an answer."""
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
@@ -202,7 +202,7 @@ class Checks:
 
 
 def evaluate_access(held: OpenSession, facts: Checks) -> str | None:
-    """Why this connection ends now, in a sentence for the person; None while it may go on."""
+    """Returns the reason why this connection ends now, as a sentence for the user; None if it may continue."""
     user = held.proof.user
     if user in facts.blocked:
         return BLOCKED

@@ -1,26 +1,24 @@
-"""The public keys of the CAs whose certificates let people in: a file, read again when it changes.
+"""The public keys of the CAs that sign user certificates: a file, read again when it changes.
 
-One key a line, as in sshd's TrustedUserCAKeys; # begins a comment. A file that cannot be read any more, or has
-something else in it, changes nothing: the log says so, and who was trusted stays trusted. At the start it is a reason
-not to start.
+One key a line, as in sshd's TrustedUserCAKeys; # begins a comment. A file that becomes unreadable or invalid changes
+nothing: the problem is logged, and the trusted CAs stay trusted. At the start such a file is an error, and the gateway
+does not start.
 
-Certificates that were taken back: a text file, read again when it changes, in the words that ssh-keygen -k reads.
+Revoked certificates: a text file, read again when it changes, in the format that ssh-keygen -k reads.
 
     serial: 17            certificates of these serial numbers, of every CA that is trusted
     serial: 100-0xff      numbers are read as in C: 0x is hexadecimal, and 0 before a number octal
     id: alice@laptop      certificates of this key id
-    hash: SHA256:w3…      this key: a person's, or a CA's with all that it has signed
+    hash: SHA256:w3…      this key: a user's, or a CA's with all certificates that it has signed
     key: ssh-ed25519 AA…  the same, written out; `sha1:`, `sha256:` or no word at all means the same here
 
-With no word before it, a certificate is taken back itself: its serial of its CA, or its key id where it has none. After
-one of these words it is its key. What was compared is ssh-keygen's own list (test_revocations.py).
+Without a word before it, a certificate itself is revoked: by its CA and serial, or by its key id if it has no serial.
+After one of these words its key is revoked. The format was compared with ssh-keygen's own lists (test_revocations.py).
 
-Lists are long, so whether a certificate is in one is a look-up and no search through it.
+Lists are long, so a certificate is looked up in sets and sorted ranges, not by a search through the list.
 
-A file that cannot be read any more, or has something else in it, lets nobody in by a certificate until it can be read:
-who was to be kept out may be in it. Sessions that go on are judged by what it said last.
-
-A file that an administrator may change at any time: read again when it is another one than before.
+While the file is unreadable or invalid, certificates open no new connection: the missing version may revoke the one at
+hand. Open sessions are judged by the last valid version.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ from ssh_gateway.transport.reading import read_certificate
 
 
 class TrustedCas:
-    """`trusts` is asked for every certificate; ``path`` None: no CA is trusted."""
+    """The trusted CAs; `trusts` reads a changed file again. ``path`` None: no CA is trusted."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = WatchedFile(path, "Gateway.user_ca_file", _read, frozenset[bytes]())
 
     def load(self) -> None:
-        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        """Reads the file if it has changed; KeysUnusable names the problem."""
         self._file.load()
 
     def trusts(self, key: asyncssh.SSHKey) -> bool:
@@ -86,8 +84,10 @@ _CERTIFICATE = re.compile(r"\S+-cert-v01@openssh\.com\s")
 
 @dataclass(frozen=True, slots=True)
 class RevokedCertificates:
-    """What a file says: first and last of serials, in order and apart, key ids, fingerprints of keys, and single
-    certificates, each by its CA and its serial, or its key id where it has no serial.
+    """The content of a revocation file.
+
+    ``serials`` are sorted ranges (first, last) without overlaps, ``keys`` fingerprints; ``single`` are certificates as
+    CA and serial, or CA and key id if they have no serial.
     """
 
     serials: tuple[tuple[int, int], ...] = ()
@@ -110,13 +110,15 @@ class RevokedCertificates:
 
 
 class RevocationList:
-    """`obstacle` is asked for every certificate that lets somebody in; ``path`` None: none is revoked."""
+    """The revocations; `refusal` is called for every certificate that would be accepted. ``path`` None: none is
+    revoked.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = WatchedFile(path, "Gateway.revoked_certificates_file", read_revocations, RevokedCertificates())
 
     def load(self) -> None:
-        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        """Reads the file if it has changed; KeysUnusable names the problem."""
         self._file.load()
 
     def refusal(self, badge: CertificateId) -> str | None:
@@ -149,7 +151,7 @@ class _Lines:
     single: set[tuple[str, int | str]] = field(default_factory=set)
 
     def add(self, line: str) -> None:
-        """One more; ValueError for something else."""
+        """Adds one line; ValueError for an invalid one."""
         word, colon, rest = line.partition(":")
         kind, value = (word.lower(), rest.strip()) if colon and not re.search(r"\s", word) else ("", line)
         if kind == "serial":
@@ -184,7 +186,7 @@ def read_revocations(text: str) -> RevokedCertificates:
 
 
 def _apart(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """In order, those that overlap made one."""
+    """Sorts the ranges and joins those that overlap."""
     found = list[tuple[int, int]]()
     for first, last in sorted(ranges):
         if found and first <= found[-1][1]:
@@ -206,7 +208,7 @@ def _serials(value: str) -> tuple[int, int]:
 
 
 def _number(written: str) -> int:
-    """As C's strtoull reads it."""
+    """Reads a number as C's strtoull does."""
     if written[:2].lower() == "0x":
         return int(written, 16)
     return int(written, 8 if written.startswith("0") else 10)
@@ -219,16 +221,18 @@ _KRL = b"SSHKRL\n\0"  # OpenSSH's PROTOCOL.krl
 
 @dataclass(slots=True)
 class WatchedFile(Generic[Content]):
-    """``latest`` is what the file said when it could be read last; ``path`` None: what it is made with, for ever."""
+    """A file that administrators may change at any time. ``latest`` is its last valid content; ``path`` None: the
+    initial content for ever.
+    """
 
     path: Path | None
     setting: str
-    parse: Callable[[str], Content]  # ValueError for what is no such file
+    parse: Callable[[str], Content]  # ValueError for an invalid file
     latest: Content
     _version: tuple[int, int, int] | None = field(default=None)
 
     def load(self) -> None:
-        """Read the file if it has changed; KeysUnusable says what is wrong with it."""
+        """Reads the file if it has changed; KeysUnusable names the problem."""
         if self.path is None:
             return
         try:
@@ -251,7 +255,7 @@ def _text(content: bytes) -> str:
 
 
 def each_line(text: str, read: Callable[[str], Read]) -> list[Read]:
-    """Returns every line as `read` reads it, without comments and empty ones; ValueError names an invalid line."""
+    """Returns the parsed lines, without comments and empty ones; ValueError names an invalid line."""
     found = list[Read]()
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line or line.startswith("#"):

@@ -1,12 +1,12 @@
-"""Telling the Hub that a job is used: at most once per interval and job, whatever goes on in its sessions.
+"""Reports to the Hub that jobs are used: at most once per interval and job, however many bytes their sessions send.
 
-The Manager is told more, by `sessions`: what stops a job that nobody uses wants to know of silent sessions, too.
+The Manager receives more, through `sessions`, because the idle culler takes silent sessions into account, too.
 
-Telling the Manager which jobs have SSH sessions, and how long ago something last went through one.
+Reports to the Manager which jobs have SSH sessions, and the time since each last sent a byte.
 
-Every report is all of it: a job that is not in it has no session here. A job whose last session has ended is told of
-until the Manager has heard it. A job that nothing was said about within the interval is told of at once, everything
-else once per interval; without sessions as well, so that the Manager knows that somebody is looking.
+Every report is complete: a job that is not in it has no session here. The end of a job's last session is reported until
+the Manager has accepted a report with it. A job without a report within the interval is reported at once, everything
+else once per interval; also without sessions, so that the Manager knows that this gateway reports.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class ActivitySink(Protocol):
     """The receiver of activity."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Raise Unavailable when it cannot be told."""
+        """Raises Unavailable if the report is not accepted."""
 
 
 class ActivityReporter:
-    """Collects what sessions saw; `run` is the one task that reports it, the first use of a job at once."""
+    """Collects the use of servers; `run` is the one task that reports it, the first use of a job at once."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ActivityReporter:
         self._now = now
         self.sessions = sessions
         self._seen: dict[tuple[str, str], datetime] = {}
-        self._told: dict[tuple[str, str], float] = {}  # when on the loop's clock, for one interval
+        self._told: dict[tuple[str, str], float] = {}  # time of the report on the loop's clock, kept for one interval
         self._news = asyncio.Event()
 
     def touch(self, user: str, server: str) -> None:
@@ -64,19 +64,19 @@ class ActivityReporter:
             self.sessions.opened(user, server)
 
     def closed(self, user: str, server: str) -> None:
-        """One connection has ended."""
+        """Notes the end of a connection."""
         if self.sessions is not None:
             self.sessions.closed(user, server)
 
     async def run(self) -> None:
-        """Report for ever."""
+        """Reports for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tell_hub(), name="tell the Hub")
             if self.sessions is not None:
                 group.create_task(self.sessions.run(), name="tell the Manager")
 
     async def _tell_hub(self) -> None:
-        """A failed report is dropped: active sessions report again."""
+        """Reports to the Hub; a failed report is dropped, because active sessions report again."""
         while True:
             for user, servers in self._due().items():
                 try:
@@ -86,7 +86,7 @@ class ActivityReporter:
             await self._wait()
 
     def _due(self) -> dict[str, dict[str, datetime]]:
-        """Take what was seen of jobs that were not reported within the interval."""
+        """Takes the noted uses of jobs without a report within the interval."""
         clock = asyncio.get_running_loop().time()
         self._told = {key: at for key, at in self._told.items() if clock - at < self._interval}
         due: dict[str, dict[str, datetime]] = {}
@@ -96,7 +96,7 @@ class ActivityReporter:
         return due
 
     async def _wait(self) -> None:
-        """Until a job is used for the first time, or until one that was used again is due."""
+        """Waits until a job is used for the first time, or until a job used again is due."""
         next_due = [self._told[key] + self._interval for key in self._seen if key in self._told]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(min(next_due, default=None)):
@@ -113,7 +113,7 @@ class SessionSink(Protocol):
     """The receiver of sessions."""
 
     async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
-        """Raise Unavailable when it cannot be told."""
+        """Raises Unavailable if the report is not accepted."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class _Job:
 
 @dataclass(slots=True)
 class SessionReporter:
-    """The jobs that people are in; `run` is the one task that tells."""
+    """Tracks the jobs with sessions; `run` is the one task that reports them."""
 
     hears: SessionSink
     interval: float
@@ -137,15 +137,15 @@ class SessionReporter:
     _silent: bool = False
 
     def opened(self, user: str, server: str) -> None:
-        """A connection to this server has begun."""
+        """Notes a new connection to this server."""
         self._job(user, server).open += 1
 
     def closed(self, user: str, server: str) -> None:
-        """One has ended."""
+        """Notes the end of a connection."""
         self._job(user, server).open -= 1
 
     def touch(self, user: str, server: str) -> None:
-        """A byte went through one."""
+        """Notes a byte through a session on this server."""
         self._job(user, server).used = self.clock()
 
     def _job(self, user: str, server: str) -> _Job:
@@ -157,7 +157,7 @@ class SessionReporter:
         return job
 
     async def run(self) -> None:
-        """Tell for ever."""
+        """Reports for ever."""
         while True:
             await self._tell()
             await asyncio.sleep(min(_BETWEEN_SECONDS, self.interval))

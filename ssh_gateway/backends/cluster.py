@@ -1,7 +1,7 @@
-"""Where is a job: what the gateway asks of the cluster.
+"""Addresses of jobs: the gateway's requests to the cluster.
 
-A pod is somebody's only if `naming.read_job` says so for exactly that name; labels merely select. The address is that
-which Kubernetes wrote (the pod's `status.hostIP`, the Service's NodePort), never one that anybody typed.
+A pod belongs to a user only if `naming.read_job` returns exactly that user's name; labels merely select. The address is
+the one that Kubernetes wrote (the pod's `status.hostIP`, the Service's NodePort), never one that a user typed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ class Cluster(Protocol):
     async def list(
         self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> list[Object]:
-        """Every object that matches."""
+        """Returns every object that matches."""
 
     async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
-        """One object, or NotFound."""
+        """Returns one object; raises NotFound."""
 
 
 class ClusterJobDirectory:
-    """`Places`, by the pods and Services in the namespace of jobs, and in that of jobs with special permissions."""
+    """`JobDirectory` by the pods and Services in the namespace of jobs, and in that of jobs with special
+    permissions.
+    """
 
     def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
         self._cluster = cluster
@@ -57,7 +59,7 @@ class ClusterJobDirectory:
         ]
         if not alive:
             return None
-        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes no second one beside it
+        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes one pod for a server
         if condition(pod, job) is not JobCondition.READY:
             return None
         try:
@@ -94,7 +96,7 @@ def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> JobCondition:
 
 
 def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.PodIdentity) -> SshEndpoint | None:
-    """The address in a job's pod and Service; ``None`` when the Service is another job's or has no port for SSH.
+    """Returns the address in a job's pod and Service; ``None`` if the Service is another job's or has no port for SSH.
 
     A Service of type ClusterIP is for a gateway inside the cluster.
     """

@@ -1,9 +1,10 @@
-"""Who is this, and may they start a job: what the gateway asks of the Manager and the Hub. `places` asks the cluster.
+"""Users, keys, tokens and starts: the gateway's requests to the Manager and the Hub. `cluster` has those to the
+cluster.
 
 Rules:
 
-* Every answer is one of our own values; every failure to answer is `Unavailable` with a sentence for people.
-* The same question costs the same for a name that exists and one that does not: one request, no shortcut.
+* Every answer is one of this package's own values; every failure is `BackendUnavailable` with a sentence for the user.
+* A request costs the same for a name that exists and one that does not: one request, no shortcut.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ssh_gateway.core.proof import SshSessionState
 
 KEYS_AT_ONCE = 1000
-START_SECONDS = 30.0  # how long the Hub may take to take a start
+START_SECONDS = 30.0  # deadline of the Hub's answer to a start
 NOES = frozenset({403, 404, 409, 422, 429})
 
 
@@ -39,7 +40,7 @@ class BackendUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SshEndpoint:
-    """Where a job's sshd answers, what it must prove to be, whom to log in as, and the principal it wants (``job``)."""
+    """The address of a job's sshd, its host key, its login name, and the principal that it requires (``job``)."""
 
     job: str
     user: str
@@ -51,15 +52,15 @@ class SshEndpoint:
 
     @property
     def address(self) -> str:
-        """Host and port as they are written with a colon between them."""
+        """Host and port, joined by a colon."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobNotice:
-    """What the people on a server are to be told, and until when something happens.
+    """A notice for the users on a server; ``until`` is the time of the announced event.
 
-    It is about ``job``, or whichever one the server has; after ``ends`` it says nothing any more.
+    It is about ``job``, or about every job of the server; after ``ends`` it is not shown any more.
     """
 
     id: str
@@ -74,7 +75,7 @@ class JobNotice:
 
 @dataclass(frozen=True, slots=True)
 class JobNotices:
-    """All open notices, and what tells this list from others."""
+    """All open notices, and the version of this list."""
 
     version: str
     notices: tuple[JobNotice, ...] = ()
@@ -82,7 +83,7 @@ class JobNotices:
 
 @dataclass(frozen=True, slots=True)
 class AccessState:
-    """The users that administrators block, and those of the requested keys that are no longer registered."""
+    """The blocked users, and those of the requested keys that are no longer registered."""
 
     blocked: frozenset[str] = frozenset()
     gone_keys: frozenset[tuple[str, str]] = frozenset()
@@ -90,9 +91,9 @@ class AccessState:
 
 @dataclass(frozen=True, slots=True)
 class StartStatus:
-    """Where the start of a server stands, in the Manager's words, and the path of the page that tells more.
+    """The status of a server's start, in the Manager's words, and the path of the page with details.
 
-    ``state`` is ``off`` where a login starts nothing, ``refused`` where the Manager says no.
+    ``state`` is ``off`` if logins start nothing, ``refused`` if the Manager refuses the start.
     """
 
     state: str
@@ -105,48 +106,50 @@ class AuthBackend(Protocol):
     """Answers about users, keys and tokens."""
 
     async def registered_keys(self, user: str) -> tuple[RegisteredKey, ...]:
-        """The public keys of a user; none for a user who does not exist."""
+        """Returns the public keys of a user; none for an unknown user."""
 
     async def key_used(self, user: str, key: RegisteredKey) -> None:
-        """Note that a key opened a session just now."""
+        """Notes that a key opened a session just now."""
 
     async def token_owner(self, token: str) -> TokenOwner | None:
-        """Returns the owner of a token; ``None`` for no token of the Hub's."""
+        """Returns the owner of a token; ``None`` for a token unknown to the Hub."""
 
     async def servers(self, user: str) -> frozenset[str]:
-        """The servers of a user that the Hub knows, whether they run or not: it may not know yet that a pod is gone."""
+        """Returns the servers of a user that the Hub knows, running or not; the Hub may not know yet that a pod is
+        gone.
+        """
 
     async def start(self, user: str, server: str) -> StartStatus:
-        """Starts a server of a user that permits it, unless it is on its way."""
+        """Starts a server if its user permits that, unless it is starting already."""
 
     async def start_status(self, user: str, server: str, job: str) -> StartStatus:
-        """Returns the present status of a requested start; ``job`` is the one that it was."""
+        """Returns the present status of a requested start; ``job`` is the job of the request."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Say when servers were used."""
+        """Reports the last use of servers."""
 
     async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
-        """What has become of these keys, each a user's name and a fingerprint, and who is blocked."""
+        """Returns the blocked users, and which of these keys (user name and fingerprint) are no longer registered."""
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
-        """Returns those of these users that exist no more."""
+        """Returns those of these users that no longer exist."""
 
 
 class JobDirectory(Protocol):
     """Answers about users' jobs."""
 
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
-        """The jobs of a user that are in the cluster."""
+        """Returns the jobs of a user in the cluster."""
 
     async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
-        """The sshd of a user's running job on exactly this server."""
+        """Returns the sshd of a user's running job on exactly this server."""
 
     async def running(self, jobs: Collection[str]) -> frozenset[str]:
         """Returns those of these jobs that run and are not being stopped."""
 
 
 class HubAndManager:
-    """`People`, by the Hub's and the Manager's REST APIs; owns its connections to the Manager."""
+    """`AuthBackend` by the REST APIs of the Hub and the Manager; owns its connections to the Manager."""
 
     def __init__(
         self, hub: clients_hub.HubClient, manager_url: str, token: str, deadline_seconds: float = 10.0
@@ -203,7 +206,7 @@ class HubAndManager:
         given = answer if isinstance(answer, dict) else {}
         if status == 200 and isinstance(given.get("state"), str):
             return StartStatus(*(str(given.get(name) or "") for name in ("state", "sentence", "page", "job")))
-        if status in {404, 501} or "scope" in given:  # a Manager that starts nothing, or not for us
+        if status in {404, 501} or "scope" in given:  # a Manager that starts nothing, or not for this gateway
             say("directory", level=logging.WARNING, source="manager", result="starts-nothing", why=status)
             return StartStatus("off")
         if status in NOES and isinstance(given.get("detail"), str):
@@ -239,7 +242,7 @@ class HubAndManager:
         if not users:
             return frozenset()
         try:
-            one = len(set(users)) == 1  # is asked about itself, and not by the list of all users
+            one = len(set(users)) == 1  # one user is requested by name, not by the list of all users
             listed = set[str]() if one else {user.name for user in await self._hub.active_users()}
             return frozenset([name for name in set(users) - listed if await self._hub.user(name) is None])
         except clients_hub.HubRejected as error:
@@ -248,7 +251,7 @@ class HubAndManager:
             raise BackendUnavailable("the Hub does not answer: try again later") from error
 
     async def open_notices(self, version: str, seconds: float) -> JobNotices:
-        """All that are open, once that is another list than ``version``, or after so many seconds."""
+        """Returns all open notices once their list differs from ``version``, or after ``seconds``."""
         path = f"/api/notices?after={quote(version, safe='')}&wait={seconds:g}"
         try:
             status, answer = await self._manager("GET", path, seconds)
@@ -261,7 +264,7 @@ class HubAndManager:
         return JobNotices(str(answer.get("version", "")), tuple(notice for notice in read if notice is not None))
 
     async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
-        """Tell the Manager which jobs have SSH sessions."""
+        """Reports to the Manager which jobs have SSH sessions."""
         told = [[one.user, one.server, one.seconds, one.open] for one in sessions]
         status, _ = await self._manager("PUT", "/api/ssh-sessions", body={"gateway": gateway, "sessions": told})
         if status != 204:
@@ -275,7 +278,10 @@ class HubAndManager:
         body: object = None,
         reads: frozenset[int] = frozenset({200}),
     ) -> tuple[int, object]:
-        """Status of one request to the Manager, which may ``wait`` so long, and JSON of the answers that are read."""
+        """Sends one request to the Manager; returns its status, and the JSON of answers with a status in ``reads``.
+
+        ``waits`` are seconds that the Manager may wait before it answers, beyond the deadline.
+        """
         deadline = aiohttp.ClientTimeout(total=(self._deadline.total or 0.0) + waits)
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=self._deadline)
@@ -301,7 +307,7 @@ def _start_path(user: str, server: str) -> str:
 
 
 def read_key(entry: object) -> RegisteredKey | None:
-    """A key as the Manager writes it; ``None`` for what is none, so that one bad row locks no user out."""
+    """Returns a key in the Manager's format; ``None`` for an invalid one, so that one bad row locks no user out."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("an object expected")
@@ -313,7 +319,7 @@ def read_key(entry: object) -> RegisteredKey | None:
 
 
 def read_notice(entry: object) -> JobNotice | None:
-    """A notice as the Manager writes it; ``None`` for what is none, and for what administrators are told."""
+    """Returns a notice in the Manager's format; ``None`` for an invalid one, and for notices to administrators."""
     try:
         if not isinstance(entry, dict):
             raise TypeError("an object expected")

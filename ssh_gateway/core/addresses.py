@@ -8,7 +8,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def read_address(text: str) -> Address | None:
-    """An address as a socket tells it, without a zone; one of IPv4 that came over IPv6 is one of IPv4."""
+    """Returns an address as a socket reports it, without its zone; an IPv4 address that came over IPv6 becomes IPv4."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -17,5 +17,5 @@ def read_address(text: str) -> Address | None:
 
 
 def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks as people write them; ValueError names the one that is none."""
+    """Returns the networks in the settings; ValueError names the first invalid one."""
     return tuple(ipaddress.ip_network(text, strict=False) for text in texts)

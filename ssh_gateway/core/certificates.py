@@ -1,11 +1,11 @@
-"""Certificates of the organisation's CA: what one must say to let somebody in, and what of it binds a session. Pure.
+"""Certificates of the organisation's CA: the conditions of a login, and the limits that a certificate sets. Pure.
 
-Rules, as OpenSSH's for TrustedUserCAKeys: a certificate without principals is nobody's, and an option that is critical
-and unknown is a no. The login's name must be one of the principals (in lower case, as the Hub keeps names); addresses
-count where the person comes from, through `ssh -J` as well. A forced command and what is not permitted are written
-into the gateway's own certificate for the job, whose sshd enforces them.
+Rules, as OpenSSH's for TrustedUserCAKeys: a certificate without principals is refused, and so is one with an unknown
+critical option. The login's user must be one of the principals (in lower case, as the Hub keeps names). Permitted
+addresses are compared with the user's own, through `ssh -J` as well. A forced command and missing permissions are
+written into the gateway's own certificate for the job; the job's sshd enforces them.
 
-The sentences are for somebody whose signature was verified, under a certificate that the CA did sign.
+The sentences are for users with a verified signature under a certificate that a trusted CA signed.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class UserCertificate:
 
     @property
     def name(self) -> str:
-        """What it is called in the log, once a trusted CA is known to have written it."""
+        """The certificate's name in the log, for one that a trusted CA signed."""
         return f"certificate {self.serial} {self.key_id[:100]}"
 
 
 def certificate_refusal(certificate: UserCertificate, user: str, source: str, now: float) -> str | None:
-    """Why it does not let this person in from there now; None when it does."""
+    """Returns the reason why the certificate does not let this user in from ``source`` now; None if it does."""
     if not certificate.for_users:
         return "this certificate is for a host, not for a person"
     if user not in {principal.lower() for principal in certificate.principals}:
@@ -73,7 +73,7 @@ def certificate_refusal(certificate: UserCertificate, user: str, source: str, no
 
 
 def verify_certificate(certificate: UserCertificate, user: str) -> Identity:
-    """The proof in a verified signature under a certificate without `obstacle`."""
+    """Returns the identity proven by a verified signature under a certificate that `certificate_refusal` accepts."""
     return Identity(
         user, "publickey", certificate.name, every_server, certificate=certificate.badge, starts=every_server
     )

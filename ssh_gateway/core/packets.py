@@ -1,14 +1,14 @@
-"""What the gateway reads in the packets it relays, and what it answers; pure bytes in, a verdict out.
+"""Decisions about relayed packets, and the gateway's own packets: bytes in, a verdict out. Pure.
 
-Everything of type 80 and above (RFC 4254 and whatever comes later) belongs to the two ends. The gateway looks at three
-kinds only: GLOBAL_REQUEST, CHANNEL_OPEN and CHANNEL_REQUEST. Rules:
+All packets of type 80 and above (RFC 4254 and later ones) belong to the two ends. The gateway reads three types:
+GLOBAL_REQUEST, CHANNEL_OPEN and CHANNEL_REQUEST. Rules:
 
-* What is not forbidden here is passed on verbatim, whether anybody has heard of it or not.
-* A forbidden request is passed on *under a name nobody implements*: the far end then gives the refusal itself, at its
-  place in the order of replies (RFC 4254 §4 wants that order), so the gateway owns no reply and counts none.
-* The job's sshd must not teach clients its own host key: ``hostkeys-*`` goes no further. When a client wants the
-  gateway's proven, the refusal comes back in its place, and the proof is put there (`Proofs`).
-* A packet too short for its own type is passed on as well; the far end is the judge of its protocol.
+* Everything that is not forbidden here is relayed verbatim, including types and names unknown to the gateway.
+* A forbidden request is relayed *under a name that no server implements*: the far end gives the refusal itself, at its
+  place in the order of replies (RFC 4254 §4 requires that order), so the gateway owns no reply and counts none.
+* The job's sshd must not teach clients its own host key: ``hostkeys-*`` is not relayed. When a client asks for a proof
+  of the gateway's host key, the job's refusal is replaced by the proof (`Proofs`).
+* A packet too short for its own type is relayed as well; the far end judges its protocol.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REFUSED_REQUEST = b"refused@dlspawner.dev"
 PROVE_HOST_KEYS = b"hostkeys-prove-00@openssh.com"
 KEEPALIVE = b"keepalive@openssh.com"
 
-# By which a person's agent is lent to a job, and reached from there: OpenSSH's names, and RFC 9987's.
+# Names with which a user's agent is forwarded to a job, and reached from there: OpenSSH's, and RFC 9987's.
 AGENT_REQUESTS = frozenset({b"auth-agent-req@openssh.com", b"agent-req"})
 AGENT_CHANNELS = frozenset({b"auth-agent@openssh.com", b"agent-connect"})
 
@@ -57,9 +57,9 @@ class RelayPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``forward`` goes to the other end, ``answer`` back to the sender; neither means the packet ends here.
+    """``forward`` goes to the other end, ``answer`` back to the sender; with neither the packet is dropped.
 
-    ``refused`` names what policy took away, for the log.
+    ``refused`` names what the policy removed, for the log.
     """
 
     forward: bytes | None = None
@@ -69,7 +69,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Proofs:
-    """Puts the gateway's own answers to a client's requests where the job's refusals come: one at a time."""
+    """Replaces the job's refusals of one kind of request by the gateway's own answers, one request at a time."""
 
     _asked: int = 0
     _answered: int = 0
@@ -77,7 +77,9 @@ class Proofs:
     _answer: bytes = b""
 
     def asked(self, payload: bytes, prove: Callable[[bytes], bytes | None]) -> None:
-        """A GLOBAL_REQUEST of the client's was passed on; ``prove`` answers the one that is the gateway's."""
+        """Notes a relayed GLOBAL_REQUEST of the client; ``prove`` makes the answer to a request for the gateway's
+        proof.
+        """
         if not wants_reply(payload):
             return
         self._asked += 1
@@ -85,7 +87,7 @@ class Proofs:
             self._place, self._answer = self._asked, prove(payload) or b""
 
     def answered(self, payload: bytes) -> bytes:
-        """What becomes of the next reply of the job's."""
+        """Returns the packet to relay in place of the job's next reply."""
         self._answered += 1
         if self._answered == self._place and self._answer:
             payload, self._answer = self._answer, b""
@@ -112,7 +114,7 @@ def _global_request(payload: bytes) -> Verdict:
 
 
 def _channel_open(payload: bytes, policy: RelayPolicy) -> Verdict:
-    """Channels by which the job would reach the person's computer; asked-for ones were agreed to by a request."""
+    """Judges channels by which a job would reach the user's computer; those that a request allowed are permitted."""
     name, rest = text_at(payload, 1)
     forbidden = (name in AGENT_CHANNELS and not policy.agent_forwarding) or (
         name == b"x11" and not policy.x11_forwarding
@@ -135,14 +137,14 @@ def _channel_request(payload: bytes, policy: RelayPolicy) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class DirectTcpip:
-    """A client's wish for a stream to ``host``:``port``."""
+    """A client's request for a stream to ``host``:``port``."""
 
     host: str
     port: int
 
 
 def read_direct_tcpip(payload: bytes) -> DirectTcpip | None:
-    """The wish in a CHANNEL_OPEN packet; ``None`` for every other packet."""
+    """Returns the request in a CHANNEL_OPEN packet; ``None`` for every other packet."""
     name, rest = text_at(payload, 1)
     if payload[0] != CHANNEL_OPEN or name != b"direct-tcpip":
         return None
@@ -153,7 +155,7 @@ def read_direct_tcpip(payload: bytes) -> DirectTcpip | None:
 
 
 def opener(payload: bytes) -> bytes:
-    """The four bytes with which a CHANNEL_OPEN's sender numbers its end."""
+    """Returns the four bytes with which the sender of a CHANNEL_OPEN numbers its end."""
     _, rest = text_at(payload, 1)
     return payload[rest : rest + 4]
 
@@ -165,23 +167,23 @@ def wants_reply(payload: bytes) -> bool:
 
 
 def request_name(payload: bytes) -> bytes | None:
-    """The name of a GLOBAL_REQUEST or CHANNEL_REQUEST."""
+    """Returns the name of a GLOBAL_REQUEST or CHANNEL_REQUEST."""
     return text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)[0]
 
 
 def asked(kind: int, payload: bytes) -> bytes | None:
-    """The name of a GLOBAL_REQUEST; None for any other packet."""
+    """Returns the name of a GLOBAL_REQUEST; None for any other packet."""
     return request_name(payload) if kind == GLOBAL_REQUEST else None
 
 
 def refused(payload: bytes) -> bytes:
-    """A CHANNEL_REQUEST under a name that no server implements, so that the far end refuses it in its turn."""
+    """Renames a CHANNEL_REQUEST to one that no server implements, so that the far end refuses it in its turn."""
     _, rest = text_at(payload, 5)
     return payload[:5] + text(REFUSED_REQUEST) + payload[rest:]
 
 
 def screen_size(payload: bytes) -> tuple[int, int] | None:
-    """Columns and rows in a CHANNEL_REQUEST for a terminal or for another size of it; None in every other packet."""
+    """Returns columns and rows of a CHANNEL_REQUEST for a terminal or for its new size; None for every other packet."""
     name, rest = text_at(payload, 5)
     at = rest + 1
     if name == b"pty-req":
@@ -199,7 +201,7 @@ def terminal_type(payload: bytes) -> bytes:
 
 
 def open_failure(recipient: bytes, reason: str) -> bytes:
-    """A CHANNEL_OPEN_FAILURE for the four bytes with which the other end named its channel."""
+    """Returns a CHANNEL_OPEN_FAILURE; ``recipient`` is the other end's channel number, four bytes."""
     code = ADMINISTRATIVELY_PROHIBITED.to_bytes(4, "big")
     return bytes([CHANNEL_OPEN_FAILURE]) + recipient + code + text(reason.encode()) + text(b"en")
 
@@ -220,19 +222,19 @@ def disconnect(code: int, reason: str) -> bytes:
 
 
 def in_clear(payload: bytes) -> bytes:
-    """A packet as it goes over the wire before any key is agreed on (RFC 4253 §6)."""
+    """Returns a packet as sent before any key is agreed on (RFC 4253 §6)."""
     padding = 8 - (len(payload) + 5) % 8
     padding += 8 if padding < 4 else 0
     return (len(payload) + padding + 1).to_bytes(4, "big") + bytes([padding]) + payload + bytes(padding)
 
 
 def number_at(payload: Payload, offset: int) -> int:
-    """The uint32 at ``offset``; missing bytes count as absent, so the caller checks the length where it matters."""
+    """Returns the uint32 at ``offset``; missing bytes are ignored, so the caller checks the length where it matters."""
     return int.from_bytes(payload[offset : offset + 4], "big")
 
 
 def text_at(payload: bytes, offset: int) -> tuple[bytes | None, int]:
-    """The string at ``offset`` and where it ends; ``None`` when the packet is too short for it."""
+    """Returns the string at ``offset`` and its end; ``None`` for the string if the packet is too short."""
     end = offset + 4 + number_at(payload, offset)
     if len(payload) < offset + 4 or len(payload) < end:
         return None, offset
@@ -240,5 +242,5 @@ def text_at(payload: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def text(value: bytes) -> bytes:
-    """A string as SSH writes it."""
+    """Returns a string in SSH's encoding."""
     return len(value).to_bytes(4, "big") + value

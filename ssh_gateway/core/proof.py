@@ -1,10 +1,10 @@
-"""Who may in: judgements over credentials that were looked up elsewhere, and the counts that keep guessing slow. Pure.
+"""Identities proven by credentials; the data was looked up elsewhere. Pure.
 
 Rules:
 
-* A credential proves one person, and the login's name must be that person's; what it opens comes with the proof.
-* Until something is proven there is one answer, "no", whatever the reason.
-* What is judged is the credential of the request at hand, never one that was offered earlier (CVE-2024-45337).
+* A credential proves one user, which must be the user of the login; the servers that it opens come with the proof.
+* Until a credential is proven there is one answer, "no", for every reason.
+* The credential of the present request is judged, never one that was offered earlier (CVE-2024-45337).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 
 
 def every_server(_server: str) -> bool:
-    """A registered key opens and starts every server of its user."""
+    """Registered keys and certificates open and start every server of their user."""
     return True
 
 
 def no_server(_server: str) -> bool:
-    """What nobody has said otherwise of."""
+    """The default for credentials: starts no server."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredKey:
-    """A public key that a person registered; ``data`` is the key as SSH sends it."""
+    """A public key that a user registered; ``data`` is the key in SSH's encoding."""
 
     id: int
     data: bytes
@@ -36,7 +36,7 @@ class RegisteredKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """Whom the Hub says a token belongs to, and which of that person's servers the token may enter, and start."""
+    """A token's owner according to the Hub, and which of the owner's servers the token may enter, and start."""
 
     user: str
     opens: Callable[[str], bool]
@@ -46,7 +46,9 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True)
 class CertificateId:
-    """A certificate as it may be taken back: fingerprints of its key and its CA's; ``until`` in seconds since 1970."""
+    """The identifiers by which a certificate can be revoked: fingerprints of its key and its CA's; ``until`` in seconds
+    since 1970.
+    """
 
     serial: int
     key_id: str
@@ -57,9 +59,9 @@ class CertificateId:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A credential that was proven just now: whose it is, how it reads in the log, what it opens and what it starts.
+    """A credential that was proven just now: its user, its name in the log, the servers that it opens and starts.
 
-    ``token`` is the secret itself, to ask later whether it is still good; no log and no message ever has it.
+    ``token`` is the secret itself, kept for revalidation; it is in no log and no message.
     """
 
     user: str
@@ -68,12 +70,15 @@ class Identity:
     opens: Callable[[str], bool]
     token: str = field(default="", repr=False)
     registered: bool = False  # a key that its user registered, and can remove
-    certificate: CertificateId | None = None  # the certificate, where it was one
+    certificate: CertificateId | None = None  # set if the credential was a certificate
     starts: Callable[[str], bool] = no_server
 
 
 def verify_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Identity, RegisteredKey] | None:
-    """The proof in a verified signature of the key ``data``; every registered key is compared, in constant time."""
+    """Returns the identity that a verified signature of the key ``data`` proves, with the registered key.
+
+    Every registered key is compared, in constant time.
+    """
     found = [key for key in registered if hmac.compare_digest(key.data, data)]
     if not found:
         return None
@@ -97,7 +102,9 @@ def _remove_one(counts: Counter[str], name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SshSessionState:
-    """The sessions on one server: seconds since the last byte (None: there was none yet), whether one is open."""
+    """The sessions on one server: ``seconds`` since the last byte (None: no byte so far), ``open`` while any is
+    connected.
+    """
 
     user: str
     server: str
@@ -107,7 +114,7 @@ class SshSessionState:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """One open connection: by which proof, in which job; ``server`` and ``job`` are None until one is entered."""
+    """One open connection with its proof; ``server`` and ``job`` are None until the connection enters one."""
 
     proof: Identity
     server: str | None = None

@@ -1,10 +1,9 @@
-"""Where a login name leads: pure functions over names and the jobs that somebody else looked up.
+"""Routing of login names to jobs: pure functions over names and a user's jobs.
 
 A login is ``user+server``, split at the *last* ``+`` (the one separator that ssh, scp, sftp, rsync, git and ``-J`` all
 leave alone); ``user+`` is the default server, and so is ``user`` alone, which also serves as ``ssh -J user@gateway``.
 
-Rules: nothing here tells a stranger anything; the sentences are for people who have proven who they are, and name
-only their own jobs.
+Rules: the sentences are for users with a proven credential, never for strangers, and name only the user's own jobs.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from dataclasses import dataclass
 from enum import Enum
 
 LONGEST_NAME = 255
-DOMAIN = ".dl"  # of the names in people's own configuration (``dlspawner ssh-config``)
+DOMAIN = ".dl"  # of the names in users' own configuration (``dlspawner ssh-config``)
 LISTED = 8
 SSH_PORT = 22
 
 
 @dataclass(frozen=True, slots=True)
 class LoginName:
-    """Who, and on which server; ``server`` is "" for the default one, ``None`` when the login leaves it open."""
+    """The user and the server of a login; ``server`` is "" for the default one, ``None`` if the login names none."""
 
     user: str
     server: str | None
 
 
 class JobCondition(Enum):
-    """What can be said to somebody who wants in."""
+    """The condition of a job's sshd."""
 
     READY = "ready"
     STARTING = "starting"
@@ -39,7 +38,7 @@ class JobCondition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoint:
-    """One of a person's jobs in the cluster."""
+    """One of a user's jobs in the cluster."""
 
     server: str
     condition: JobCondition
@@ -47,7 +46,7 @@ class JobEndpoint:
 
 
 def parse_login(text: str) -> LoginName | None:
-    """The login, with the user's name as the Hub keeps it; ``None`` for what cannot be a user's name."""
+    """Returns the login, with the user's name as the Hub keeps it; ``None`` for an impossible user name."""
     user, plus, server = text.rpartition("+")
     if not plus:
         user, server = text, ""
@@ -58,9 +57,10 @@ def parse_login(text: str) -> LoginName | None:
 
 
 def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
-    """The job behind a server's name: the exact name first, then the name in lower case.
+    """Returns the job of a server: the exact name first, then the name in lower case.
 
-    Of several the oldest that is not being stopped: the Hub makes no second one, so whoever made it is not the Hub.
+    Of several the oldest that is not being stopped: the Hub makes no second pod for a server, so the younger ones are
+    not the Hub's.
     """
     jobs = list(jobs)
     for name in dict.fromkeys((server, server.lower())):
@@ -71,15 +71,16 @@ def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
 
 
 def known_as(server: str, names: Iterable[str]) -> str:
-    """A server's name as it is among these, or as it was typed."""
+    """Returns a server's name as spelled in ``names``, or as typed."""
     names = set(names)
     return next((name for name in (server, server.lower()) if name in names), server)
 
 
 def refusal(user: str, server: str, jobs: Sequence[JobEndpoint], servers: Iterable[str], url: str) -> str | None:
-    """Why the person cannot be let into this server, in a sentence for them; ``None`` when the way is free.
+    """Returns the reason why the user cannot enter this server, as a sentence for the user; ``None`` if the user can.
 
-    ``servers`` are the names of all that the Hub knows, asked when there is no such job; ``url`` is its own, for links.
+    ``servers`` are all of the user's servers that the Hub knows, read if no job matches; ``url`` is the Hub's, for
+    links.
     """
     job = find_job(server, jobs)
     name = server or "your default server"
@@ -108,7 +109,7 @@ def _missing(user: str, server: str, jobs: Sequence[JobEndpoint], servers: set[s
 
 
 def _listing(server: str, jobs: Sequence[JobEndpoint]) -> str:
-    """The names of the jobs one could mean, likeliest first."""
+    """Returns the names of the jobs that the user could mean, likeliest first."""
     names = {job.server for job in jobs if job.condition in {JobCondition.READY, JobCondition.STARTING}}
     close = difflib.get_close_matches(server, names, n=len(names) or 1, cutoff=0.4)
     ordered = [*close, *sorted(names.difference(close))]
@@ -123,7 +124,9 @@ def is_jump(host: str, port: int) -> bool:
 
 
 def jump_server(host: str, user: str) -> str | None:
-    """The server that ``ssh -J user@gateway HOST`` means: its name, ``name.dl`` or ``user+name``; else ``None``."""
+    """Returns the server that ``ssh -J user@gateway HOST`` means: its name, ``name.dl`` or ``user+name``; else
+    ``None``.
+    """
     host = host.removesuffix(DOMAIN)
     if "+" not in host:
         return host if _is_name(host) else None
@@ -132,7 +135,7 @@ def jump_server(host: str, user: str) -> str | None:
 
 
 def printable(text: str) -> str:
-    """Text of a stranger, fit for a terminal: nothing but short visible ASCII."""
+    """Makes received text fit for a terminal: nothing but short visible ASCII."""
     shown = "".join(char if " " <= char <= "~" else "?" for char in text[:64])
     return shown + ("…" if len(text) > 64 else "")
 

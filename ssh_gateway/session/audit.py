@@ -1,12 +1,15 @@
-"""What the packets that are looked at say for the log: channels, forwards, commands, how they ended. Pure.
+"""Audit events of relayed packets, for the log: channels, forwards, commands and their exit statuses. Pure.
 
 Rules:
 
-* Only what was asked for, by either end; whether the other end did it, its own log knows. How a command ended is here.
-* No value of the environment, and of a command its first word only, unless `commands`: command lines hold secrets.
-* Texts come as they were sent; `logs.line` cuts and escapes them.
-* A packet that is too short for its type says nothing.
-* One connection has a budget of lines, so that no client can fill a disk; how many were left out is told at its end.
+* Events are requests of either end; the other end's own log says if it did as asked. A command's exit status is an
+  event.
+* No values of environment variables, and of a command its first word only, unless `commands`: command lines hold
+  secrets.
+* Texts are as received; `log.line` cuts and escapes them.
+* A packet too short for its type makes no event.
+* One connection has a budget of lines, so that no client can fill a disk; the number of dropped lines is logged at its
+  end.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _LENT = AGENT_REQUESTS | {b"x11-req"}
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One line: its name, and what is in it."""
+    """One line: the event's name and fields."""
 
     name: str
     fields: dict[str, Any] = field(default_factory=dict)

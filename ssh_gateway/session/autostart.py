@@ -1,14 +1,14 @@
-"""Jobs that a login starts, or finds on their way: asked for at the Manager, and waited for with words.
+"""Jobs that a login starts, or finds starting: requested from the Manager, with progress lines while the login waits.
 
 Rules:
 
-* Whoever waits has proven a credential, on this very connection, that opens the server. Whether anything starts is the
-  Manager's to say: by the person's wish, the template's, quota, approval.
-* All who wait for a server ask together, once a second, whether they are answered or not. A no is told again for ten
-  seconds without asking anybody: an editor that connects for ever is no flood of starts.
-* Names of servers are the clients' to choose: nothing is kept of one that nobody has asked about for ten seconds.
-* Words are for the banner of a login, which clients show on standard error; nothing is ever said on standard output.
-* A client that goes away ends its waiting and nothing else: the job was asked for, and keeps its place.
+* A waiting login has proven, on this very connection, a credential that opens the server. The Manager decides about the
+  start: by the user's preference, the template's, quota and approval.
+* All logins that wait for one server share one request a second, answered or not. A refusal is kept for ten seconds
+  without another request: an editor that reconnects for ever causes no flood of starts.
+* Clients choose the names of servers, so the status of one is dropped ten seconds after its last request.
+* Lines go to the banner of the login, which clients show on standard error; nothing is ever written to standard output.
+* A client that disconnects ends its own waiting only: the requested job keeps its place in the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
 class StartFailed(Exception):
-    """The job does not run, with the reason for the user. ``refused``: only a user's action can change that."""
+    """The job does not run; the message is the reason for the user. ``refused``: only a user's action can
+    change that.
+    """
 
     def __init__(self, sentence: str, *, refused: bool = False) -> None:
         super().__init__(sentence)
@@ -39,7 +41,10 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WaitingLogin:
-    """Somebody at the door: whether their job can be entered, whether they are gone, and how to say something."""
+    """A login that waits for its job.
+
+    ``ready`` tells if the job can be entered, ``gone`` if the client has disconnected; ``tell`` shows a line.
+    """
 
     user: str
     server: str
@@ -50,7 +55,7 @@ class WaitingLogin:
 
 @dataclass(slots=True)
 class _Server:
-    """The last known status of a server; ``at``: when it was asked about, which ``silent`` says was not answered."""
+    """The last known status of a server; ``at`` is the time of the last request, ``silent`` if that had no answer."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     start: StartStatus = field(default_factory=lambda: StartStatus(OFF))
@@ -66,7 +71,7 @@ class _Server:
 
 
 class AutoStarter:
-    """For all connections; ``seconds`` is how long a login waits, and 0 that none does."""
+    """Starts jobs for all connections; a login waits for ``seconds`` at most, 0 switches starts and waiting off."""
 
     def __init__(self, people: AuthBackend, url: str, seconds: float, poll_seconds: float = POLL_SECONDS) -> None:
         self._people = people
@@ -76,7 +81,9 @@ class AutoStarter:
         self.seconds = seconds
 
     async def begin(self, user: str, server: str) -> bool:
-        """Whether the server is on its way now, by this login or already; NotStarted when it cannot be."""
+        """True if the server is starting, by this login or already; False if logins start nothing; StartFailed if it
+        cannot start.
+        """
         start = await self._asked(user, server)
         if start.state in {OFF, STOPPING}:
             return False
@@ -84,7 +91,9 @@ class AutoStarter:
         return True
 
     async def pending_message(self, user: str, server: str) -> str:
-        """Words for whoever may want a server that waits; nothing of any other, and nobody is asked to start one."""
+        """Returns a line about a waiting server, for a user that may want it; empty for any other server. Starts
+        nothing.
+        """
         if not self.seconds:
             return ""
         start = await self._people.start_status(user, server, "")
@@ -93,7 +102,7 @@ class AutoStarter:
         return f"{progress_line(server, start)} (nothing is shown until it runs)" if start.state == QUEUED else ""
 
     async def start_and_wait(self, waiter: WaitingLogin) -> bool:
-        """Whether the job can be entered now; False where a login starts nothing; NotStarted with the reason."""
+        """True once the job can be entered; False if logins start nothing; StartFailed with the reason."""
         user, server = waiter.user, waiter.server
         if not await self._begin_with_words(waiter):
             return False
@@ -112,7 +121,10 @@ class AutoStarter:
         return True
 
     async def _begin_with_words(self, waiter: WaitingLogin) -> bool:
-        """The Hub answers when the job runs, or in ten seconds; clients give up on who says nothing for so long."""
+        """Begins the start, with a line if that takes longer than one poll.
+
+        The Hub answers when the job runs, or after ten seconds; clients give up on a server that is silent for so long.
+        """
         words = asyncio.get_running_loop().call_later(self._poll, _say_that_it_is_asked, waiter)
         try:
             return await self.begin(waiter.user, waiter.server)
@@ -128,7 +140,7 @@ class AutoStarter:
         return urljoin(self._url, start.page) if start.page else self._url
 
     async def _asked(self, user: str, server: str) -> StartStatus:
-        """What the Manager answers to the wish for a start; nothing starts while it cannot be reached."""
+        """Requests the start and returns the Manager's answer; while the Manager is unreachable nothing starts."""
         one = self._of(user, server)
         async with one.lock:
             if _now() - one.at >= (KEPT_SECONDS if one.start.state == REFUSED and not one.silent else self._poll):
@@ -139,7 +151,7 @@ class AutoStarter:
             return StartStatus(OFF) if one.silent else one.start
 
     async def _looked(self, user: str, server: str) -> StartStatus:
-        """Where it stands now; what was known, while the Manager cannot be reached."""
+        """Returns the present status; while the Manager is unreachable, the last known one."""
         one = self._of(user, server)
         async with one.lock:
             if _now() - one.at >= self._poll:
@@ -164,7 +176,7 @@ def progress_line(server: str, start: StartStatus) -> str:
 
 
 def start_refusal(server: str, start: StartStatus, page: str) -> str | None:
-    """Why it is no use to wait."""
+    """Returns the reason why waiting is of no use; None if it is of use."""
     name, said = server or "your default server", escaped(start.sentence).rstrip(". ")
     if start.state == REFUSED:
         return f"{name} does not start: {said}"
@@ -176,7 +188,7 @@ def start_refusal(server: str, start: StartStatus, page: str) -> str | None:
 
 
 def too_long(server: str, start: StartStatus, page: str) -> str:
-    """The last word of a login that has waited long enough."""
+    """Returns the last line of a login that has waited long enough."""
     name = server or "your default server"
     where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
     return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"

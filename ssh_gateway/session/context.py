@@ -1,4 +1,4 @@
-"""What the connections of one gateway share: its collaborators, limits and counts, and the questions they all ask.
+"""State shared by the connections of one gateway: its collaborators, limits, counters, and common checks.
 
 `server.GatewayServer` extends the context by the listener and the shutdown. Sessions and logins know the context only,
 so nothing in `session` imports the server.
@@ -56,7 +56,7 @@ class JumpStream:
     server: str
     source: str
     outer: str
-    budget: LogBudget  # of the outer connection: streams that try nothing are charged to its log lines
+    budget: LogBudget  # of the outer connection, which logs the streams without a login attempt
 
 
 class LiveSession(RevalidatedSession, Protocol):
@@ -147,7 +147,7 @@ class GatewayContext(ABC):
         return f"{self.name}-{next(self._numbers)}"
 
     def now(self) -> float:
-        """The clock of everything that is counted."""
+        """Returns the time of the clock used for all limits."""
         return asyncio.get_running_loop().time()
 
     def run_in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -1,9 +1,9 @@
-"""A visitor: one client at the door, from the first byte until something is proven.
+"""Authentication of one client, from the first byte until a credential is proven.
 
-Until then every failure is the same answer after the same time: names that do not exist, that cannot exist, and wrong
-credentials all cost one look-up. What is proven is the credential of the request at hand. On a stream of ``ssh -J``
-the person is known already: the credential on the inside must be theirs too, and the login's name, which OpenSSH fills
-in from the local account, opens nothing.
+Until then every failure is the same answer after the same time: names that do not exist, names that cannot exist, and
+wrong credentials all cost one look-up. The credential of the present request is proven, never an earlier one. On a
+stream of ``ssh -J`` the user is known already: the credential on the inside must be the same user's, and the login's
+name, which OpenSSH fills in from the local account, opens nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ssh_gateway.transport.login_handler import LoginHandler
 
 # An invalid name is looked up like any other, under a name that no Hub gives.
 NOBODY = routing.LoginName("..nobody..", "")
-PROMPT = "Hub API token as password: "  # lftp and sshpass answer what ends in "password:", and wait for it for ever
+PROMPT = "Hub API token as password: "  # lftp and sshpass answer only a prompt that ends in "password:"
 LONGEST_TOKEN = 4096
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
 class AuthHandler(LoginHandler):
-    """Answers what asyncssh asks about one client; made by `Server.make_leg`."""
+    """Answers asyncssh's calls about one client; made by `GatewayServer.make_leg`."""
 
     leg: transport_server.Downstream
 
@@ -55,8 +55,8 @@ class AuthHandler(LoginHandler):
         self._introduced = False
         self._at_door = False
         self._tried = False
-        self._untold = False  # nobody could tell whose a key is, or who is blocked
-        self._unjudged = False  # this attempt, which costs nothing
+        self._untold = False  # the keys or the blocked users could not be read
+        self._unjudged = False  # this attempt was not judged, and costs nothing
         self._sent_home = False
         self._method = ""
         self._key = ""
@@ -64,9 +64,9 @@ class AuthHandler(LoginHandler):
         self._in_crowd = ""
         self._since = time.monotonic()
         self.session: Session | None = None
-        self.waiting: Session | None = None  # for its job, to be let in
+        self.waiting: Session | None = None  # the session that waits for its job
 
-    # Coming and going
+    # Begin and end of the connection
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         if not isinstance(conn, transport_server.Downstream):
@@ -85,7 +85,7 @@ class AuthHandler(LoginHandler):
             self._server.counters.refused("login")
             if self._introduced:
                 say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
-            # asyncssh sends its version after this call, and clients read no words before it.
+            # asyncssh sends its version after this call, and clients read no reason before it.
             asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +101,7 @@ class AuthHandler(LoginHandler):
             self._say_farewell(exc)
 
     def _introduce(self) -> None:
-        """The first line about this connection, once: of a stream on which nothing is tried there may be none."""
+        """Logs the first line about this connection, once; a stream without a login attempt may have none."""
         if not self._introduced:
             self._introduced = True
             say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
@@ -121,7 +121,7 @@ class AuthHandler(LoginHandler):
         )
 
     def _why_it_ended(self, exc: Exception | None) -> object:
-        """The gateway's own words if it ended the connection, and else those of the client, or of the transport."""
+        """Returns the gateway's own reason if it ended the connection, else the client's or the transport's."""
         if self.leg.last_words is not None:
             return self.leg.last_words
         return self.leg.disconnect_reason[1] if self.leg.disconnect_reason else exc
@@ -138,7 +138,7 @@ class AuthHandler(LoginHandler):
         self._late = True
         return f"no login within {self._server.limits.login_seconds:g} seconds"
 
-    # Who is this
+    # User and credentials
 
     def begin_auth(self, username: str) -> bool:
         self._written = username
@@ -149,7 +149,7 @@ class AuthHandler(LoginHandler):
         login = routing.parse_login(username)
         if self._jump is None:
             return login or NOBODY
-        # A local account's name says nothing; one with a server's name in it is meant.
+        # The name of a local account counts for nothing; one with a server's name in it is meant.
         if login is not None and login.server is not None:
             return login if login.user == self._jump.user else NOBODY
         return routing.LoginName(self._jump.user, self._jump.server)
@@ -171,7 +171,7 @@ class AuthHandler(LoginHandler):
         self._method, self._key = "publickey", ""
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """Whether this key would do; also asked without a signature, so nothing may come of it."""
+        """True if this key is acceptable; also called without a signature, so it must have no effects."""
         self._method, self._key = "publickey", key.get_fingerprint()
         if not self._attempts.may_ask():
             return False
@@ -188,7 +188,9 @@ class AuthHandler(LoginHandler):
         return await self._enter(proof)
 
     def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
-        """As `validate_public_key`. Anybody can make a certificate with somebody's serial and id: the key names it."""
+        """As `validate_public_key`, for a certificate. The log has its key until the CA is trusted: an untrusted
+        certificate may claim any serial and key id.
+        """
         self._method, self._key = "publickey", certificate.key
         if not (self._attempts.may_ask() and self._server.authorities.trusts(ca)):
             return False
@@ -199,7 +201,7 @@ class AuthHandler(LoginHandler):
         user = self._login.user
         problem = certificates.certificate_refusal(certificate, user, self._source, time.time())
         problem = problem or self._server.revocations.refusal(certificate.badge)
-        if problem == UNKNOWN:  # people do not pay for an administrator's file
+        if problem == UNKNOWN:  # users do not pay for an administrator's mistake
             self._untold = self._unjudged = True
         if problem is not None or self._login is NOBODY:
             self._tell(problem or "this is no login name")
@@ -221,7 +223,7 @@ class AuthHandler(LoginHandler):
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
 
     def attempt_failed(self) -> str | None:
-        if self._sent_home:  # with a right credential, which is no failed attempt
+        if self._sent_home:  # after a proven credential, which is no failed attempt
             return None
         exhausted = not self._unjudged and self._attempts.exhausted()
         self._unjudged = False
@@ -241,9 +243,9 @@ class AuthHandler(LoginHandler):
         return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
 
     async def _token(self, method: str, token: str) -> bool:
-        """Judge a token when its turn has come."""
+        """Judges a token."""
         self._method, self._key = method, ""
-        if not token:  # a script that nobody answers for guesses nothing
+        if not token:  # a script without an answer guesses nothing
             return await self._unanswered()
         self._tried = True
         if (why := self._no_more_guesses()) is not None:
@@ -253,29 +255,29 @@ class AuthHandler(LoginHandler):
         return proof is not None and await self._enter(proof)
 
     async def _unanswered(self) -> bool:
-        """An empty answer is no failed attempt, and its connection costs what one costs that tries nothing; so many of
-        them are taken as guesses.
+        """Refuses an empty answer, which is no failed attempt: its connection costs as much as one without an attempt.
+        A number of them count as guesses.
         """
         one_more = self._attempts.may_guess()
         await asyncio.sleep(self._server.limits.failure_seconds)
-        self._unjudged = one_more  # not before: who gives it up for the next attempt would have that one for nothing
+        self._unjudged = one_more  # after the pause: else a client that drops this attempt would have the next one free
         if not one_more:
             self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
         return False
 
     def _no_more_guesses(self) -> str | None:
-        """Counts a guess; returns the sentence that ends the connection when no guess is left.
+        """Counts a guess; returns the sentence that ends the connection if no guess is left.
 
-        Counted here and not in `attempt_failed`: a client that abandons an attempt for the next never gets there.
+        Counted here and not in `attempt_failed`: a client that drops an attempt for the next never gets there.
         """
         if not self._attempts.may_guess():
             return TOO_MANY
         return self._server.penalties.refusal(self._source, self._server.now())
 
     async def _judged(self, method: str, token: str) -> Identity | None:
-        """Returns what a token proves; a refusal comes after the same time for every reason.
+        """Returns the identity that a token proves; a refusal comes after the same time for every reason.
 
-        A token that is not proven is charged, also when its client does not wait for the answer.
+        A token that proves nothing is charged, also if its client does not wait for the answer.
         """
         server, user, started = self._server, self._login.user, time.monotonic()
         refusal = server.penalties.token_refusal(self._source, user, server.now())
@@ -299,7 +301,7 @@ class AuthHandler(LoginHandler):
         return replace(proof, token=token)
 
     async def _registered(self, user: str) -> tuple[core_proof.RegisteredKey, ...]:
-        """The person's keys, looked up once per connection and name."""
+        """Returns the user's keys, looked up once per connection and name."""
         if user not in self._keys:
             try:
                 found = await self._server.auth_backend.registered_keys(user)
@@ -318,7 +320,9 @@ class AuthHandler(LoginHandler):
             await self._server.auth_backend.key_used(user, key)
 
     async def _enter(self, proof: Identity, bounds: SessionBounds = UNBOUND) -> bool:
-        """The credential is proven and SUCCESS is not sent yet: the last moment for words before a session."""
+        """Begins the session for a proven credential, before SUCCESS is sent: the last moment at which a reason can be
+        shown.
+        """
         self._introduce()
         say(
             "auth",
@@ -345,7 +349,7 @@ class AuthHandler(LoginHandler):
                 await visit.announce()
                 visit.defer_connect()
             else:
-                self._leave_unauthenticated()  # the job may take minutes to start
+                self._leave_unauthenticated()  # the client is authenticated, and the job may take minutes to start
                 self.waiting = visit
                 await visit.connect(server)
         except SessionRefused as refusal:
@@ -357,16 +361,16 @@ class AuthHandler(LoginHandler):
         return True
 
     def _count_session(self, user: str) -> None:
-        """Count this connection as the person's; Refused when they have too many."""
+        """Counts this connection as the user's; SessionRefused above the limit."""
         refusal = None if self._in_crowd else self._server.session_limit.enter(user)
         if refusal is not None:
             raise SessionRefused(refusal)
         self._in_crowd = user
 
-    # What they ask for afterwards
+    # Requests after authentication
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> Awaitable[asyncssh.SSHTCPSession[bytes]] | bool:
-        """A stream that the gateway is to answer itself."""
+        """Answers a stream that the gateway serves itself."""
         return self.session.serve_stream(dest_host, dest_port) if self.session else False

@@ -1,19 +1,21 @@
-"""The wire: packets of type 80 and above go from one leg to the other as they came.
+"""The relay: packets of type 80 and above go from one leg to the other unchanged.
 
-One client connection, one pod connection. Channel numbers, windows, end of file, exit statuses and requests nobody has
-heard of stay between the two ends, so there is no code per feature. Only what `packets.judge` looks at is policy.
+One client connection, one pod connection. Channel numbers, windows, end of file, exit statuses and unknown requests
+stay between the two ends, so there is no code per feature. Policy applies only to the packets that `packets.judge`
+reads.
 
 Rules:
 
 * A leg is not read while the other one cannot take more, so a client that stops reading stops its job's output and
-  costs no memory. The exception: a leg in a key exchange is read on, or it could never finish; what comes in meanwhile
-  for a leg that is blocked is counted, and too much of it ends the connection.
-* Either leg's end is the other's, with what was said.
-* A line for people (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
-  client's window has room for it that the pod does not know of (`terminals`). It is neither activity nor traffic.
-* Packets of data are views of a buffer that everybody shares: what is kept of one has to be copied (`bulk`).
-* Activity is what people and programs send: every byte of a channel without a terminal, and what is typed into one
-  with a terminal. What a terminal merely shows is none, nor are keepalives.
+  costs no memory. The exception: a leg in a key exchange is read, because it could never finish otherwise; packets that
+  arrive meanwhile for a blocked leg are counted, and too many bytes of them end the connection.
+* The end of either leg ends the other, with the same reason.
+* A terminal line (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
+  client's window has room reserved for it, of which the pod does not know (`terminals`). It is neither activity nor
+  traffic.
+* Data packets are views of a shared buffer: kept parts must be copied (`fastpath`).
+* Activity is bytes sent by users and programs: every byte of a channel without a terminal, and input to a terminal. A
+  terminal's output is no activity, nor are keepalives.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _DATA = frozenset({packets.CHANNEL_DATA, packets.CHANNEL_EXTENDED_DATA})
 
 
 class Relay:
-    """Two legs made one; it lives until either is gone."""
+    """Two joined legs; it lives until either has ended."""
 
     def __init__(  # noqa: PLR0913  (two legs and what to do with them)
         self,
@@ -51,9 +53,12 @@ class Relay:
         refused: Callable[[str], None] = lambda _what: None,
         audit: Callable[[bytes, bool, int | None], None] = lambda _payload, _by_client, _channel: None,
     ) -> None:
-        """``used`` is called for activity; ``keeps`` picks what the client's leg answers by itself (``ssh -J``);
-        ``lines`` is what is to be said on terminals now; ``refused`` is told what policy took away, ``audit`` of every
-        other packet that is looked at: who sent it, and by which number the client knows its channel.
+        """Callbacks of the relay.
+
+        ``used`` is called for activity; ``keeps`` picks the packets that the client's leg answers by itself (``ssh
+        -J``); ``lines`` returns the present terminal lines; ``refused`` receives what the policy removed. ``audit``
+        receives every other packet that is read, with True if the client sent it, and the client's number of its
+        channel.
         """
         self._client = client
         self._upstream = pod
@@ -71,7 +76,7 @@ class Relay:
         self.bytes_down = 0
 
     def start(self) -> None:
-        """Take over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
+        """Takes over; packets that the pod sent before wait in the client's leg until SUCCESS is out."""
         self._client.receive = self.from_client
         self._upstream.receive = self.from_upstream
         self._client.lane = fastpath.FastPath(
@@ -84,12 +89,12 @@ class Relay:
         self._flow()
 
     def client_gone(self, why: str) -> None:
-        """Close the pod's side, with the client's own words if it said any."""
+        """Closes the pod's side, with the client's own reason if there is one."""
         code, reason = self._client.disconnect_reason or (asyncssh.DISC_BY_APPLICATION, why)
         self._upstream.end(code, reason)
 
     def upstream_gone(self) -> None:
-        """Close the client's side, with the sshd's own words if it said any."""
+        """Closes the client's side, with the sshd's own reason if there is one."""
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
         self._client.end(*(self._upstream.disconnect_reason or lost))
 
@@ -139,7 +144,7 @@ class Relay:
         return True
 
     def tell(self) -> None:
-        """Say on every terminal what was not said there yet; what cannot be said now is said when it can."""
+        """Writes the new lines on every terminal; a line without room now is written when there is room."""
         self._untold = False
         if self._client.ended:
             return
@@ -177,7 +182,7 @@ class Relay:
         return True
 
     def _channel(self, payload: bytes, source: connection.RelayConnection) -> int | None:
-        """By which number the client knows the channel of a packet that is looked at."""
+        """Returns the client's number of the channel to which a packet belongs."""
         if payload[0] == packets.CHANNEL_REQUEST:
             number = packets.number_at(payload, 1)
             return number if source is self._upstream else self._terminals.client_number.get(number)

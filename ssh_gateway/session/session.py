@@ -1,14 +1,12 @@
-"""A visit: what one person may do after proving who they are. It cannot be made without a proof.
+"""A session: one user's connection after authentication. It cannot be made without a proven identity.
 
-With ``user+server`` the pod is connected between the proven credential and SUCCESS, so that a failure can still be
-told in words. With ``user`` alone nobody knows yet whether a shell on the default server or ``ssh -J`` to a job is
-wanted: the pod is connected when the first packet asks for it, and packets wait until it is. Meanwhile the client is
-read on, or nobody would notice that it leaves; what it may send is bounded (`kept`).
+With ``user+server`` the pod is connected between the proven credential and SUCCESS, so that the reason of a failure can
+still be shown. With ``user`` alone the gateway does not know yet if the client wants a shell on the default server or
+``ssh -J`` to a job: the pod is connected when the first packet asks for it, and packets wait until then. Meanwhile the
+client is read, because its disconnect would go unnoticed otherwise; the buffered packets are bounded (`PacketBuffer`).
 
 ``ssh -J user@gateway train`` is a ``direct-tcpip`` stream to a job's name, on which the gateway serves *itself*: one
-path to secure and to test. Every other stream goes to the person's own pod, which is connected already or refused.
-
-What a client asks for before its pod is connected: kept in order, few packets and few bytes. Pure.
+path to secure and to test. Every other stream goes to the user's own pod, which is connected already, or is refused.
 """
 
 from __future__ import annotations
@@ -40,8 +38,10 @@ from ssh_gateway.session.terminals import TerminalLine
 from ssh_gateway.transport import connection
 from ssh_gateway.transport import server as transport_server
 
-MOST_PROOFS = 4  # of host keys, for which a client asks once, before the pod is connected; each is a few signatures
-LOOK_SECONDS = 2.0  # a login that may want nothing of its default server waits no longer for words about it
+MOST_PROOFS = (
+    4  # proofs of host keys, requested once by a client, before the pod is connected; each is a few signatures
+)
+LOOK_SECONDS = 2.0  # the wait for a line about a default server that the login may not want
 _TOUCH_SECONDS = 0.05
 MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
 
@@ -49,13 +49,13 @@ Answer = TypeVar("Answer")
 
 
 class SessionRefused(Exception):
-    """The person is known and cannot have this; the message is for them."""
+    """The request of a known user is refused; the message is for the user."""
 
 
 class Session:
-    """One person, one client connection, and the pod's that belongs to it."""
+    """One user, one client connection, and the connection to the pod."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  (who, on what, by which proof, within which bounds)
+    def __init__(  # noqa: PLR0913, PLR0917  (user, target, identity, bounds)
         self,
         server: GatewayContext,
         leg: transport_server.Downstream,
@@ -90,12 +90,12 @@ class Session:
         return self._relay.bytes_down if self._relay else 0
 
     def defer_connect(self) -> None:
-        """Let the first packets say what the person wants."""
+        """Connects later, when the first packets show what the client wants."""
         self._undecided = True
         self._leg.receive = self._buffer
 
     async def announce(self) -> None:
-        """Say where the default server stands if it waits: a session shows no words once SUCCESS is sent."""
+        """Shows the status of the default server if it waits: after SUCCESS a session cannot show a line."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 words = await self._pending_message()
@@ -111,7 +111,7 @@ class Session:
         return await self._server.autostart.pending_message(user, "")
 
     async def connect(self, wanted: str) -> None:
-        """Connect to the pod of a server and begin to relay, or Refused."""
+        """Connects to the pod of a server and begins to relay; raises SessionRefused."""
         self.server_name = name = await self._resolve(wanted, self._start_and_wait)
         target = await _need(self._server.job_directory.endpoint(self.proof.user, name))
         if target is None:
@@ -133,18 +133,18 @@ class Session:
             self._relay.client_gone("the client is gone")
 
     def open_session(self) -> OpenSession:
-        """What is to be looked up to know whether this visit may go on."""
+        """Returns the data for revalidation."""
         return OpenSession(self.proof, self.server_name if self.job else None, self.job)
 
     def end(self, why: str) -> None:
-        """Access has ended; nothing for who is gone already."""
+        """Ends the session because access has ended; does nothing if the client is gone already."""
         if self._leg.ended:
             return
         say("ended", conn=self._number, user=self.proof.user, server=self.server_name, job=self.job, why=why)
         self._leg.end(asyncssh.DISC_BY_APPLICATION, why)
 
     def tell(self) -> None:
-        """Say on this visit's terminals what was not said there yet."""
+        """Writes the new lines on this session's terminals."""
         if self._relay is not None:
             self._relay.tell()
 
@@ -179,7 +179,7 @@ class Session:
             say("refused", conn=self._number, user=self.proof.user, what=what, why="the gateway's settings")
 
     def _note(self, payload: bytes, by_client: bool, channel: int | None) -> None:
-        """Write down what a packet asks for, or how something ended."""
+        """Logs the audit event of a packet."""
         event = audit.read_audit_event(payload, by_client=by_client, commands=self._server.log_commands)
         if event is not None and self.budget.take(self._server.now()):
             by = None if by_client else "job"
@@ -192,9 +192,10 @@ class Session:
             self._relay.upstream_gone()
 
     async def _resolve(self, wanted: str, start: Callable[[str], Awaitable[bool]]) -> str:
-        """The exact name of a server that can be entered with this proof, or Refused with the sentence that helps.
+        """Returns the exact name of a server that this identity can enter; SessionRefused with a sentence that helps.
 
-        ``start`` is asked about one that does not run; it knows whether it does now, or will for those who wait.
+        ``start`` is called for a server that does not run; it returns True if the job runs now, or will for a login
+        that waits.
         """
         user = self.proof.user
         jobs = await _need(self._server.job_directory.jobs(user))
@@ -204,7 +205,7 @@ class Session:
             with contextlib.suppress(BackendUnavailable):
                 servers = await self._server.auth_backend.servers(user)
         name = found.server if found else routing.known_as(wanted, servers)
-        if not self.proof.opens(name):  # whether there is one or not
+        if not self.proof.opens(name):  # existing or not
             told = routing.printable(name) or "your default server"
             raise SessionRefused(f"this token may not open {told}: make one that may access it")
         may_wait = self._server.autostart.seconds and self.proof.starts(name)
@@ -218,17 +219,17 @@ class Session:
         return found.server
 
     async def _started(self, start: Callable[[str], Awaitable[bool]], name: str) -> bool:
-        if self.budget.take(self._server.now()):  # before: who asks and goes away has asked
+        if self.budget.take(self._server.now()):  # logged before the start: a client may disconnect meanwhile
             say("start", conn=self._number, user=self.proof.user, server=name)
         try:
             return await start(name)
         except StartFailed as problem:
-            if problem.refused:  # who tries again and again has to wait at the door
+            if problem.refused:  # repeated attempts are penalised
                 self._server.penalties.left(self._source, late=False, now=self._server.now())
             raise SessionRefused(str(problem)) from problem
 
     async def _start_and_wait(self, name: str) -> bool:
-        """Start a server and wait until it runs, with words for a login that goes on."""
+        """Starts a server and waits until it runs, with progress lines on the login's banner."""
         user, starts = self.proof.user, self._server.autostart
         self._leg.take_longer(starts.seconds + self._server.limits.login_seconds)
 
@@ -250,31 +251,31 @@ class Session:
         return brought
 
     def _say(self, sentence: str) -> None:
-        with contextlib.suppress(OSError):  # raised once SUCCESS is sent: banners are over
+        with contextlib.suppress(OSError):  # raised after SUCCESS, when no banner is possible
             self._leg.send_auth_banner(f"{sentence}\r\n")
 
     def _used(self) -> None:
-        """Somebody uses the job; asked for every packet, and told of at most twenty times a second."""
-        now = time.monotonic()  # asking for the loop asks the kernel who we are, every time
+        """Notes activity in the job; called for every packet, reports at most twenty times a second."""
+        now = time.monotonic()  # the loop's clock would need a system call for each packet
         if now - self._touched >= _TOUCH_SECONDS:
             self._touched = now
             self._server.activity.touch(self.proof.user, self.server_name or "")
 
-    # Before the first wish
+    # Before the pod is connected
 
     def _buffer(self, kind: int, payload: bytes) -> bool:
-        """Keep what is for the pod until it is connected; the first packet that wants something of it does that."""
+        """Buffers the pod's packets until it is connected; the first packet that needs the pod connects it."""
         if self._is_ours(kind, payload):
             return False
-        # Answers to requests come in their order: behind one of the pod's, the pod has to answer these as well.
+        # Replies keep the order of requests: after a request to the pod, the pod has to answer these as well.
         asked = None if self._buffered.owes_answer else packets.asked(kind, payload)
-        if asked == packets.KEEPALIVE:  # nobody's wish for a pod, and asyncssh answers it well enough
+        if asked == packets.KEEPALIVE:  # needs no pod; asyncssh answers it
             return False
         if asked == packets.PROVE_HOST_KEYS:
             self._prove_host_keys(payload)
             return True
         if kind >= packets.CHANNEL_WINDOW_ADJUST and packets.number_at(payload, 1) >= connection.FIRST_OWN_CHANNEL:
-            return True  # of a stream that is over
+            return True  # of a closed stream
         if not self._buffered.add(kind, payload):
             if (answer := overflow_answer(payload)) is not None:
                 self._leg.send_payload(answer)
@@ -288,14 +289,16 @@ class Session:
         return True
 
     def _prove_host_keys(self, payload: bytes) -> None:
-        """Answer it; asyncssh would sign as often, and for as many keys, as a client likes."""
+        """Answers a request for proofs of host keys; asyncssh would sign as often, and for as many keys, as a client
+        asks.
+        """
         if packets.wants_reply(payload):
             self._proofs += 1
             proof = self._leg.prove_host_keys(payload) if self._proofs <= MOST_PROOFS else None
             self._leg.send_payload(proof or bytes([packets.REQUEST_FAILURE]))
 
     async def _connect_default(self, asked: bytes) -> None:
-        """Connect for the packet that asked for it; every packet that came before or since is passed on in order."""
+        """Connects for the packet that needs the pod; all buffered packets are relayed in order."""
         try:
             await self.connect("")
         except SessionRefused as refusal:
@@ -317,7 +320,7 @@ class Session:
         return []
 
     def _refuse_streams(self, refusal: SessionRefused, jobs: Sequence[routing.JobEndpoint]) -> None:
-        """Streams were asked for and there is no pod to open them; others may still go to jobs."""
+        """Refuses the requested streams because there is no pod to open them; streams to jobs stay possible."""
         self._connecting = False
         for kind, payload in self._buffered.take():
             wish = packets.read_direct_tcpip(payload)
@@ -334,7 +337,7 @@ class Session:
             self._leg.send_payload(packets.open_failure(packets.opener(payload), reason))
 
     def disconnect(self, refusal: SessionRefused) -> None:
-        """Say why twice: some clients show the banner, some the reason of the disconnect."""
+        """Sends the reason twice: some clients show the banner, some the reason of the disconnect."""
         self._server.counters.refused("session")
         say("refused", conn=self._number, user=self.proof.user, what="session", why=refusal)
         self._say(str(refusal))
@@ -343,14 +346,16 @@ class Session:
     # ssh -J
 
     def _is_ours(self, kind: int, payload: bytes) -> bool:
-        """True for what the gateway answers itself, with or without a pod: the opening of a stream to a job."""
+        """True for packets that the gateway answers itself, with or without a pod: the opening of a stream to a job."""
         if kind == packets.CHANNEL_OPEN:
             wish = packets.read_direct_tcpip(payload)
             return wish is not None and routing.is_jump(wish.host, wish.port)
         return False
 
     async def serve_stream(self, host: str, port: int) -> Any:
-        """The gateway itself, on a stream to one of the person's own jobs; ChannelOpenError for everything else."""
+        """Serves the gateway itself on a stream to one of the user's own jobs; ChannelOpenError for every other
+        stream.
+        """
         try:
             if self._server.stopping:
                 raise SessionRefused(STOPPING)
@@ -385,7 +390,7 @@ class Session:
 
 
 async def _need(question: Awaitable[Answer]) -> Answer:
-    """An answer from the directory; Refused when nobody can tell."""
+    """Returns an answer of a backend; SessionRefused if the backend is unavailable."""
     try:
         return await question
     except BackendUnavailable as problem:
@@ -394,12 +399,12 @@ async def _need(question: Awaitable[Answer]) -> Answer:
 
 MOST_PACKETS = 64
 TOO_MANY_STREAMS = "too many streams wait for your default server: try again when it runs"
-MOST_BYTES = 256 * 1024  # a client has a few hundred to say; a packet of its own may be as large as all of this
+MOST_BYTES = 256 * 1024  # clients send a few hundred; one packet may be as large as all of this
 
 
 @dataclass(slots=True)
 class PacketBuffer:
-    """Packets with their types."""
+    """Packets with their types, sent by a client before its pod is connected: in order, few packets and few bytes."""
 
     _packets: list[tuple[int, bytes]] = field(default_factory=list)
     _size: int = 0
@@ -410,7 +415,7 @@ class PacketBuffer:
         return any(kind == GLOBAL_REQUEST and wants_reply(payload) for kind, payload in self._packets)
 
     def add(self, kind: int, payload: bytes) -> bool:
-        """Keep one more; False, and nothing is kept of it, when that is too much."""
+        """Keeps a packet; False, without keeping it, above the bounds."""
         if len(self._packets) >= MOST_PACKETS or self._size + len(payload) > MOST_BYTES:
             return False
         self._packets.append((kind, payload))
@@ -418,11 +423,14 @@ class PacketBuffer:
         return True
 
     def take(self) -> list[tuple[int, bytes]]:
-        """All of them, in order; none is left."""
+        """Returns all packets in order, and empties the buffer."""
         taken, self._packets, self._size = self._packets, [], 0
         return taken
 
 
 def overflow_answer(payload: bytes) -> bytes | None:
-    """The answer to what is not kept, where it has one that leaves the connection as it is: a browser behind ``-D``."""
+    """Returns the answer to a stream beyond the bounds, which leaves the connection open: a browser behind ``-D``.
+
+    None for every other packet.
+    """
     return None if read_direct_tcpip(payload) is None else open_failure(opener(payload), TOO_MANY_STREAMS)

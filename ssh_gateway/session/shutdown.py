@@ -1,4 +1,4 @@
-"""How the gateway is told to stop, and what people are told then."""
+"""The stop of the gateway by signals, and the line that terminals show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SENTENCE = "The SSH gateway is restarting: this connection ends {when}. Your jo
 
 @dataclass(slots=True)
 class Shutdown:
-    """Asked once, it begins to stop; asked again, it hurries."""
+    """The first request begins the stop; the second one cuts the wait for sessions short."""
 
     begin: asyncio.Event = field(default_factory=asyncio.Event)
     force: asyncio.Event = field(default_factory=asyncio.Event)
@@ -24,12 +24,12 @@ class Shutdown:
         (self.force if self.begin.is_set() else self.begin).set()
 
     def at_signals(self) -> Shutdown:
-        """Asked by each SIGTERM and SIGINT."""
+        """Requests the stop at each SIGTERM and SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.ask)
         return self
 
 
 def shutdown_message(seconds: float, now: datetime) -> TerminalLine:
-    """What every terminal shows of a gateway that ends its connections so many seconds from ``now``."""
+    """Returns the line for every terminal of a gateway that ends its connections ``seconds`` after ``now``."""
     return TerminalLine("the gateway stops", as_line(_SENTENCE, now + timedelta(seconds=seconds), now))

@@ -1,16 +1,16 @@
-"""Terminals: which channels of a relayed connection are somebody's terminal, and room to say a line on them.
+"""Terminals: the channels of a relayed connection with a terminal, and room for lines on them.
 
-The gateway says a line by sending data that the pod knows nothing of, so it must not use room in the client's window
-that the pod believes to be its own. From the window with which a client opens a session a little is kept back, and the
-pod is told of the rest; what was used for lines is kept back again from what the client adds later. At every moment the
-client's window is what the pod believes it to be, and the reserve. What the pod sends is never touched or held.
+The gateway writes a line by sending data unknown to the pod, so it must not use room in the client's window that the
+pod counts as its own. Of the window with which a client opens a session a small part is reserved, and the pod receives
+the rest; the room used for lines is reserved again out of the client's later additions. At every moment the client's
+window is the pod's view of it plus the reserve. The pod's own packets are never changed or delayed.
 
-A terminal is a channel whose ``pty-req`` the pod has granted; nothing is ever said on another one.
+A terminal is a channel with a ``pty-req`` that the pod has granted; lines are never written on another one.
 
-What people are told on their terminals: the Manager's open notices, kept up to date, as lines.
+The lines are the Manager's open notices, kept up to date.
 
-One request at a time waits at the Manager for a change. While it cannot be reached what was known stays known, sessions
-go on, and it is asked again at growing intervals; a gateway without a Manager says nothing.
+One request at a time waits at the Manager for a change. While the Manager is unreachable the known notices stay,
+sessions continue, and requests are repeated at growing intervals; a gateway without a Manager shows no notices.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ssh_gateway.log import say
 MOST_CHANNELS = 4096
 MOST_REPLIES = 64
 RESERVE = 4096
-LEAST = 256  # bytes of room without which nothing is ever said
-SHARE = 16  # of a small window no more than this part is kept back
+LEAST = 256  # bytes of room that a line needs
+SHARE = 16  # of a small window at most this part is reserved
 
 FROM_CLIENT = frozenset(
     {packets.CHANNEL_OPEN, packets.CHANNEL_WINDOW_ADJUST, packets.CHANNEL_CLOSE, packets.CHANNEL_REQUEST}
@@ -53,14 +53,14 @@ FROM_POD = frozenset(
 
 @dataclass(slots=True)
 class Screen:
-    """One session's channel; ``most`` is what was kept back of its window, ``used`` how much of that lines took."""
+    """One session's channel; ``most`` is the room reserved of its window, ``used`` the part that lines have taken."""
 
     most: int
-    longest: int  # the client takes no more in one packet
+    longest: int  # the client's limit for one packet
     used: int = 0
-    shows: bool = False  # it has a terminal, and may still be written on
+    shows: bool = False  # it has a terminal that is still writable
     told: set[str] = field(default_factory=set)
-    # Requests that the pod has not answered yet, in their order: whether each is for a terminal.
+    # Requests without the pod's reply so far, in order: True for a terminal.
     asked: deque[bool] = field(default_factory=deque)
 
     @property
@@ -70,14 +70,14 @@ class Screen:
 
 @dataclass(slots=True)
 class Terminals:
-    """What the packets that pass by tell; both methods are given those of `FROM_CLIENT` and `FROM_POD`."""
+    """Tracks terminals by the packets that pass; the two methods receive those of `FROM_CLIENT` and `FROM_POD`."""
 
-    client_number: dict[int, int] = field(default_factory=dict)  # of the channel that the pod knows as …
-    shown_on: set[int] = field(default_factory=set)  # channels for which a terminal was asked, by the client's number
+    client_number: dict[int, int] = field(default_factory=dict)  # by the pod's number of the channel
+    shown_on: set[int] = field(default_factory=set)  # channels with a requested terminal, by the client's number
     screens: dict[int, Screen] = field(default_factory=dict)  # by the client's number
 
     def from_client(self, kind: int, payload: bytes) -> bytes | None:
-        """The packet as the pod is to get it; ``None``: it needs to know nothing of it."""
+        """Returns the packet as the pod receives it; ``None`` if the pod must not receive it."""
         if kind == packets.CHANNEL_OPEN:
             return self._open(payload)
         number = packets.number_at(payload, 1)
@@ -97,7 +97,7 @@ class Terminals:
         return payload
 
     def from_pod(self, kind: int, payload: bytes) -> bool | None:
-        """Whether the pod has granted a terminal that was asked for; None: it says nothing of one."""
+        """True if the pod grants a requested terminal, False if it refuses one; None for every other packet."""
         number = packets.number_at(payload, 1)
         if kind == packets.CHANNEL_OPEN_CONFIRMATION:
             if len(self.client_number) < MOST_CHANNELS:
@@ -120,7 +120,7 @@ class Terminals:
         return None
 
     def _open(self, payload: bytes) -> bytes:
-        """A session's opening with a smaller window; any other one as it is."""
+        """Returns a session's CHANNEL_OPEN with a smaller window; any other one unchanged."""
         name, rest = packets.text_at(payload, 1)
         if name != b"session" or len(payload) < rest + 12 or len(self.screens) >= MOST_CHANNELS:
             return payload
@@ -133,7 +133,7 @@ class Terminals:
 
 
 def _kept_back(payload: bytes, screen: Screen) -> bytes | None:
-    """A client's addition to its window without what lines have used of it."""
+    """Returns a client's addition to its window without the room to reserve again; None if nothing is left."""
     added = packets.number_at(payload, 5)
     kept = min(added, screen.used)
     screen.used -= kept
@@ -144,7 +144,7 @@ WAIT_SECONDS = 240.0
 PAUSE_SECONDS = 1.0  # between two lists: a hundred changes in a moment are one
 LONGEST_PAUSE = 60.0
 LONGEST_LINE = 800
-STALE = timedelta(minutes=10)  # after its time a notice says nothing any more
+STALE = timedelta(minutes=10)  # for so long after its time a notice is shown
 _TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "ß": "ss"})
 
 
@@ -152,19 +152,19 @@ class Source(Protocol):
     """The source of notices."""
 
     async def open_notices(self, version: str, seconds: float) -> JobNotices:
-        """All that are open, once that is another list than ``version``, or after so many seconds."""
+        """Returns all open notices once their list differs from ``version``, or after ``seconds``."""
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalLine:
-    """A notice as a terminal shows it; one with the same ``id`` is not shown twice."""
+    """A notice as a terminal shows it; a line with the same ``id`` is shown once."""
 
     id: str
     content: bytes
 
 
 class NoticeFollower:
-    """The open notices of all jobs; `run` is the one task that asks for them."""
+    """The open notices of all jobs; `run` is the one task that requests them."""
 
     def __init__(self, source: Source, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._source = source
@@ -173,13 +173,13 @@ class NoticeFollower:
         self.changed: Callable[[], None] = lambda: None
 
     def lines(self, user: str, server: str, job: str | None = None) -> list[TerminalLine]:
-        """What is to be said on the terminals of a server's job; what is about another job of it is not."""
+        """Returns the lines for the terminals of a server's job, without notices about another job of the server."""
         now = self._now()
         found = [one for one in self._open.get((user, server), ()) if not _over(one, now)]
         return [TerminalLine(one.id, line(one, now)) for one in found if not (job and one.job) or one.job == job]
 
     async def run(self) -> None:
-        """Follow the Manager for ever."""
+        """Follows the Manager's notices for ever."""
         version, pause = "", PAUSE_SECONDS
         while True:
             try:
@@ -204,19 +204,19 @@ class NoticeFollower:
 
 
 def line(notice: JobNotice, now: datetime) -> bytes:
-    """A notice as a terminal shows it."""
+    """Returns a notice as a terminal shows it."""
     return as_line(notice.text, notice.until, now)
 
 
 def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
-    """A line of its own below the present screen; nothing in it but visible ASCII, cut where it is too long."""
+    """Returns a line of its own below the present screen: visible ASCII only, cut to the longest length."""
     text = escaped(with_time(sentence, until, now))
     shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"\r\n*** {shown} ***\r\n".encode("ascii")
 
 
 def escaped(text: str) -> str:
-    """Text for any terminal: what none can be trusted to show is a question mark, an umlaut its letter."""
+    """Makes text fit for any terminal: letters lose their accents, and other characters become question marks."""
     plain = unicodedata.normalize("NFKD", text.translate(_TYPOGRAPHY))
     return "".join(char if " " <= char <= "~" else "?" for char in plain if not unicodedata.combining(char))
 

@@ -1,4 +1,6 @@
-"""The way into a job: a certificate for two minutes, the one host key that may answer, and sentences for what fails."""
+"""The connection to a job's sshd: a certificate for two minutes, the one host key to accept, and sentences for
+failures.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ RETRY_SECONDS = 0.2
 
 
 class UpstreamUnreachable(Exception):
-    """The job's sshd cannot be reached; the message is for the person, ``fields`` are for the log."""
+    """The job's sshd cannot be reached; the message is for the user, ``fields`` are for the log."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
         super().__init__(message)
@@ -30,7 +32,7 @@ class UpstreamUnreachable(Exception):
 
 
 class PodSide(asyncssh.SSHClient):
-    """Learns when the connection to the pod ends."""
+    """Notices the end of the connection to the pod."""
 
     lost: Callable[[], None] | None = None
 
@@ -40,7 +42,7 @@ class PodSide(asyncssh.SSHClient):
 
 
 def on_lost(leg: transport.Upstream, lost: Callable[[], None]) -> None:
-    """Have ``lost`` called when the connection ends; at once when it has ended already."""
+    """Calls ``lost`` when the connection ends; at once if it has ended already."""
     owner = leg.get_owner()
     if isinstance(owner, PodSide) and not leg.is_closed():
         owner.lost = lost
@@ -51,7 +53,7 @@ def on_lost(leg: transport.Upstream, lost: Callable[[], None]) -> None:
 def issue(
     user_ca: asyncssh.SSHKey, target: SshEndpoint, policy: RelayPolicy, bounds: SessionBounds, now: float
 ) -> tuple[asyncssh.SSHKey, asyncssh.SSHCertificate]:
-    """A fresh key and a certificate for it that opens this one job, as seen by a clock within a minute of ours."""
+    """Returns a fresh key and a certificate for it that opens this one job; the job's clock may differ by a minute."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     certificate = user_ca.generate_user_certificate(
         key,
@@ -70,7 +72,7 @@ def issue(
     return key, certificate
 
 
-async def connect_upstream(  # noqa: PLR0913, PLR0917  (where, as whom, within what)
+async def connect_upstream(  # noqa: PLR0913, PLR0917  (address, credentials, bounds)
     target: SshEndpoint,
     user_ca: asyncssh.SSHKey,
     policy: RelayPolicy,
@@ -78,7 +80,7 @@ async def connect_upstream(  # noqa: PLR0913, PLR0917  (where, as whom, within w
     clients_version: str,
     seconds: float,
 ) -> transport.Upstream:
-    """Log in to the job's sshd; one that does not listen yet is tried again until the time is over."""
+    """Logs in to the job's sshd; retries an sshd that does not listen yet until the time is over."""
     try:
         host_key = asyncssh.import_public_key(target.host_key)
         async with asyncio.timeout(seconds):
@@ -107,7 +109,7 @@ async def connect_upstream(  # noqa: PLR0913, PLR0917  (where, as whom, within w
 
 
 def _found(error: Exception) -> tuple[str, str]:
-    """The result of a login to a job: a word for the log, and the sentence for the user."""
+    """Returns the result of a failed login to a job: a word for the log, and the sentence for the user."""
     match error:
         case TimeoutError():
             return "no-answer", "does not answer yet: try again in a moment"

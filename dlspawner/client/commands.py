@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import sys
-import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +62,7 @@ def log_in(given: Given) -> int:
 def submit(given: Given, service: Service) -> int:
     wanted = submission.changed(_read(given.file), given.set, given.server)
     before = _latest(service, wanted.user or service.me(), wanted.server) if given.wait else None
-    job = service.post("jobs", wanted.body(), key=str(uuid.uuid4()))
+    job = service.post("jobs", wanted.body(), repeats=True)
     if given.wait:
         job = _until_it_runs(service, _until_it_is_one(service, job, before), say=not given.json)
     return _asked_for(given, job)
@@ -270,7 +269,7 @@ def keep_alive(given: Given, service: Service) -> int:
 
 def _act(given: Given, service: Service, action: str) -> dict[str, Any]:
     job = find(service, given.job)
-    answer: dict[str, Any] = service.post(f"jobs/{part(job['id'])}/{action}", key=str(uuid.uuid4()))
+    answer: dict[str, Any] = service.post(f"jobs/{part(job['id'])}/{action}", repeats=action != "requeue")
     return answer
 
 

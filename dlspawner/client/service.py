@@ -1,7 +1,7 @@
 """The one place of the client that speaks HTTP: the Manager's resources, with a token.
 
-No redirect is followed: the token is for this address and no other. What was not answered may be asked again; a
-submission carries a key of its own, so that asking twice starts one job. Only JSON is an answer of the service: while
+No redirect is followed: the token is for this address and no other. A request without an answer may be repeated: the
+service answers a repeated submission with the job that is there. Only JSON is an answer of the service: while
 it is away the Hub and its proxy answer in its place, with pages for browsers and any status.
 """
 
@@ -83,7 +83,6 @@ class _Asked:
     method: str
     path: str
     data: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
     wait: float = ASK_SECONDS
     kind: str = ""
 
@@ -101,12 +100,12 @@ class Service:
         """The JSON at a path below ``/services/jobs/api/``."""
         return self._json("GET", _with(path, query))
 
-    def post(self, path: str, body: object = None, *, key: str = "") -> Any:
-        """Sends a request that changes something. With a ``key`` it is repeated if no answer comes."""
-        return self._json("POST", path, {} if body is None else body, key)
+    def post(self, path: str, body: object = None, *, repeats: bool = False) -> Any:
+        """Sends a request that changes something; with ``repeats`` again if no answer comes."""
+        return self._json("POST", path, {} if body is None else body, repeats=repeats)
 
     def delete(self, path: str) -> Any:
-        return self._json("DELETE", path, key="again")  # to end what has ended is no error
+        return self._json("DELETE", path)  # to end what has ended is no error
 
     def address(self, url: str | None) -> str | None:
         """A way that the service names, such as ``/user/carla/train/``, as one that can be opened."""
@@ -162,16 +161,15 @@ class Service:
             except _NO_ANSWER as problem:
                 raise Unreachable(f"{self.url} stopped answering in the middle of it ({_why(problem)}).") from problem
 
-    def _json(self, method: str, path: str, body: object = None, key: str = "") -> Any:
+    def _json(self, method: str, path: str, body: object = None, *, repeats: bool = True) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Idempotency-Key": key} if key and method == "POST" else {}
-        asked = _Asked(method, path, data, headers, wait=ASK_SECONDS if method == "GET" else DO_SECONDS)
+        asked = _Asked(method, path, data, wait=ASK_SECONDS if method == "GET" else DO_SECONDS)
 
         def ask() -> Any:
             with self._open(asked) as answer:
                 return _read(answer.read(_MOST), self.url)
 
-        return self._again(ask, _TRIES if key or method != "POST" else 1)
+        return self._again(ask, _TRIES if repeats else 1)
 
     def _again(self, ask: Callable[[], _Answer], tries: int = _TRIES) -> _Answer:
         """Ask until there is an answer of the service; the person reads why it takes long."""
@@ -194,7 +192,7 @@ class Service:
     def _open(self, asked: _Asked) -> IO[bytes]:
         url = asked.path if asked.path.startswith(self.url) else f"{self.url}/services/jobs/api/{asked.path}"
         request = urllib.request.Request(url, data=asked.data, method=asked.method)  # noqa: S310 - `login` takes only http(s)
-        for name, value in {"Authorization": f"token {self.token}", **asked.headers}.items():
+        for name, value in {"Authorization": f"token {self.token}"}.items():
             request.add_header(name, value)
         if asked.data is not None:
             request.add_header("Content-Type", "application/json")

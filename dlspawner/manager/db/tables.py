@@ -323,19 +323,6 @@ gpu_free = Table(
     Column("fragmented", BigInteger, nullable=False),
 )
 
-# Requests that are carried out once: the key that their sender (``owner``) gave them, and the answer as soon as it is
-# known.
-claims = Table(
-    "claims",
-    metadata,
-    Column("owner", String(300), primary_key=True),
-    Column("key", String(255), primary_key=True),
-    Column("request", String(64), nullable=False),
-    Column("made", UtcDateTime, nullable=False, index=True),
-    Column("status", Integer),
-    Column("answer", Text, nullable=False),
-)
-
 # The administrators' files as they were when they were last all right: "cluster", "teams", "jobs/NAME.yaml".
 config_versions = Table(
     "config_versions",

@@ -91,13 +91,13 @@ def test_a_question_is_asked_again_until_somebody_answers(server: Scripted) -> N
     assert len(server.asked) == 3
 
 
-def test_a_submission_is_asked_again_with_the_same_key(server: Scripted) -> None:
+def test_submission_without_an_answer_is_repeated(server: Scripted) -> None:
     server.answers = [(0, ""), (201, {"id": "j"})]
-    service(server).post("jobs", {}, key="k")
-    assert [headers["Idempotency-Key"] for _, _, headers in server.asked] == ["k", "k"]
+    assert service(server).post("jobs", {}, repeats=True) == {"id": "j"}
+    assert len(server.asked) == 2
 
 
-def test_what_has_no_key_is_done_once(server: Scripted) -> None:
+def test_other_requests_are_sent_once(server: Scripted) -> None:
     server.answers = [(0, ""), (200, {})]
     with pytest.raises(Unreachable):
         service(server).post("jobs/j/approve")
@@ -181,7 +181,7 @@ PAGES = [
 @pytest.mark.parametrize("status", PAGES)
 def test_a_page_in_place_of_the_service_is_no_answer(server: Scripted, status: int) -> None:
     server.answers = [(status, "<html>"), (status, "<html>"), (200, {"id": "j"})]
-    assert service(server).post("jobs", {}, key="k") == {"id": "j"}
+    assert service(server).post("jobs", {}, repeats=True) == {"id": "j"}
     assert [method for method, _, _ in server.asked] == ["POST"] * 3
 
 

@@ -99,7 +99,6 @@ QUERY = st.dictionaries(st.sampled_from(sorted(KNOWN)) | TEXT, TEXT, max_size=3)
 HEADERS = st.fixed_dictionaries(
     {},
     optional={
-        "Idempotency-Key": st.sampled_from(["k1", "k2", "a" * 300]),
         "Accept": st.sampled_from(["text/html", "text/csv", "*/*", "nonsense"]),
         "Cookie": st.sampled_from(["_xsrf=x", "service-jobs=x; _xsrf=2|a|b|c", "jupyterhub-session-id=x"]),
         "X-XSRFToken": st.just("x"),

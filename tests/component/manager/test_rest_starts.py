@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from tests.component.manager.manager_harness import ask, until, wants
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.world import World
 
-KEY = {"Idempotency-Key": "one"}
-
 
 @pytest.fixture
 async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
@@ -28,18 +26,15 @@ async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield made
 
 
-async def post(
-    portal: Portal, path: str, body: object = None, headers: Mapping[str, str] | None = None
-) -> tuple[int, dict[str, Any]]:
+async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
     token = await asyncio.to_thread(portal.world.token, "alice")
-    headers = {"Authorization": f"token {token}", **(headers or {})}
-    url = f"{portal.served.url}/api/{path}"
+    url, headers = f"{portal.served.url}/api/{path}", {"Authorization": f"token {token}"}
     async with aiohttp.ClientSession() as session, session.post(url, headers=headers, json=body) as answer:
         return answer.status, await answer.json()
 
 
-async def submit(portal: Portal, gpus: int, headers: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-    return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}}, headers)
+async def submit(portal: Portal, gpus: int) -> tuple[int, dict[str, Any]]:
+    return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}})
 
 
 @pytest.mark.parametrize("server", ["../x", "Train", "-x", "x" * 31])
@@ -71,18 +66,15 @@ def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
     portal.hub.starts = starts
 
 
-@pytest.mark.parametrize("headers", [None, KEY], ids=["without a key", "with a key"])
-async def test_a_job_that_waited_before_is_no_answer_to_a_start_that_never_reached_the_hub(
-    portal: Portal, headers: Mapping[str, str] | None
-) -> None:
+async def test_a_job_that_waited_before_is_no_answer_to_a_start_that_never_reached_the_hub(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=8, server="train"))
     is_away(portal)
     for _ in range(2):
-        status, told = await submit(portal, 1, headers)
+        status, told = await submit(portal, 1)
         assert (status, "does not answer" in told["detail"]) == (503, True), told
     is_away(portal, wants("alice", gpus=1, server="train"))
-    status, told = await submit(portal, 1, headers)
+    status, told = await submit(portal, 1)
     assert (status, told["gpus"], told["id"] != older.job) == (202, 1, True)
 
 
@@ -102,7 +94,7 @@ async def test_a_job_whose_turn_came_meanwhile_is_no_answer_either(portal: Porta
     older = await portal.waits(wants("alice", gpus=8, server="train"))
     portal.knows("alice", "train")
     is_away(portal)
-    assert (await submit(portal, 1, KEY))[0] == 503
+    assert (await submit(portal, 1))[0] == 503
 
     async def starts(user: str, server: str) -> None:
         await ask(portal.served.acting, older)
@@ -114,10 +106,10 @@ async def test_a_job_whose_turn_came_meanwhile_is_no_answer_either(portal: Porta
         lambda: record[older.job].job.state is JobState.STARTING and not record[older.job].awaiting_start,
         "its turn came",
     )
-    assert (await submit(portal, 1, KEY))[0] == 409
+    assert (await submit(portal, 1))[0] == 409
 
 
-async def test_a_restart_that_is_sent_again_with_its_key_is_one_restart(portal: Portal) -> None:
+async def test_restart_that_is_sent_again_starts_one_job(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=1, server="train"))
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
@@ -127,14 +119,11 @@ async def test_a_restart_that_is_sent_again_with_its_key_is_one_restart(portal: 
     newer = wants("alice", gpus=1, server="train")
     is_away(portal, newer)
     path = f"jobs/{older.job}/requeue"
-    first = await post(portal, path, headers=KEY)
-    assert (first[0], first[1]["id"]) == (202, newer.job), first
-    assert await post(portal, path, headers=KEY) == first, "its answer was lost, so it is sent again"
-    assert portal.hub.started == [("alice", "train")]
+    status, told = await post(portal, path)
+    assert (status, told["id"]) == (202, newer.job)
     status, told = await post(portal, path)
     assert (status, "another job since" in told["detail"]) == (409, True)
-    status, told = await post(portal, path, headers={"Idempotency-Key": "a b"})
-    assert (status, "visible ASCII" in told["detail"]) == (422, True)
+    assert portal.hub.started == [("alice", "train")]
 
 
 async def test_an_answer_without_a_body_is_of_no_type(portal: Portal) -> None:

@@ -407,13 +407,6 @@ FILTERS = (
     Parameter("since", TIME, "Submitted then or later."),
     Parameter("until", TIME, "Submitted before."),
 )
-KEY = Parameter(
-    "Idempotency-Key",
-    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-    "The same request with the same key is carried out once in 24 hours.",
-    where="header",
-)
-
 _SEARCH = Parameter("search", {"type": "string", "maxLength": 200}, "Only those with these words.")
 _LOG = (
     Parameter("pod", NAME, "Its name or uid; empty: any."),
@@ -450,7 +443,6 @@ OPERATIONS: tuple[Operation, ...] = (
             _STARTS,
             (400, 403, 404, 409, 413, 415, 422, 429),
         ),
-        parameters=(KEY,),
         body=ref("Submission"),
     ),
     Operation("GET", "jobs/{id}", "GetJobDetail", "One job", {200: ref("JobDetail")}, (404,)),
@@ -480,7 +472,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         *("POST", "jobs/{id}/requeue", "RequeueJob", "Start what has ended again", _STARTS),
         problems=(403, 404, 409, 422, 429),
-        parameters=(KEY,),
     ),
     Operation(
         *("POST", "jobs/{id}/keep-alive", "KeepJobAlive", "Go on although it is not used"),

@@ -73,13 +73,18 @@ class JobStarter:
     prefix: str
 
     async def start(self, wanted: StartRequest) -> tuple[int, JobHistory | None]:
-        """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet."""
+        """201 for a job that runs, 202 for one that starts or waits; ``None``: the Hub has not said which it is yet.
+
+        A server that has a job answers a request for the same options with that job, and any other request with 409.
+        """
         begun = self.desk.store.now()
-        if self._holds(wanted):
-            raise HttpProblem(409, RUNS)
+        if (there := self._holding(wanted)) is not None:
+            return await self._if_same(wanted, there)
         try:
             ready = await self.hub.start_server(wanted.user, wanted.server, wanted.options)
         except HubRejected as no:
+            if no.is_there and (there := self._holding(wanted)) is not None:
+                return await self._if_same(wanted, there)
             ran = await self._ran(wanted, begun) if no.status == JOB_ENDED or no.status >= 500 else None
             return (201, ran) if ran is not None else (202, await self._refused(wanted, no))
         except HubUnavailable:
@@ -121,10 +126,20 @@ class JobStarter:
             found = await self.ledger.job_history(found.id)
         return None
 
-    def _holds(self, wanted: StartRequest) -> bool:
-        """True if the server has a job already; a scheduled job may be requested again."""
-        book = self.desk.store
-        return any(job.holds and not book.records[job.id].awaiting_start for job in book.on(wanted.user, wanted.server))
+    def _holding(self, wanted: StartRequest) -> str | None:
+        """Returns the id of the job that the server has already; a scheduled job may be requested again."""
+        store = self.desk.store
+        jobs = (job for job in store.on(wanted.user, wanted.server) if job.holds)
+        return next((job.id for job in jobs if not store.records[job.id].awaiting_start), None)
+
+    async def _if_same(self, wanted: StartRequest, there: str) -> tuple[int, JobHistory]:
+        """Returns the job that is there if these are the options that the Hub has of its server; else 409."""
+        kept, user = await self.ledger.job_history(there), await self.hub.user(wanted.user)
+        server = user.servers.get(wanted.server) if user is not None else None
+        same = server is not None and wanted.options is not None and server.user_options == dict(wanted.options)
+        if not same or kept is None or kept.state in {JobState.STOPPING, JobState.ENDED}:
+            raise HttpProblem(409, RUNS)
+        return (201 if kept.state is JobState.RUNNING else 202), kept
 
     async def _refused(self, wanted: StartRequest, no: HubRejected) -> JobHistory:
         """The job that waits; a problem for every other no."""
@@ -137,8 +152,6 @@ class JobStarter:
             raise HttpProblem(403, LOG_IN.format(user=wanted.user))
         if no.status == 404:
             raise HttpProblem(404, NO_USER.format(user=wanted.user))
-        if no.is_there and self._holds(wanted):
-            raise HttpProblem(409, RUNS)
         if no.status in {403, 429}:
             raise HttpProblem(no.status, str(no))
         raise HttpProblem(422, str(no))

@@ -10,15 +10,8 @@ DELETE  jobs/{id}            KillJob: 202 while it stops, 204 when it has ended,
 POST    jobs/{id}/cancel     only what waits or is being started; 409 for what runs
 POST    jobs/{id}/requeue    a job that has ended starts again with the same options: a new job
 
-Requests that are carried out once, however often they come: by the key that their sender gave them.
-
-``Idempotency-Key``: whoever sends the same request with the same key again within a day is answered as before, also
-after a restart; the same key for another request is refused. Two at the same moment wait for each other.
-
-A key is written down before the request is carried out and its answer after. A Manager that is killed in between leaves
-a key without an answer: whoever sends the request again is answered by what it has brought about, and only if that is
-nothing it is carried out. So it is when nobody knows what came of it, because the Hub or the database was away. What
-was refused has made nothing and frees its key.
+User and server are the natural key of a start: the same submit again is answered with the job that is there, so a
+request whose answer was lost may be repeated. Refused: idempotency keys, which need a table, an owner and an expiry.
 
 The address of one job, at which people and their programs, and the Hub itself, ask.
 
@@ -28,27 +21,19 @@ PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from http import HTTPStatus
 from typing import Any
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder, unready_job
-from dlspawner.manager.db import idempotency
-from dlspawner.manager.db.idempotency import Claim
 from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.db.store import Database
 from dlspawner.manager.http.api import base, hub, jobs, start_jobs
 from dlspawner.manager.http.api.base import JobApiHandler, as_name, fields
 from dlspawner.manager.http.api.jobs import JobResource
 from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
-from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerHandler, NamedLocks, for_hub
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerHandler, for_hub
 from dlspawner.manager.model.access import actor_name
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import NO_NAME, JobCursor, JobFilter, JobHistory, is_server_name
@@ -70,27 +55,10 @@ class StartJobHandler(JobResource):
         self.set_header("Location", answer.location)
         self.reply(answer.content, answer.status)
 
-    async def carry_out(self, wanted: StartRequest, request: object, work: Callable[[], Awaitable[Answer]]) -> None:
-        """Answer this request for a start: once, where it has an ``Idempotency-Key``."""
-        key, who = self.request.headers.get("Idempotency-Key"), self.check_parameters()
-        if key is None:
-            self.answer(await work())
-            return
-        if not is_key(key):
-            raise HttpProblem(422, NO_KEY)
-
-        async def found(since: datetime) -> Answer | None:
-            kept = await self.starter().since(wanted, since)
-            return None if kept is None else await self.told(202, wanted, kept)
-
-        alone = Once(self.manager.store, self.manager.locks, f"{who.kind.value} {who.name}", self.admission.store.now)
-        try:
-            self.answer(await alone.carry_out(key, fingerprint(request), work, found))
-        except OtherRequest:
-            raise HttpProblem(422, OTHER_REQUEST) from None
-
     async def start(self, wanted: StartRequest) -> Answer:
-        status, kept = await self.starter().start(wanted)
+        """Starts the server; simultaneous requests for one server run one after the other."""
+        async with self.manager.locks.held("start", wanted.user, wanted.server):
+            status, kept = await self.starter().start(wanted)
         return await self.told(status, wanted, kept)
 
     async def told(self, status: int, wanted: StartRequest, kept: JobHistory | None) -> Answer:
@@ -107,8 +75,7 @@ class SubmitHandler(StartJobHandler):
     async def post(self) -> None:
         wanted = self._wanted()
         await self._check_name(wanted)
-        request = [wanted.user, wanted.server, wanted.options]
-        await self.carry_out(wanted, request, lambda: self.start(wanted))
+        self.answer(await self.start(wanted))
 
     async def _check_name(self, wanted: StartRequest) -> None:
         """422 for a name that no new server gets; one that there was already is the Hub's to judge."""
@@ -200,12 +167,8 @@ class RequeueHandler(StartJobHandler):
         kept = await self.acted(job)
         check_may_start(self.leader, self.acts(), kept.user)
         wanted = StartRequest(kept.user, kept.server, None)
-
-        async def work() -> Answer:
-            await start_jobs.check_restart(self.leader, kept)
-            return await self.start(wanted)
-
-        await self.carry_out(wanted, ["requeue", kept.id], work)
+        await start_jobs.check_restart(self.leader, kept)
+        self.answer(await self.start(wanted))
 
 
 class JobsHandler(SubmitHandler):
@@ -229,11 +192,6 @@ class JobsHandler(SubmitHandler):
         )
 
 
-LONGEST = 255
-OTHER_REQUEST = "This Idempotency-Key was used for another request. Use a new one for this."
-NO_KEY = f"An Idempotency-Key is 1 to {LONGEST} visible ASCII characters."
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Status, body and where what was made is found."""
@@ -241,73 +199,6 @@ class Answer:
     status: int
     content: Mapping[str, object]
     location: str = ""
-
-
-class OtherRequest(Exception):
-    """The key stands for another request."""
-
-
-def is_key(text: str) -> bool:
-    return 0 < len(text) <= LONGEST and all("!" <= char <= "~" for char in text)
-
-
-def fingerprint(content: object) -> str:
-    """The same for requests that ask for the same."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """The requests of one sender; ``now`` is the time of the book."""
-
-    store: Database
-    locks: NamedLocks
-    owner: str
-    now: Callable[[], datetime]
-
-    async def carry_out(
-        self,
-        key: str,
-        request: str,
-        work: Callable[[], Awaitable[Answer]],
-        found: Callable[[datetime], Awaitable[Answer | None]],
-    ) -> Answer:
-        """The answer of ``work``, or of an earlier one; ``found``: what a request since then has brought about."""
-        async with self.locks.held(self.owner, key):
-            known = await self._claim(key, request)
-            if known is not None and known.request != request:
-                raise OtherRequest
-            if known is not None and known.status is not None:
-                return _read(known)
-            async with self._released_if_refused(key):
-                answer = await found(known.made) if known is not None else None
-                answer = answer or await work()
-                await self._settle(key, answer)
-            return answer
-
-    async def _claim(self, key: str, request: str) -> Claim | None:
-        return await self.store.write(
-            lambda connection: idempotency.claim(connection, self.owner, key, request, self.now())
-        )
-
-    async def _settle(self, key: str, answer: Answer) -> None:
-        text = json.dumps({"content": answer.content, "location": answer.location})
-        await self.store.write(lambda connection: idempotency.settle(connection, self.owner, key, answer.status, text))
-
-    @contextlib.asynccontextmanager
-    async def _released_if_refused(self, key: str) -> AsyncIterator[None]:
-        """Only a no has made nothing for certain: the key of anything else stays, and is looked after when it comes."""
-        try:
-            yield
-        except HttpProblem as no:
-            if no.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                await self.store.write(lambda connection: idempotency.release(connection, self.owner, key))
-            raise
-
-
-def _read(known: Claim) -> Answer:
-    told = json.loads(known.answer)
-    return Answer(known.status or 200, told["content"], told["location"])
 
 
 class JobHandler(jobs.JobDetailHandler, EndJobHandler):

@@ -19,17 +19,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("user_name", name=op.f("uq_accounts_user_name")),
     )
     op.create_table(
-        "claims",
-        sa.Column("owner", sa.String(length=300), nullable=False),
-        sa.Column("key", sa.String(length=255), nullable=False),
-        sa.Column("request", sa.String(length=64), nullable=False),
-        sa.Column("made", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("status", sa.Integer(), nullable=True),
-        sa.Column("answer", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("owner", "key", name=op.f("pk_claims")),
-    )
-    op.create_index(op.f("ix_claims_made"), "claims", ["made"], unique=False)
-    op.create_table(
         "config_versions",
         sa.Column("name", sa.String(length=300), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),

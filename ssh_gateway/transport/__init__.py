@@ -1,17 +1,18 @@
-"""The packet layer: every private name of asyncssh that the gateway leans on is in this package.
+"""The packet layer: every private name of asyncssh that the gateway uses is in this package.
 
-asyncssh does key exchange, authentication and re-keying on both legs. What it lacks for a relay is added here, by
-subclassing its connections: a way to take over packets of type 80 and above (`Leg.receive`), to send them
-(`Leg.send_payload`), to know when a leg cannot take more (`Leg.blocked`), a close that first writes what is buffered,
-bounds on what a peer makes it keep, words for errors of our own (`Leg.internal_error`), and the moment between a proven
-credential and SUCCESS (`Door.proven`). All this is in `leg`, and what only the person's has in `server`; a shorter way
-for data is in `bulk`, what holds the streams of `ssh -J` back in `streams`, and what a peer's bytes say in `reading`.
+asyncssh does key exchange, authentication and re-keying on both legs. Subclasses of its connections add the parts that
+a relay needs: taking over packets of type 80 and above (`RelayConnection.receive`), sending them (`send_payload`), flow
+control (`blocked`), a close that first writes the buffered bytes, bounds on buffered data, reasons for internal errors
+(`internal_error`), and the moment between a proven credential and SUCCESS (`LoginHandler.proven`). These are in
+`connection`; the parts of the client's leg in `server`, the fast path for data in `fastpath`, the flow control of `ssh
+-J` streams in `streams`, and the decoding of a peer's bytes in `reading`.
 
-Rules: nothing outside imports asyncssh's modules or underscored names; test_wire.py fails loudly when a
-name moved or changed its meaning; asyncssh is pinned to one minor version.
+Rules: nothing outside imports asyncssh's modules or underscored names; test_wire.py fails when a name moved or changed
+its meaning; asyncssh is pinned to one minor version.
 
 Refused: asyncssh's channels on both legs (they lose exit statuses, agent and unix-socket forwards, and everything that
-is not implemented twice), and its keepalives (a leg that is paused on purpose would look dead; TCP's own do it).
+is not implemented twice), and its keepalives (a leg that is paused on purpose would look dead; TCP's own keepalives
+replace them).
 
 There is no fallback to asyncssh's public API alone, because it would cost more than it saves: redirected processes
 failed 12, and spliced channels 7, of 35 things that clients do (agents, X11, `-R`, sockets, failed subsystems among
@@ -33,7 +34,7 @@ class Upstream(RelayConnection, asyncssh.SSHClientConnection):
 
 
 async def connect(options: asyncssh.SSHClientConnectionOptions) -> Upstream:
-    """Connect and log in; OSError or asyncssh.Error when that fails. The caller sets the deadline."""
+    """Connects and logs in; raises OSError or asyncssh.Error. The caller sets the deadline."""
     loop = asyncio.get_running_loop()
     options.waiter = loop.create_future()
     _, leg = await loop.create_connection(

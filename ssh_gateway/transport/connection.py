@@ -1,4 +1,4 @@
-"""One of the two connections of a relay: asyncssh's, with what it lacks for that."""
+"""One of the two connections of a relay: asyncssh's, with flow control and a clean end."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from ssh_gateway.transport.streams import JumpChannel
 FIRST_OWN_CHANNEL = 0x8000_0000
 
 WRITE_BUFFER = 256 * 1024
-# Bytes that a peer lets lie which it is sent, twice what a relay may keep for a key exchange. What is relayed is held
-# back long before, so it is answers of the gateway's own that come to this.
+# Bytes sent to a peer that the peer does not read: twice as many as a relay may keep for a key exchange. Relayed data
+# is held back long before, so only the gateway's own answers reach this limit.
 MOST_UNSENT = 16 * 2**20
 MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
 UNFINISHED = "a key exchange was not finished"
 FAREWELL_SECONDS = 1.0
-STREAM_FAREWELL_SECONDS = 10.0  # on a stream of `ssh -J`, which has to wait for its turn
+STREAM_FAREWELL_SECONDS = 10.0  # on a stream of `ssh -J`, which takes turns with the others
 FAILED = "the gateway failed: try again, and tell your administrator"
 UNREADABLE = "what was sent cannot be read"
 
 
 class RelayConnection(FastConnection):
-    """One of the two connections of a relay: asyncssh's, with its packets of type 80 and above for the taking."""
+    """One of the two connections of a relay: asyncssh's, with packets of type 80 and above handed to the relay."""
 
     # Called whenever `blocked` or `rekeying` may have changed.
     flow_changed: Callable[[], None] | None = None
-    # Code and reason of the DISCONNECT with which the other end left, or was left because of an error here.
+    # Code and reason of the DISCONNECT from the other end, or of the one sent because of an error here.
     disconnect_reason: tuple[int, str] | None = None
-    # The reason with which the gateway ended it by `end`.
+    # The reason with which the gateway ended the connection by `end`.
     last_words: str | None = None
-    # What its connection is called in the log.
+    # The connection's name in the log.
     number: str | None = None
 
     _parting: Exception | None = None
@@ -62,34 +62,36 @@ class RelayConnection(FastConnection):
 
     @property
     def ended(self) -> bool:
-        """Closed, or about to be."""
+        """True if the connection is closed, or closing."""
         return self._transport is None
 
     @property
     def rekeying(self) -> bool:
-        """A key exchange is going on: nothing can be sent, and only reading on can finish it."""
+        """True during a key exchange: nothing can be sent, and reading must continue to finish it."""
         return not self._kex_complete
 
     @property
     def blocked(self) -> bool:
-        """More packets for this leg would pile up in memory."""
+        """True if more packets for this leg would be buffered in memory."""
         return self._write_paused or not self._kex_complete
 
     @property
     def arrived(self) -> bool:
-        """Whether the other end's kernel has all that was sent: there is no slow network or full buffer to wait for."""
+        """True if the other end's kernel has received everything sent: no slow network or full buffer explains
+        a delay.
+        """
         link = self._transport
         if link is None or link.get_write_buffer_size():
             return False
         if isinstance(link, JumpChannel):
             outer = link.get_connection()
-            # The gateway may not read that one just now, with the answer in it.
+            # The outer connection may be paused just now, with the answer in it.
             return isinstance(outer, RelayConnection) and outer._reading and outer.arrived
         unsent = fcntl.ioctl(link.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(unsent, sys.byteorder) == 0
 
     def read_on(self, reading: bool) -> None:
-        """Go on reading, or leave further bytes in the kernel, where they hold the sender back."""
+        """Resumes reading, or pauses it: further bytes stay in the kernel and hold the sender back."""
         if self._transport is None or reading is self._reading:
             return
         self._reading = reading
@@ -99,13 +101,13 @@ class RelayConnection(FastConnection):
             self._transport.pause_reading()
 
     def end(self, code: int, reason: str) -> None:
-        """Close with words; nothing when it is closed already."""
+        """Closes with a reason; does nothing if the connection is closed already."""
         if self._transport is not None:
             self.last_words = reason
             self.disconnect(code, reason)
 
     def drop(self) -> None:
-        """Close at once and without words."""
+        """Closes at once and without a reason."""
         if self._link is not None:
             self._link.abort()
 
@@ -137,13 +139,13 @@ class RelayConnection(FastConnection):
                 self.end_unfinished()
 
     def end_unfinished(self) -> None:
-        """End with words for the other end, and for whoever is told why it ended."""
+        """Ends an unfinished key exchange, with a reason for the other end and for the owner."""
         if self._transport is not None:
             self._send_disconnect(asyncssh.DISC_KEY_EXCHANGE_FAILED, UNFINISHED, "en-US")
             self._force_close(asyncssh.KeyExchangeFailed(UNFINISHED))
 
     def log_sent_packet(self, *_args: object, **_kwargs: object) -> None:
-        """Not for every packet: asyncssh formats its log strings even when no handler reads them."""
+        """Does nothing: asyncssh formats its log strings for every packet, also without a handler."""
 
     def log_received_packet(self, *_args: object, **_kwargs: object) -> None:
         """See `log_sent_packet`."""
@@ -156,7 +158,7 @@ class RelayConnection(FastConnection):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        if not self._auth_complete:  # nobody is told that much before, who reads it
+        if not self._auth_complete:  # before authentication no honest peer is sent so much
             self._force_close(asyncssh.ProtocolError(UNREAD))
         self._flow()
 
@@ -169,7 +171,7 @@ class RelayConnection(FastConnection):
         self._flow()
 
     def _send_deferred_packets(self) -> None:
-        """Called as soon as there are new keys, among others."""
+        """Installs the own ciphers; asyncssh calls this, among others, as soon as there are new keys."""
         self.use_own_ciphers()
         super()._send_deferred_packets()
         self._flow()
@@ -179,9 +181,9 @@ class RelayConnection(FastConnection):
             self.flow_changed()
 
     def internal_error(self, exc_info: tuple[Any, ...] | None = None, error_logger: Any = None) -> None:
-        """Whatever fails in a task or on a packet of this leg ends up here, and ends this connection alone, with words.
+        """Ends this connection alone, with a reason, for an error in one of its tasks or packets.
 
-        An error of the gateway's own is in the log with its traceback. What asyncssh cannot read is the peer's.
+        An internal error is logged with its traceback. A packet that asyncssh cannot read is the peer's error.
         """
         problem: BaseException = (exc_info or sys.exc_info())[1]
         if is_unreadable(problem):
@@ -193,20 +195,20 @@ class RelayConnection(FastConnection):
             self.disconnect_reason = code, reason
         try:
             self._send_disconnect(code, reason, "en")
-        finally:  # it may be sending that fails
+        finally:  # sending itself may fail
             self._force_close(asyncssh.DisconnectError(code, reason))
 
     def _force_close(self, exc: Exception | None) -> None:
-        """Close after what is buffered was written, which asyncssh drops, DISCONNECT and its reason included.
+        """Closes after writing the buffered bytes, which asyncssh drops, including the DISCONNECT and its reason.
 
         A TCP connection is closed in one direction first: if the peer's next bytes met a closed socket, the kernel
-        would reset the connection, and the peer might never read why.
+        would reset the connection, and the peer might never read the reason.
         """
         transport, self._transport = self._transport, None
         if transport is None:
             return
         self._parting = exc
-        self._inpbuf = b""  # asyncssh would go on with what came behind the packet that ended it
+        self._inpbuf = b""  # asyncssh would process the bytes after the packet that ended the connection
         if isinstance(transport, asyncio.Transport) and not transport.is_closing():
             self._loop.call_later(FAREWELL_SECONDS, transport.abort)
             with contextlib.suppress(OSError):  # the peer may have reset the connection already
@@ -214,18 +216,18 @@ class RelayConnection(FastConnection):
             transport.resume_reading()
         else:
             transport.close()
-            if isinstance(transport, JumpChannel):  # else who reads nothing has the gateway keep it
+            if isinstance(transport, JumpChannel):  # a peer that reads nothing would keep it open
                 self._loop.call_later(STREAM_FAREWELL_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None = None) -> None:
-        """Begin to close; or, when the transport itself says so, it is over: only then asyncssh may clean up."""
+        """Begins to close; once the transport itself is closed, lets asyncssh clean up."""
         super().connection_lost(exc)
         if self._link is not None and self._link.is_closing():
             self._link = None
             self._loop.call_soon(self._cleanup, self._parting)
 
     def _cleanup(self, exc: Exception | None) -> None:
-        """asyncssh's, but it would keep to itself what fails in its owner."""
+        """Cleans up as asyncssh does, but logs an error of the owner, which asyncssh would hide."""
         owner, self._owner = self._owner, None
         super()._cleanup(exc)
         if owner is not None:
@@ -236,7 +238,7 @@ class RelayConnection(FastConnection):
 
 
 class _Channels(dict[int, Any]):
-    """asyncssh's table of channels, in which every channel it does not know is the leg's to deal with."""
+    """asyncssh's table of channels; a channel that asyncssh does not know belongs to the leg."""
 
     def __init__(self, leg: RelayConnection) -> None:
         super().__init__()

@@ -1,26 +1,28 @@
-"""The shorter way for data: from a shared buffer through the gateway's own ciphers to another one.
+"""The fast path for data: from a shared buffer through the gateway's own ciphers to another shared buffer.
 
-asyncssh's packet layer copies what was read once for every packet in it, and makes its ciphers anew for each. Here
-packets of data, and additions to windows, are opened where the next leg seals them, and leave in one write for all that
-was read at once. Data that nobody has to look at takes the `Lane`. Everything else, and what comes during a key
-exchange, is asyncssh's: it is handed what is not complete, and packets that were opened and turned out to be none of
-these, with ciphers that keep one state for both.
+asyncssh's packet layer copies the bytes of a read once for every packet in them, and makes its ciphers again for each.
+Here data packets, and additions to windows, are opened in the buffer where the other leg seals them, and leave in one
+write for all packets of a read. Data that needs no inspection takes the `FastPath`. asyncssh handles everything else,
+and all packets during a key exchange: it receives incomplete packets, and opened packets of other types, through
+ciphers that share one state with this module.
 
 Private names of asyncssh are in this package only; tests/component/gateway/test_wire.py watches them.
 
-The buffers that all relayed connections of an event loop share, and how a socket reads into one.
+`SharedBuffers` are the buffers that all relayed connections of an event loop share, and `BufferedReader` reads a socket
+into one.
 
-They are used within one call of the loop only, so an idle connection has none: what is left of a read is kept by the
-connection, what is to be written leaves at the end of the read that it came with.
+They are used within one call of the loop only, so an idle connection has none: the connection keeps the rest of a read,
+and data to write leaves at the end of the read that it came with.
 
-The ciphers of the packet layer, for whole packets in buffers that are there already.
+`PacketCipher` are the ciphers of the packet layer, for whole packets in existing buffers.
 
-A `Cipher` is one direction of one connection between two key exchanges; it keeps the state, whoever uses it: `bulk`
-(`seal`, `opens`) or asyncssh (`encrypt_packet` …), one packet after the other. The formats are those of RFC 4253 §6,
-RFC 5647 and OpenSSH's PROTOCOL (``-etm`` MACs) and PROTOCOL.chacha20poly1305; in all of them the length is readable
-before the packet is complete, and padding counts without it.
+A cipher is one direction of one connection between two key exchanges; it keeps the state for both of its users, this
+module (`seal`, `opens`) and asyncssh (`encrypt_packet` …), one packet after the other. The formats are those of RFC
+4253 §6, RFC 5647 and OpenSSH's PROTOCOL (``-etm`` MACs) and PROTOCOL.chacha20poly1305; in all of them the length is
+readable before the packet is complete, and is not included in the padding.
 
-Refused: a MAC over what is not encrypted yet, which is not offered; asyncssh's own layer does whatever is not here.
+Refused: MACs over plain packets (without ``-etm``), which are not offered. Ciphers without a class here use asyncssh's
+own layer.
 """
 
 from __future__ import annotations
@@ -50,38 +52,38 @@ _BULK = _DATA | {CHANNEL_WINDOW_ADJUST}
 _HEAD = struct.Struct(">BBI")  # the length of padding, the type, the channel
 _LEAST_PADDING = 4
 _LEAST_FAST = 1 + 5  # the length of padding, the type, the channel
-# asyncssh copies all that it has not read yet for every packet: of many small ones it is to have little.
+# asyncssh copies all unread bytes for every packet, so it receives small pieces.
 _PIECE = 32 * 1024
 
 Receive = Callable[[int, Any], bool]
 
 
 class FastConnection(SSHConnection):
-    """asyncssh's connection, on which packets of data are sealed and opened without it once it has a `lane`."""
+    """asyncssh's connection; data packets are sealed and opened without asyncssh once there is a `lane`."""
 
-    # Given each packet's type and whole payload; False leaves the packet to asyncssh. With a lane, payloads of packets
-    # that `_BULK` has are views, which hold until it returns.
+    # Receives each packet's type and whole payload; False leaves the packet to asyncssh. With a lane, payloads of types
+    # in `_BULK` are views, valid until the call returns.
     receive: Receive | None = None
     lane: FastPath | None = None
 
     _link: asyncio.Transport | None = None
-    _lent = False  # what asyncssh had of a packet is in the buffer that is read into
-    _rest = b""  # the beginning of a packet that is opened here when the rest of it comes
+    _lent = False  # asyncssh's part of a packet is in the buffer of the next read
+    _rest = b""  # the beginning of a packet, opened here when it is complete
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._buffers = shared_buffers()
 
     def use_own_ciphers(self) -> None:
-        """Replace asyncssh's wherever there is one of ours."""
+        """Replaces asyncssh's ciphers by those of this module, where there is one."""
         self._send_encryption = _own(self._send_encryption)
         self._next_recv_encryption = _own(self._next_recv_encryption)
 
     def send_payload(self, payload: Payload) -> None:
-        """Send a packet to this leg's peer; kept while authentication or a key exchange is going on."""
+        """Sends a packet to this leg's peer; kept during authentication and key exchanges."""
         cipher, shared = self._send_encryption, self._buffers
         if isinstance(cipher, PacketCipher) and not shared.writing:
-            shared.make_room(self, len(payload) + MOST_AROUND)  # which may send something, so first
+            shared.make_room(self, len(payload) + MOST_AROUND)  # first, because this may send something
             if self._may_seal():
                 self._seal(cipher, payload)
                 return
@@ -101,7 +103,7 @@ class FastConnection(SSHConnection):
         return held if self._lent else b""
 
     def take(self, received: memoryview) -> None:
-        """Relay the whole packets of data at once; asyncssh gets all others."""
+        """Relays complete data packets at once; asyncssh receives all others."""
         if self._transport is None:
             return
         outermost = not self._buffers.reading
@@ -116,43 +118,44 @@ class FastConnection(SSHConnection):
         except Exception:  # noqa: BLE001  (the root of what packets do; asyncssh has the same for those that it reads)
             self.internal_error()
             if self.lane is not None:
-                self.lane.leave()  # what has gone counts
+                self.lane.leave()  # counts the relayed bytes
         finally:
             if outermost:
                 self._buffers.end()
 
     def write(self, data: Payload) -> None:
-        """All that this leg's peer is sent goes this way; ``data`` holds until this returns."""
+        """Writes everything that this leg's peer is sent; ``data`` is valid until the call returns."""
         sent = self._sent_at_once(data)
         if sent < len(data):
             super()._send(bytes(data[sent:]))
 
     def _sent_at_once(self, data: Payload) -> int:
-        """How much of it the kernel has taken: it needs no copy, which a transport may keep."""
+        """Returns the number of bytes that the kernel took directly; they need no copy, which a transport may keep."""
         link = self._link
-        # A stream of `ssh -J` would name the socket that it goes through.
+        # For a stream of `ssh -J` the socket would be the outer connection's.
         if not isinstance(link, asyncio.Transport) or link is not self._transport or link.get_write_buffer_size():
             return 0
         try:
             return os.write(link.get_extra_info("socket").fileno(), data)
-        except OSError:  # it is full, or closed, which the transport will find out
+        except OSError:  # full, or closed: the transport will notice
             return 0
 
     def _leave_to_asyncssh(self, data: bytes) -> None:
         for at in range(0, len(data), _PIECE):
-            if self._transport is not None:  # else it is closed, and only the end is waited for
+            if self._transport is not None:  # else the connection is closing
                 super().data_received(data[at : at + _PIECE])
 
     def _opens_itself(self) -> bool:
-        """Whether asyncssh is between two packets, and nothing but packets of the agreed cipher comes."""
+        """True if asyncssh is between two packets, and all packets come in the agreed cipher."""
         if not self._auth_complete or not isinstance(self._recv_encryption, PacketCipher):
             return False
         return self._recv_handler in (self._recv_pkthdr, self._recv_packet)
 
     def _open_all(self, received: memoryview) -> int:
-        """Open the packets, and keep the beginning of the last one; how much of it all is done with.
+        """Opens the packets and keeps the beginning of the last one; returns the number of bytes that are done.
 
-        Each is relayed, or handed to asyncssh. Calls are most of what a packet costs beside its ciphers: few are made.
+        Each packet is relayed, or handed to asyncssh. Beside the ciphers, calls are most of a packet's cost, so there
+        are few.
         """
         self._packet = self._inpbuf = self._rest = b""
         self._recv_handler = self._recv_pkthdr
@@ -179,16 +182,16 @@ class FastConnection(SSHConnection):
             super().data_received(bytes(sealed))
             if not self._opens_itself():
                 break
-            cipher = self._recv_encryption  # that packet may have brought another
+            cipher = self._recv_encryption  # the packet may have installed a new cipher
         return at
 
     def _relays(self, plain: memoryview, size: int) -> bool:
-        """Whether the packet is one that goes on at once, and has gone."""
+        """Relays an opened packet at once, if it can be; True if the packet is done."""
         padding = plain[0]
         if self.lane is not None:
-            self.lane.leave()  # what is sent now may belong to anybody
+            self.lane.leave()  # the next bytes sent may belong to another connection
         return (
-            # What the other end says of its padding could reach beyond its packet, into others' of before.
+            # A wrong length of padding could reach beyond the packet, into earlier data of other connections.
             _LEAST_PADDING <= padding <= size - _LEAST_FAST
             and plain[1] in _BULK
             and not (self._channels and number_at(plain, 2) in self._channels)
@@ -197,19 +200,19 @@ class FastConnection(SSHConnection):
         )
 
     def _may_seal(self) -> bool:
-        """Whether a packet can be sent now, and without new keys."""
+        """True if a packet can be sent now, and before the next key exchange."""
         if not (self._kex_complete and self._auth_complete) or self._transport is None:
             return False
         late = self._rekey_seconds and time.monotonic() >= self._rekey_time
         return not late and self._rekey_bytes_sent < self._rekey_bytes
 
     def _seal(self, cipher: PacketCipher, payload: Payload) -> None:
-        """Seal what may be in the buffer already; it leaves when everything that was read with it is done."""
+        """Seals a payload, which may be in the buffer already; it is sent after all packets of the same read."""
         shared, plain, size = self._buffers, self._buffers.plain, len(payload) + 1
         padding = _padding(size, cipher.block)
         whole = size + padding
         opened = isinstance(payload, memoryview) and payload.obj is plain.obj
-        # What was opened here goes on with the padding it came with, where that is what it would get.
+        # A packet opened here keeps its padding if the length fits.
         if not (opened and plain[0] == padding):
             if not opened:
                 plain[1:size] = payload
@@ -227,10 +230,10 @@ class FastConnection(SSHConnection):
 
 
 class FastPath:
-    """The straight way of data from one leg to the other, for packets that nobody has to look at.
+    """The shortest way of data from one leg to the other, for packets that need no inspection.
 
-    What is the same for all packets of a channel that were read at once is asked once, when the first of them comes;
-    `leave` ends that, and tells how much has gone. It has to come before anything else is sent.
+    Checks that give the same result for all packets of a channel in one read are made once, at the first packet;
+    `leave` ends that, and reports the relayed bytes. Call it before anything else is sent.
     """
 
     def __init__(
@@ -240,7 +243,9 @@ class FastPath:
         opens: Callable[[], bool],
         passed: Callable[[int, int], None],
     ) -> None:
-        """``opens`` says whether data may pass unseen now; ``passed`` is told of which channel how many bytes did."""
+        """``opens`` returns True if data may pass without inspection now; ``passed`` receives a channel and its relayed
+        bytes.
+        """
         self._source = source
         self._sink = sink
         self._opens = opens
@@ -252,7 +257,7 @@ class FastPath:
         self._bytes = 0
 
     def takes(self, plain: memoryview, size: int) -> bool:
-        """Seal an open packet for the other leg; False: somebody has to look at it."""
+        """Seals an opened packet for the other leg; False if the packet needs inspection."""
         padding, kind, channel = _HEAD.unpack_from(plain)
         end = size - padding
         if kind not in _DATA or padding < _LEAST_PADDING or end < _LEAST_FAST:
@@ -262,7 +267,7 @@ class FastPath:
         cipher, sink, shared = self._cipher, self._sink, self._shared
         if shared.filled + size > self._most or sink._rekey_bytes_sent >= sink._rekey_bytes:
             return False
-        # It goes on with the padding it came with, where that is what it would get.
+        # The packet keeps its padding if the length fits.
         if padding >= cipher.block + _LEAST_PADDING or size % cipher.block:
             plain[0] = padding = _padding(end, cipher.block)
             plain[end : end + padding] = shared.random(padding)
@@ -274,20 +279,20 @@ class FastPath:
         return True
 
     def leave(self) -> None:
-        """Whatever comes next asks again."""
+        """Ends the present run of packets: the next packet is checked again."""
         channel, size = self._channel, self._bytes
         self._channel, self._bytes = -1, 0
         if size:
             self._passed(channel, size)
 
     def _turn_to(self, channel: int) -> bool:
-        """Whether data of a channel can go on as it is until `leave`."""
+        """True if data of this channel can be relayed unchanged until `leave`."""
         self.leave()
         sink, cipher = self._sink, self._sink._send_encryption
         own = self._source._channels
         if self._shared.writing or not isinstance(cipher, PacketCipher) or (own and channel in own):
             return False
-        self._shared.make_room(sink, 0)  # which may send something, so first
+        self._shared.make_room(sink, 0)  # first, because this may send something
         if not (sink._may_seal() and self._opens()):
             return False
         self._cipher, self._channel = cipher, channel
@@ -295,13 +300,13 @@ class FastPath:
 
 
 def _padding(size: int, block: int) -> int:
-    """How long the padding of a packet is which has so many bytes before it."""
+    """Returns the length of the padding after ``size`` bytes."""
     padding = -size % block
     return padding if padding >= _LEAST_PADDING else padding + block
 
 
 def _own(theirs: Any) -> Any:
-    """The gateway's own cipher that goes on where asyncssh's is; asyncssh's for what there is none for."""
+    """Returns the gateway's own cipher in place of asyncssh's; asyncssh's if there is none."""
     cipher: Any = getattr(theirs, "_cipher", None)
     if not AVAILABLE:
         return theirs
@@ -315,10 +320,10 @@ def _own(theirs: Any) -> Any:
     return theirs
 
 
-# Whether this version of cryptography can write into buffers; without, everything is asyncssh's.
+# True if this version of cryptography can write into buffers; else asyncssh does everything.
 AVAILABLE = hasattr(AESGCM, "decrypt_into")
 LENGTH = 4
-SPARE = 64  # bytes of a buffer behind what is written, which some ciphers want to be there
+SPARE = 64  # free bytes that some ciphers need behind their output
 MOST_AROUND = 160  # bytes of buffer that a packet takes beside its payload: lengths, padding, proof, and `SPARE`
 _FIRST_BLOCK = bytes(64)
 _UINT32 = struct.Struct(">I")
@@ -326,33 +331,39 @@ _COUNTER_0 = bytes(8)
 
 
 class PacketCipher:
-    """One direction; ``tag`` is how long the proof behind a packet is, ``block`` what padding fills up to.
+    """One direction of a connection; ``tag`` is the length of the proof (tag or MAC) behind a packet, ``block`` the
+    unit of padding.
 
-    No `ABC`: asked for every packet, whether something is one of those takes five times as long.
+    Not an `ABC`: `isinstance` is called for every packet, and would take five times as long.
     """
 
     tag: int
     block: int
-    # The plain packet that asyncssh is handed next, opened already; empty: the proof was wrong.
+    # The opened packet for asyncssh's next call; empty: the proof was wrong.
     opened: bytes | None = None
 
     def seal(self, seq: int, plain: memoryview, size: int, out: memoryview, at: int) -> int:
-        """Write the packet of the first ``size`` bytes, with its length and proof, to a place of ``out``, where `SPARE`
-        bytes more have to be; where it ends.
+        """Writes the packet of the first ``size`` bytes, with its length and proof, to ``out`` from ``at`` on, and
+        returns its end.
+
+        ``out`` must have `SPARE` more bytes behind the packet.
         """
         raise NotImplementedError
 
     def length(self, seq: int, sealed: Payload, at: int) -> int:
-        """How long the packet at a place of ``sealed`` is, which four bytes say that nothing has proven yet."""
-        raise NotImplementedError
-
-    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
-        """Write what the packet at a place of ``sealed`` holds, of that length, to ``plain``, which has `SPARE` bytes
-        more; False when the proof is wrong.
+        """Returns the length of the packet at ``at``, read from its first four bytes; the length is not authenticated
+        yet.
         """
         raise NotImplementedError
 
-    # As asyncssh calls them
+    def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:
+        """Writes the content of the packet of ``size`` bytes at ``at`` to ``plain``; False if the proof is wrong.
+
+        ``plain`` must have `SPARE` more bytes behind the content.
+        """
+        raise NotImplementedError
+
+    # asyncssh's interface of ciphers
 
     def encrypt_packet(self, seq: int, header: bytes, packet: bytes) -> tuple[bytes, bytes]:
         out = memoryview(bytearray(len(header) + len(packet) + self.tag + SPARE))
@@ -443,14 +454,14 @@ class Chacha(PacketCipher):
         return changed
 
     def _proof_key(self, seq: int) -> bytes:
-        """The first half of the stream's first block; the packet's own bytes begin at the second."""
+        """Returns the first half of the stream's first block; the packet's own bytes begin at the second block."""
         self._body.reset_nonce(_COUNTER_0 + seq.to_bytes(8, "big"))
         block: bytes = self._body.update(_FIRST_BLOCK)
         return block[:32]
 
 
 class Ctr(PacketCipher):
-    """``aes…-ctr`` with an ``-etm`` MAC; ``stream`` is the cipher at its place, the same in both directions."""
+    """``aes…-ctr`` with an ``-etm`` MAC; ``stream`` is the cipher at its position, the same in both directions."""
 
     block = 16
 
@@ -485,7 +496,7 @@ class Ctr(PacketCipher):
         return mac.digest()[: self.tag]
 
 
-LONGEST = 256 * 1024  # a packet that asyncssh takes
+LONGEST = 256 * 1024  # the longest packet that asyncssh takes
 READ = 512 * 1024
 MOST_HELD = LENGTH + LONGEST + SPARE
 _MUCH = 32 * 1024
@@ -496,15 +507,17 @@ _SAMPLED = 64
 
 
 class PacketWriter(Protocol):
-    """A connection whose packets may wait here."""
+    """A connection that can own the packets in `SharedBuffers`."""
 
     def write(self, data: memoryview) -> None:
-        """Send it; it holds until this returns."""
+        """Writes ``data``, which is valid until the call returns."""
 
 
 class SharedBuffers:
-    """``plain`` holds one packet as it is between being opened and being sealed again: its length of padding, what it
-    says, its padding. ``sealed`` holds packets of one connection, its owner.
+    """The buffers of one event loop.
+
+    ``plain`` holds one packet between being opened and being sealed again: its length of padding, payload, padding.
+    ``sealed`` holds packets of one connection, its owner.
     """
 
     def __init__(self) -> None:
@@ -513,41 +526,41 @@ class SharedBuffers:
         self.sealed = memoryview(bytearray(2 * READ + _PACKET))
         self.filled = 0
         self.reading = False
-        # Told for one read of `_SAMPLED` how many seconds went by until the kernel had all that came of it.
+        # Receives, for one read of `_SAMPLED`, the seconds until the kernel took everything relayed from it.
         self.relayed: Callable[[float], object] = lambda _seconds: None
         self._reads, self._since = 0, 0.0
-        self.writing = False  # a connection that cannot take more says so at once, and others may want to send then
+        self.writing = False  # a full connection reports that during its write, and another one may want to send then
         self._owner: PacketWriter | None = None
         self._random, self._spent = b"", 0
 
     def begin(self) -> None:
-        """Something was read; what is sent because of it waits until its `end`."""
+        """Begins the processing of a read; packets sent because of it wait until `end`."""
         self.reading = True
         self._reads += 1
         self._since = time.perf_counter() if self._reads % _SAMPLED == 1 else 0.0
 
     def end(self) -> None:
-        """All of it has been looked at."""
+        """Ends the processing of a read, and sends the waiting packets."""
         self.reading = False
         self.flush()
         if self._since:
             self.relayed(time.perf_counter() - self._since)
 
     def random(self, size: int) -> bytes:
-        """So many random bytes, 255 at most, which nobody else gets; the kernel is asked for many at one time."""
+        """Returns random bytes, 255 at most, each used once; the kernel delivers many at one time."""
         if self._spent + size > len(self._random):
             self._random, self._spent = os.urandom(_RANDOM), 0
         start, self._spent = self._spent, self._spent + size
         return self._random[start : self._spent]
 
     def make_room(self, owner: PacketWriter, size: int) -> None:
-        """For the owner's next packet; what belongs to another, or leaves no room, is sent first."""
+        """Makes room for the owner's next packet; packets of another owner, or too many, are sent first."""
         if self._owner is not owner or self.left() < size:
             self.flush()
             self._owner = owner
 
     def left(self) -> int:
-        """For how many more bytes there is room."""
+        """Returns the number of free bytes."""
         return len(self.sealed) - self.filled
 
     def flush_of(self, owner: PacketWriter) -> None:
@@ -555,7 +568,7 @@ class SharedBuffers:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Sends the waiting packets."""
         owner, filled = self._owner, self.filled
         self._owner, self.filled = None, 0
         if owner is not None and filled:
@@ -575,18 +588,18 @@ _of_thread = _OfThread()
 
 
 def shared_buffers() -> SharedBuffers:
-    """Those of this thread: an event loop has one."""
+    """Returns the buffers of this thread, which has one event loop."""
     return _of_thread.buffers
 
 
 class BufferedSink(Protocol):
-    """What `Reader` reads for."""
+    """The receiver of a `BufferedReader`."""
 
     def held(self) -> bytes:
-        """What is there of a packet that is not complete."""
+        """Returns the present part of an incomplete packet."""
 
     def take(self, received: memoryview) -> None:
-        """What was held and what came."""
+        """Processes the held bytes and the received ones."""
 
     def eof_received(self) -> None: ...
     def pause_writing(self) -> None: ...
@@ -595,11 +608,12 @@ class BufferedSink(Protocol):
 
 
 class BufferedReader(asyncio.BufferedProtocol):
-    """Reads into the shared buffer, behind what is held.
+    """Reads into the shared buffer, behind the held bytes.
 
-    Of whom much comes, more has come in a moment: where processors are short, senders go on before the next read, so
-    that it is a larger one. Many small ones would cost more, each of them a turn of the loop, a write and a waking. Of
-    whom what comes takes long, in tiny packets for one, less is read at once: everybody else waits meanwhile.
+    After a large read the reader yields the processor first: with few processors, the sender then adds data, and the
+    next read is larger. Many small reads would cost more, each of them a turn of the loop, a write and a wake-up. For a
+    connection with slow processing, such as one with tiny packets, reads are smaller, because all other connections
+    wait meanwhile.
     """
 
     def __init__(self, leg: BufferedSink) -> None:

@@ -1,15 +1,15 @@
-"""The gateway's own keys: the host key that clients know it by, and the user CA that the jobs' sshd trust.
+"""The gateway's own keys: the host key that clients know, and the user CA that the jobs' sshd trust.
 
 ``state_dir`` holds ``ssh_host_ed25519_key``, ``user_ca`` and the public half of each, 0600 in a directory of 0700, made
-once and never replaced: a file appears complete or not at all, and of two processes that make it at once both use the
-same one. ``ssh_host_ed25519_key.next``, where somebody has put one, is announced to clients, so that they know it when
-it takes the place of the other.
-Several gateways behind one address share the directory's contents. In a cluster the directory is a Secret, which
-Kubernetes makes readable for the pod's group: as with OpenSSH, that is fine for files that are not our own.
+once and never replaced: a file appears complete or not at all, and two processes that make a key at once both use the
+same one. An administrator may add ``ssh_host_ed25519_key.next``: it is announced to clients, so that they know it
+before it replaces the present key. Several gateways behind one address share the directory's contents. In a cluster the
+directory is a Secret, which Kubernetes makes readable for the pod's group: as with OpenSSH, that is accepted for files
+of another owner.
 
 Only ed25519: every client still in use knows it, and asyncssh shares an RSA key's choice of hash between connections.
 
-What is offered and what is taken: algorithms without a fail or a warning of ssh-audit, and keys of a good length.
+Offered and accepted algorithms: those without a fail or a warning of ssh-audit, and keys of sufficient length.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NEXT_HOST_KEY = f"{HOST_KEY}.next"
 USER_CA = "user_ca"
 
 _PRIVATE = re.compile(r"-----BEGIN .*PRIVATE KEY-----|PuTTY-User-Key-File-", re.IGNORECASE)
-# What a line may begin with to be repeated: a kind of key. Any other word may be a token.
+# A line's first word is quoted in an error only if it is a kind of key; any other word may be a token.
 _HARMLESS = re.compile(r"(?:ssh-|ecdsa-|sk-)[a-z0-9@.-]{1,40}(?=\s|$)")
 
 
 class KeysUnusable(Exception):
-    """The state directory or a key in it cannot be used; the message says which and why."""
+    """The state directory or a key in it cannot be used; the message has its path and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class GatewayKeys:
 
     @property
     def hosts(self) -> list[asyncssh.SSHKey]:
-        """The one that is used, and then what clients are to know as well."""
+        """Returns the present host key, then the next one if there is one."""
         return [self.host, *([self.next_host] if self.next_host else [])]
 
 
 def load_or_make(state_dir: Path) -> GatewayKeys:
-    """The keys in ``state_dir``, made where they are missing."""
+    """Returns the keys in ``state_dir``; makes missing ones."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         host = _load_or_make(state_dir / HOST_KEY)
@@ -66,12 +66,12 @@ def load_or_make(state_dir: Path) -> GatewayKeys:
 
 
 def read_public(line: str) -> asyncssh.SSHKey:
-    """The public key of a line; ValueError with what is expected instead, and nothing in it that may be secret."""
+    """Returns the public key of a line; ValueError with the expected format, and without text that may be secret."""
     if _PRIVATE.match(line):
         raise ValueError("this is a private key: give its public half, the file that ends in .pub")
     try:
         return asyncssh.import_public_key(line)
-    except (ArithmeticError, UnsupportedAlgorithm, ValueError) as error:  # numbers that cannot be a key's
+    except (ArithmeticError, UnsupportedAlgorithm, ValueError) as error:  # numbers that are no key
         word = _HARMLESS.match(line)
         begins = f"what begins with “{word[0]}”" if word else "this"
         raise ValueError(f"{begins} is no public key: one is a line as in a .pub file, ssh-ed25519 AAAA…") from error
@@ -85,7 +85,7 @@ def _load_or_make(path: Path) -> asyncssh.SSHKey:
 
 
 def _load_next(path: Path, host: asyncssh.SSHKey) -> asyncssh.SSHKey | None:
-    """The next host key, where there is one; of another kind it would be offered already."""
+    """Returns the next host key, if there is one; a key of another kind would be offered already."""
     found = _load(path) if path.exists() else None
     if found is not None and found.algorithm != host.algorithm:
         kind = host.algorithm.decode("ascii").removeprefix("ssh-")
@@ -105,7 +105,7 @@ def _load(path: Path) -> asyncssh.SSHKey:
 
 
 def _write_once(path: Path, content: bytes) -> None:
-    """Create ``path`` with all of its content, unless it is there already, by whomever."""
+    """Creates ``path`` with its complete content, unless it exists, also if another process creates it meanwhile."""
     if path.exists():
         return
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -149,8 +149,8 @@ SIGNATURE_ALGS = [
 HOST_KEY_ALGS = ["ssh-ed25519"]
 RSA_BITS = range(3072, 8192 + 1)
 
-# OpenSSH's ends send each other requests (that nobody reads any more: eow@openssh.com) only if the other's version says
-# OpenSSH. Both ends of the relay are told what is true of the far one; without a number, which could have known bugs.
+# OpenSSH sends some requests (such as the obsolete eow@openssh.com) only if the other end's version contains OpenSSH.
+# Each end of the relay receives the truth about the far one, without a number: workarounds for bugs depend on numbers.
 OPENSSH = "OpenSSH_compatible"
 SERVER_VERSION = f"{OPENSSH} dlspawner"
 
@@ -162,14 +162,14 @@ def is_strong(key: asyncssh.SSHKey) -> bool:
 
 
 def rsa_bits(key: asyncssh.SSHKey) -> int:
-    """The length of an RSA key."""
+    """Returns the length of an RSA key."""
     return int(getattr(key.pyca_key, "key_size", 0))
 
 
 def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -> asyncssh.SSHServerConnectionOptions:
-    """What every client is offered; no file is read for it.
+    """Returns the options for every client; reads no file.
 
-    The first host key is used; when there are more, clients are told of all (OpenSSH's UpdateHostKeys).
+    The first host key is used; if there are more, they are announced to clients (OpenSSH's UpdateHostKeys).
     """
     return asyncssh.SSHServerConnectionOptions(
         config=None,
@@ -194,7 +194,7 @@ def server_options(host_keys: Sequence[asyncssh.SSHKey], login_seconds: float) -
 
 
 def version_for_job(clients: str) -> str:
-    """What the job's sshd is told of a client whose own greeting is given: OpenSSH or not, and nothing else of it."""
+    """Returns the gateway's version for the job's sshd; of the client's version it only has OpenSSH or not."""
     return f"{OPENSSH} dlspawner-gateway" if clients.startswith("SSH-2.0-OpenSSH") else "dlspawner-gateway"
 
 
@@ -208,7 +208,9 @@ def client_options(  # noqa: PLR0913  (one login has that many parts)
     version: str,
     owner: Callable[[], asyncssh.SSHClient],
 ) -> asyncssh.SSHClientConnectionOptions:
-    """One login with one certificate at a server with one known key: no agent, no files, no other method."""
+    """Returns options for one login with one certificate at a server with one known key: no agent, files or other
+    method.
+    """
     return asyncssh.SSHClientConnectionOptions(
         config=None,
         host=host,

@@ -1,4 +1,4 @@
-"""What a server leg (`wire.ServerLeg`) asks about the person in front of it."""
+"""The interface between the client's leg (`server.Downstream`) and the login of its user."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ from ssh_gateway.core.certificates import UserCertificate
 
 
 class LoginHandler(asyncssh.SSHServer):
-    """One person, from the greeting on."""
+    """The login of one client, from the greeting on."""
 
     @abstractmethod
     async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """The signature of ``key`` was verified just now: may the person in? SUCCESS follows on True."""
+        """Tells if the user may enter, after the signature of ``key`` was verified just now; SUCCESS follows on
+        True.
+        """
 
     @abstractmethod
     def unreadable_key(self) -> None:
-        """The attempt that is refused next is with something that is no key, or no signature that is taken."""
+        """Notes that the attempt refused next had no valid key, or a signature of an unaccepted algorithm."""
 
     @abstractmethod
     def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
-        """Whether this certificate, which that key signed, is looked at; also asked without the client's signature."""
+        """True if a certificate signed by ``ca`` is accepted for checking; also called without the client's
+        signature.
+        """
 
     @abstractmethod
     async def proven_by_certificate(self, username: str, certificate: UserCertificate) -> bool:
-        """As `proven`, of a key that a trusted CA has signed; what the certificate says is the door's to judge."""
+        """As `proven`, for a key that a trusted CA has signed; this handler judges the certificate's content."""
 
     @abstractmethod
     def attempt_failed(self) -> str | None:
-        """An attempt was refused; a sentence ends the connection, ``None`` lets the client try again."""
+        """Notes a refused attempt; a returned sentence ends the connection, ``None`` lets the client try again."""
 
     @abstractmethod
     def stream_refused(self, why: str) -> None:
-        """A stream of ``ssh -J`` was refused before the door was asked for it."""
+        """Notes a stream of ``ssh -J`` that was refused before this handler was called for it."""
 
     @abstractmethod
     def too_late(self) -> str:
-        """The sentence for somebody who took longer than the login may take."""
+        """Returns the sentence for a client that exceeded the time for a login."""

@@ -1,6 +1,6 @@
-"""What a peer's bytes say, as asyncssh's own decoders read them: keys, certificates, a last word.
+"""Decoding of a peer's bytes with asyncssh's own decoders: keys, certificates, the reason of a DISCONNECT.
 
-Anybody may send anything: what can be none of these is told from what the gateway itself did wrong.
+Any peer may send any bytes: undecodable input is told apart from errors of the gateway itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ssh_gateway.transport.keys import rsa_bits
 
 
 def signed_with(signature: bytes) -> str:
-    """The algorithm that a signature names; PacketDecodeError where it is none."""
+    """Returns the algorithm that a signature names; PacketDecodeError if there is none."""
     return str(SSHPacket(signature).get_string().decode("ascii", "replace"))
 
 
@@ -35,7 +35,7 @@ def is_signed_well(certificate: SSHOpenSSHCertificate) -> bool:
 
 
 def read_certificate(line: str) -> UserCertificate:
-    """What an OpenSSH certificate says that is written as in a file *-cert.pub; KeyImportError when it is none."""
+    """Returns the content of an OpenSSH certificate in the format of a *-cert.pub file; KeyImportError if invalid."""
     found = asyncssh.import_certificate(line)
     if not isinstance(found, SSHOpenSSHCertificate):
         raise asyncssh.KeyImportError("an OpenSSH certificate expected")
@@ -43,7 +43,7 @@ def read_certificate(line: str) -> UserCertificate:
 
 
 def certificate_in(key_data: bytes) -> UserCertificate | None:
-    """The same of one as SSH sends it; None for a plain key."""
+    """Returns the content of a certificate in SSH's encoding; None for a plain key."""
     try:
         found = decode_ssh_certificate(key_data)
     except asyncssh.KeyImportError:
@@ -52,7 +52,7 @@ def certificate_in(key_data: bytes) -> UserCertificate | None:
 
 
 def certificate_of(found: SSHOpenSSHCertificate) -> UserCertificate:
-    """What it says."""
+    """Returns the content of a decoded certificate."""
     options: Mapping[str, Any] = found.options
     return UserCertificate(
         key_id=found._key_id,
@@ -71,7 +71,7 @@ def certificate_of(found: SSHOpenSSHCertificate) -> UserCertificate:
 
 
 def is_unreadable(problem: BaseException) -> bool:
-    """True if asyncssh failed on bytes that are no text, or end too early, which it does not expect everywhere."""
+    """True if asyncssh failed on bytes that are no text, or end too early; asyncssh does not catch that everywhere."""
     if not isinstance(problem, PacketDecodeError | UnicodeDecodeError):
         return False
     *_, (frame, _) = traceback.walk_tb(problem.__traceback__)
@@ -79,7 +79,7 @@ def is_unreadable(problem: BaseException) -> bool:
 
 
 def is_key(data: bytes) -> bool:
-    """True if this can be a key, or a certificate: numbers that are none, and points beside their curve, cannot."""
+    """True if this can be a key or a certificate; invalid numbers, and points that are not on their curve, cannot."""
     for read in (decode_ssh_certificate, decode_ssh_public_key):
         try:
             read(data)
@@ -92,10 +92,10 @@ def is_key(data: bytes) -> bool:
 
 
 def read_disconnect(payload: bytes) -> tuple[int, str]:
-    """Code and reason of a DISCONNECT, fit for a terminal."""
+    """Returns code and reason of a DISCONNECT, fit for a terminal."""
     packet = SSHPacket(payload[1:])
     try:
         code, reason = packet.get_uint32(), packet.get_string().decode("utf-8", "replace")[:500]
-        return code, "".join(char if char.isprintable() else "?" for char in reason)  # it is shown at the other end
+        return code, "".join(char if char.isprintable() else "?" for char in reason)  # shown at the other end
     except PacketDecodeError:
         return asyncssh.DISC_PROTOCOL_ERROR, ""

@@ -1,4 +1,4 @@
-"""The leg to the person: what a login asks of the door in front of it, and how long a key exchange may take."""
+"""The client's leg: calls of its `LoginHandler` during a login, and the time limit of key exchanges."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ssh_gateway.transport.login_handler import LoginHandler
 from ssh_gateway.transport.reading import certificate_in, certificate_of, is_key, is_signed_well, signed_with
 from ssh_gateway.transport.streams import LONGEST, JumpChannel, StreamScheduler
 
-# How long a client may leave a key exchange that it began itself, counted while all that it was sent has arrived. A
-# client needs a second; minutes are for one that is stopped just then. It costs no more than one that is idle.
+# The time for a client to finish a key exchange that it began itself, counted while everything sent to it has arrived.
+# A client needs a second; the minutes are for a suspended client, which costs no more than an idle one.
 EXCHANGE_SECONDS = 600.0
 EXCHANGE_LOOK_SECONDS = 20.0
 
 
 class Downstream(RelayConnection, asyncssh.SSHServerConnection):
-    """The leg to the person."""
+    """The leg to the client."""
 
     _exchange_timer: asyncio.TimerHandle | None = None
 
@@ -40,12 +40,12 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         self._asked_for_methods = False
 
     async def reload_config(self) -> None:
-        """Options are the same for everybody here; asyncssh would build them anew for every login."""
+        """Does nothing: options are the same for all clients; asyncssh would build them again for every login."""
 
     async def validate_public_key(self, username: str, key_data: bytes, msg: bytes, signature: bytes) -> bool:
-        """asyncssh's judgement, and for a verified signature the door's: on the key of this very request.
+        """Validates as asyncssh does; then `LoginHandler` judges a verified signature, of the key in this very request.
 
-        A request without signature only asks whether a key would do: nothing is decided there (CVE-2024-45337).
+        A request without signature only asks if a key is acceptable: nothing is decided there (CVE-2024-45337).
         """
         if not is_key(key_data) or (msg and signed_with(signature) not in SIGNATURE_ALGS):
             self._door().unreadable_key()
@@ -60,7 +60,9 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         return await self._door().proven(username, decode_ssh_public_key(key_data))
 
     async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
-        """The key of a certificate that a trusted CA signed well; asyncssh would also judge it, and say nothing."""
+        """Returns the key of a certificate with a good signature of a trusted CA; asyncssh would also judge it, without
+        a reason.
+        """
         ca = cert.signing_key
         trusted = self._door().trusts(ca, certificate_of(cert))
         if not (trusted and is_strong(ca) and is_strong(cert.key) and is_signed_well(cert)):
@@ -70,7 +72,7 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         return key
 
     def send_userauth_failure(self, partial_success: bool) -> None:
-        # The first request with a method that does not exist is how clients ask for the list ("none").
+        # Clients ask for the list of methods by a first request with a method that does not exist ("none").
         if self._auth is None and not self._asked_for_methods:
             self._asked_for_methods = True
         elif reason := self._door().attempt_failed():
@@ -79,18 +81,20 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         super().send_userauth_failure(partial_success)
 
     def create_tcp_channel(self, *_args: object, **_kwargs: object) -> JumpChannel:
-        """asyncssh's, for a stream that was asked for."""
+        """Makes the channel of a requested stream."""
         self._update_recv_pktlen(LONGEST)
         return JumpChannel(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
 
     def take_longer(self, seconds: float) -> None:
-        """Give a login that goes on so much more time from now."""
+        """Extends the time of a login: ``seconds`` from now."""
         if self._login_timer is not None:
             self._cancel_login_timer()
             self._login_timer = self._loop.call_later(seconds, self._login_timer_callback)
 
     def prove_host_keys(self, asked: bytes) -> bytes | None:
-        """The answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` when other keys than ours are asked for."""
+        """Returns the answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` if the request names a key of
+        another server.
+        """
         packet = SSHPacket(asked[text_at(asked, 1)[1] + 1 :])
         signed = text(PROVE_HOST_KEYS) + text(self._session_id)
         try:
@@ -104,16 +108,19 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         return bytes([REQUEST_SUCCESS]) + b"".join(proofs)
 
     def process_packet(self, pkttype: int, pktid: int, packet: SSHPacket) -> bool | Awaitable[None]:
-        # New keys cost the gateway more than the client, who needs none for a login: no client of ours asks for any.
+        # New keys cost the gateway more than the client, and a login needs none: no known client asks for any.
         if pkttype == MSG_KEXINIT and self._session_id and not self._auth_complete:
             raise asyncssh.ProtocolError("new keys are for after the login")
-        # One that the gateway began waits for a client that is stopped, as everything else does.
+        # An exchange that the gateway began has no limit: a suspended client delays it like everything else.
         if pkttype == MSG_KEXINIT and self._auth_complete and not self.rekeying:
             self._look_for_keys(self._loop.time())
         return super().process_packet(pkttype, pktid, packet)
 
     def _look_for_keys(self, since: float) -> None:
-        """End when the client has left an exchange that it began, or look again; ``since`` it has all that it needs."""
+        """Ends the connection if the client has abandoned its key exchange, else checks again later.
+
+        ``since`` is the time from which the client has had everything that it needs.
+        """
         now = self._loop.time()
         if not self.arrived:
             since = now

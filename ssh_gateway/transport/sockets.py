@@ -1,4 +1,4 @@
-"""The sockets to listen on, and what is set on those of connections."""
+"""Listening sockets, and the options of connected ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6)
 
 
 def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A listening socket; ``::`` is all of this machine's addresses, of IPv4 as well. OSError when it cannot be had.
+    """Returns a listening socket; ``::`` is all of this machine's addresses, of IPv4 as well. OSError if it cannot
+    listen.
 
-    Sockets that are ``shared`` may have the same port: the kernel deals new connections out among them.
+    Sockets that are ``shared`` may have the same port: the kernel distributes new connections among them.
     """
     family, address = _read(ip, port)
     both = address[0] == "::" and socket.has_dualstack_ipv6()
@@ -19,13 +20,13 @@ def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def written(listening: socket.socket) -> tuple[str, int]:
-    """Address and port as they are written with a colon between them."""
+    """Returns address and port; an IPv6 address in brackets."""
     host, port, *_ = listening.getsockname()
     return f"[{host}]" if ":" in host else host, int(port)
 
 
 def keep_alive(sock: socket.socket | None) -> None:
-    """Let the kernel notice a peer that vanished, in three minutes instead of two hours."""
+    """Makes the kernel notice a vanished peer in three minutes instead of two hours."""
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     for name, value in TCP_KEEPALIVE:

@@ -1,8 +1,9 @@
-"""Streams of ``ssh -J``: channels of a connection that keep what they are to send while the connection takes no more.
+"""Streams of ``ssh -J``: channels that keep their unsent data while the connection takes no more.
 
-asyncssh's own know only their window. Many with a window each would put all of them into the connection's write buffer
-at once, however slow the network is. Here what cannot be sent stays in the channel, which is full soon, so that the leg
-that is served on it counts as `blocked` and its job is not read. When there is room again, they take turns.
+asyncssh's own channels know only their window. Many with a window each would put all of their data into the
+connection's write buffer at once, however slow the network is. Here unsent data stays in the channel, which is full
+soon, so that the leg served on it counts as `blocked` and its job is not read. When there is room again, the streams
+take turns.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from asyncssh.channel import SSHTCPChannel
 from asyncssh.connection import _DEFAULT_MAX_PKTSIZE, _DEFAULT_WINDOW, SSHConnection
 
 LONGEST = _DEFAULT_MAX_PKTSIZE
-TURN = 32 * 1024  # bytes of one stream before it is the next one's turn: a keystroke waits for one of each other
-# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; one that took a byte would
-# have each turn be as many packets as bytes, and everybody else wait for them.
+TURN = 32 * 1024  # bytes of one stream per turn; a keystroke waits for one turn of each other stream
+# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; with one byte a turn
+# would be as many packets as bytes, and all other connections would wait for them.
 SHORTEST = 1024
 TOO_SHORT = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
 
 
 class StreamScheduler:
-    """The streams of one connection that have something to send which it cannot take."""
+    """The streams of one connection with data that the connection cannot take."""
 
     def __init__(self, blocked: Callable[[], bool]) -> None:
         self.blocked = blocked
@@ -35,7 +36,9 @@ class StreamScheduler:
         self._waiting[stream] = None
 
     def go_on(self) -> None:
-        """The connection may be able to take more: who waits longest is first, until it is full again."""
+        """Sends when the connection may have room: the stream that waits longest is first, until the connection is full
+        again.
+        """
         while self._waiting and not self.blocked():
             stream = next(iter(self._waiting))
             del self._waiting[stream]
@@ -43,7 +46,7 @@ class StreamScheduler:
 
 
 class JumpChannel(SSHTCPChannel[bytes]):
-    """One stream; made by the leg that it is a channel of."""
+    """One stream; the leg of the outer connection makes it."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class JumpChannel(SSHTCPChannel[bytes]):
         self._refused = refused
 
     def process_open(self, send_chan: int, send_window: int, send_pktsize: int, session: Any) -> None:
-        """asyncssh's, but for a client that takes too little at a time."""
+        """Opens as asyncssh does, but refuses a client with too small packets."""
         if send_pktsize < SHORTEST:
             if inspect.iscoroutine(session):
                 session.close()
@@ -66,8 +69,8 @@ class JumpChannel(SSHTCPChannel[bytes]):
         super().process_open(send_chan, send_window, send_pktsize, session)
 
     def take_turn(self) -> None:
-        """Send some of what waits, as if the window were no larger."""
-        if not self._send_buf:  # it was closed meanwhile
+        """Sends one turn of the waiting data, as if the window were no larger."""
+        if not self._send_buf:  # closed meanwhile
             return
         later = max(0, self._send_window - TURN)
         self._send_window -= later
@@ -77,7 +80,7 @@ class JumpChannel(SSHTCPChannel[bytes]):
             self._turns.wait(self)
 
     def abort(self) -> None:
-        """Close without what was not sent yet; asyncssh's would keep that after a `close`."""
+        """Closes without the unsent data; asyncssh's method would keep it after a `close`."""
         if self._send_state == "close_pending":
             self._close_send()
         super().abort()

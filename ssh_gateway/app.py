@@ -227,7 +227,7 @@ class Gateway(Application):
         os.environ.setdefault("LOGNAME", self.name)
 
     def update_config(self, config: Config) -> None:
-        """Applies settings; raises CannotRun for a setting that does not exist."""
+        """Applies settings; raises GatewayMisconfigured for a setting that does not exist."""
         check_settings(config, type(self))
         super().update_config(config)
 
@@ -370,14 +370,14 @@ class GatewayMisconfigured(Exception):
 
 
 def check_settings(config: Config, of: type[Application], words: Sequence[str] = ()) -> None:
-    """Raises CannotRun for the first setting that ``of`` does not have, or for a word that is not a setting."""
+    """Raises GatewayMisconfigured for the first setting or word that ``of`` does not have."""
     said = unknown(config, of, words)
     if said is not None:
         raise GatewayMisconfigured(said)
 
 
 def check_arguments(arguments: Sequence[str], app: Application) -> None:
-    """Raises CannotRun for the first unknown option, before the option is printed."""
+    """Raises GatewayMisconfigured for the first unknown option, before the option is printed."""
     said = unreadable(arguments, app)
     if said is not None:
         raise GatewayMisconfigured(said)

@@ -1,7 +1,6 @@
-"""What people run on their own machines: ``dlspawner submit``, ``list``, ``show``, ``logs``, ``ssh`` and the like.
+"""The commands for users' own machines: ``dlspawner submit``, ``list``, ``show``, ``logs``, ``ssh`` and others.
 
-Everything here speaks the REST resources of the Manager with a token of the person, and knows nothing else of the
-product: ``login`` keeps address and token, ``service`` asks, ``text`` makes tables of what is answered, ``commands``
-are the commands and ``arguments`` what they take. It is the standard library, YAML and shtab only, so that a command
-answers in a tenth of a second.
+The client uses only the Manager's REST API, with a token of the user: ``login`` keeps address and token, ``service``
+sends requests, ``text`` formats the answers, ``commands`` are the commands and ``arguments`` their arguments.
+Dependencies are the standard library, YAML and shtab only, so that a command answers in a tenth of a second.
 """

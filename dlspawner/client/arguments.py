@@ -1,4 +1,4 @@
-"""The arguments of people's commands; what each does is in ``commands``."""
+"""The arguments of the users' commands; ``commands`` has their effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dlspawner.client import commands as do
 from dlspawner.client import logs, ssh
 from dlspawner.client.service import PAGE
 
-# As the service calls them; live are all but ended.
+# The service's names; live are all states but ended.
 STATES = (
     *("live", "submitted", "pending-approval", "queued", "login-required"),
     *("starting", "running", "stopping", "ended"),
@@ -29,7 +29,7 @@ EXIT_CODES = """exit codes:
 
 
 def add(commands: Any) -> None:
-    """Add every command to the parser of the program."""
+    """Adds every command to the parser of the program."""
     _add_login(commands)
     _add_submit(commands)
     _add_list(commands)
@@ -106,7 +106,7 @@ def _count(text: str) -> int:
 
 
 def _time(text: str) -> str:
-    """As it was typed, if it is a time to the service as well."""
+    """Returns the text as typed, if the service can read it as a time."""
     try:
         datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""The commands of people: what they ask for, and how it is printed.
+"""The users' commands: their requests and their output.
 
-JOB is the name of a server of one's own, ``NAME/SERVER`` of somebody else's, or a job's id; without it the default
-server is meant. A server's name means its latest job.
+JOB is the name of one of the user's own servers, ``NAME/SERVER`` for another user's, or a job's id; without it the
+default server is meant. A server's name means its latest job.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dlspawner.client.ssh import login_words, pins
 
 _ID = re.compile(r"j-[a-z2-7]{12}")
 _LOOK_SECONDS = 2.0
-_LOOKS = 60  # for a job of a start that the Hub has begun
+_LOOKS = 60  # requests for the job of a start that the Hub has begun
 Given = argparse.Namespace
 Command = Callable[[Given, Service], int]
 
 
 def run(given: Given) -> int:
-    """Carry a command out; the exit code."""
+    """Carries a command out; returns the exit code."""
     try:
         code: int = given.run(given, login.service(os.environ)) if given.asks else given.run(given)
     except ClientProblem as problem:
@@ -69,7 +69,7 @@ def submit(given: Given, service: Service) -> int:
 
 
 def _asked_for(given: Given, job: dict[str, Any]) -> int:
-    """Print the job that a request has made."""
+    """Prints the job that a request has made."""
     if given.json:
         return _print_json(job)
     named = f" ({job['id']})" if job.get("id") else ""
@@ -89,7 +89,7 @@ def _read(name: str) -> submission.Submission:
 
 
 def _until_it_is_one(service: Service, job: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-    """The job of a start that the Hub still prepares: the first one after the server's latest before."""
+    """Waits for the job of a start that the Hub still prepares: the first one after ``before``, the server's latest."""
     for _ in range(_LOOKS):
         if job.get("id"):
             return job
@@ -101,7 +101,7 @@ def _until_it_is_one(service: Service, job: dict[str, Any], before: dict[str, An
 
 
 def _until_it_runs(service: Service, job: dict[str, Any], *, say: bool) -> dict[str, Any]:
-    """The job once it runs or has ended; what it waits for is said whenever that changes."""
+    """Waits until the job runs or has ended; prints what it waits for whenever that changes."""
     said = ""
     while job["state"] not in {"running", "ended"}:
         told = text.printable(f"{text.standing(job)}. {job.get('why') or ''}".strip())
@@ -157,7 +157,7 @@ def _age(job: Mapping[str, Any], now: datetime) -> str:
 
 def show(given: Given, service: Service) -> int:
     job = find(service, given.job)
-    if job["id"] != given.job:  # a list tells less of it
+    if job["id"] != given.job:  # a list has fewer fields
         job = service.get(f"jobs/{part(job['id'])}")
     answer = service.get(f"jobs/{part(job['id'])}/events")
     events, shortened = answer["items"], bool(answer.get("shortened"))
@@ -194,7 +194,7 @@ def show(given: Given, service: Service) -> int:
 
 
 def events(given: Given, service: Service) -> int:
-    """Its transitions, and what Kubernetes told of its pods where that may be read, the oldest first."""
+    """Prints the job's transitions, and Kubernetes' events of its pods if the user may read them, the oldest first."""
     path = f"jobs/{part(find(service, given.job)['id'])}"
     query = {"search": given.search} if given.search else {}
     answer = service.get(f"{path}/events", query)
@@ -225,7 +225,7 @@ def _often(one: Mapping[str, Any]) -> str:
 
 
 def find(service: Service, name: str) -> dict[str, Any]:
-    """The job that was meant; the latest one of a server."""
+    """Returns the job that ``name`` means; the latest one of a server."""
     if _ID.fullmatch(name):
         job: dict[str, Any] = service.get(f"jobs/{name}")
         return job
@@ -239,7 +239,7 @@ def find(service: Service, name: str) -> dict[str, Any]:
 
 
 def _latest(service: Service, user: str, server: str) -> dict[str, Any] | None:
-    """The latest job of a server."""
+    """Returns the latest job of a server."""
     return next(service.items("jobs", {"user": user, "server": server, "limit": "1"}), None)
 
 

@@ -1,6 +1,6 @@
-"""Where the Hub is and which token opens it: from the environment, or from what ``dlspawner login`` has kept.
+"""The Hub's address and the user's token: from the environment, or from the file that ``dlspawner login`` writes.
 
-``DLSPAWNER_URL`` and ``DLSPAWNER_TOKEN`` count before the file, which only its owner may read.
+``DLSPAWNER_URL`` and ``DLSPAWNER_TOKEN`` take precedence over the file, which only its owner may read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def service(environ: Mapping[str, str]) -> Service:
     url, token = environ.get("DLSPAWNER_URL", ""), environ.get("DLSPAWNER_TOKEN", "")
     if not (url and token):
         kept = _read(kept_file(environ))
-        # A token is for the Hub that it was kept with, and goes to no other.
+        # A token is sent only to the Hub with which it was stored.
         if url and url_of(url) != kept.get("url"):
             raise ClientProblem(NOT_LOGGED_IN, 4)
         url, token = kept.get("url", ""), token or kept.get("token", "")
@@ -40,7 +40,7 @@ def service(environ: Mapping[str, str]) -> Service:
 
 
 def url_of(text: str) -> str:
-    """The Hub's public address, whatever page of it was copied."""
+    """Returns the Hub's public address from the address of any of its pages."""
     try:
         parts = _parts(text)
     except ValueError:
@@ -58,7 +58,7 @@ def _parts(text: str) -> SplitResult:
 
 
 def checked(token: str) -> str:
-    """A token that can be sent."""
+    """Returns a token that fits into a header."""
     if not (0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)):
         raise ClientProblem("That is no token: it is one word of letters and digits.", 2)
     return token

@@ -1,7 +1,7 @@
-"""``dlspawner logs``: what a job has printed, and what it prints from now on.
+"""``dlspawner logs``: a job's output so far, and new output as it comes.
 
-The service ends every log that it follows after ten minutes, and goes on with the very next line when it is asked to.
-A log that is followed is searched here, line by line.
+The service ends every followed log after ten minutes, and continues with the very next line at the next request. A
+followed log is searched here, line by line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dlspawner.client import text
 from dlspawner.client.commands import find
 from dlspawner.client.service import ClientProblem, Refused, Service, part
 
-_LOOK_SECONDS, _LOOKS = 2.0, 15  # for the end of a job whose log has ended
+_LOOK_SECONDS, _LOOKS = 2.0, 15  # to notice a job's end after the end of its log
 
 GOES_ON = "The log has ended and the job has not: a container starts again, or the service did. Ask again to go on."
 NO_TAIL = "A log that is followed begins with its last lines: --tail is for a log that is only read."
@@ -31,7 +31,7 @@ def print_log(given: argparse.Namespace, service: Service) -> int:
     if given.follow and given.tail is not None:
         raise ClientProblem(NO_TAIL, 2)
     job = find(service, given.job)
-    if given.tail == 0:  # which is all of it for the service
+    if given.tail == 0:  # to the service 0 means all lines
         return 0
     try:
         if given.follow:
@@ -44,7 +44,7 @@ def print_log(given: argparse.Namespace, service: Service) -> int:
     except Refused as no:
         if no.status != 404:
             raise
-        raise ClientProblem(_why_none(job) or str(no), 1) from None  # there is the job, and no log of it
+        raise ClientProblem(_why_none(job) or str(no), 1) from None  # the job exists, its log does not
     return 0
 
 
@@ -62,7 +62,7 @@ def _lines(given: argparse.Namespace, service: Service, job: dict[str, Any], que
 
 
 def _follow(given: argparse.Namespace, service: Service, job: dict[str, Any]) -> None:
-    """Until the job has ended; ClientProblem when only its log has."""
+    """Prints until the job has ended; ClientProblem if only its log has."""
     place = uuid.uuid4().hex
     wanted, quick = {"place": place}, 0
     while quick < _LOOKS:
@@ -75,7 +75,7 @@ def _follow(given: argparse.Namespace, service: Service, job: dict[str, Any]) ->
             break
         wanted = {"after": place}
         quick = quick + 1 if time.monotonic() - began < _LOOK_SECONDS else 0
-        if quick > 1:  # the cluster is away
+        if quick > 1:  # the cluster is unreachable
             service.sleep(_LOOK_SECONDS)
     if not _has_ended(service, job, _LOOKS):
         raise ClientProblem(GOES_ON, 5)
@@ -100,7 +100,7 @@ def _print(given: argparse.Namespace, lines: Iterable[bytes]) -> bool:
         found = True
         if given.json:
             shown = json.dumps({"line": shown.removesuffix("\n")}) + "\n"
-        # To a file everything as it is; to a terminal nothing that moves its cursor.
+        # A file receives the text unchanged; a terminal receives nothing that moves its cursor.
         sys.stdout.write(text.printable(shown, besides="\n\t") if sys.stdout.isatty() else shown)
         if given.follow:
             sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""The one place of the client that speaks HTTP: the Manager's resources, with a token.
+"""The HTTP client of the Manager's REST API, with a token.
 
 No redirect is followed: the token is for this address and no other. A request without an answer may be repeated: the
-service answers a repeated submission with the job that is there. Only JSON is an answer of the service: while
-it is away the Hub and its proxy answer in its place, with pages for browsers and any status.
+service answers a repeated submission with the existing job. Only JSON is an answer of the service: while it is down,
+the Hub and its proxy answer in its place, with pages for browsers and any status.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dlspawner.client.text import printable
 
-# Of silence. A question is answered at once or not at all; what is done may take the Hub its time, and a log that is
-# followed is silent as long as its job is (the service ends it after ten minutes).
+# Time-outs between two bytes. A query is answered at once or not at all; the Hub may need a while for an action; a
+# followed log is as silent as its job (the service ends it after ten minutes).
 ASK_SECONDS, DO_SECONDS, FOLLOW_SECONDS = 15.0, 60.0, 660.0
 PAGE = 500  # items of a list, at most
 _NOT_TAKEN = "The token is not taken. Make another one on the Hub's token page, and run: dlspawner login"
 _TRIES, _PAUSE_SECONDS = 3, 1.0
-_MOST = 16 * 1024 * 1024  # of JSON
-_NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, UnicodeError)  # the last: of a host's name
+_MOST = 16 * 1024 * 1024  # bytes of JSON
+# UnicodeError: an invalid host name.
+_NO_ANSWER = (urllib.error.URLError, OSError, http.client.HTTPException, UnicodeError)
 _ITS_OWN = {"application/json", "application/problem+json"}
 _ITS_LOG = "text/plain"
-_HUB = "Dlspawner-Hub"  # the service says by it that the Hub does not answer
+_HUB = "Dlspawner-Hub"  # set by the service while the Hub does not answer
 _NO_HUB = "The Hub does not answer at the moment: nothing starts until it does. Jobs that run go on."
 
 _Answer = TypeVar("_Answer")
@@ -39,7 +40,7 @@ Query = Mapping[str, str | list[str]]
 
 
 class ClientProblem(Exception):
-    """Why a command cannot go on, in a sentence, and the exit code that says so to scripts."""
+    """The reason why a command cannot continue, as a sentence, and its exit code for scripts."""
 
     def __init__(self, sentence: str, code: int) -> None:
         super().__init__(sentence)
@@ -47,7 +48,9 @@ class ClientProblem(Exception):
 
 
 class Refused(ClientProblem):
-    """The service said no; 404 is exit code 3, a token that it does not take 4, not yet 5, any other no 1."""
+    """The service refused; 404 is exit code 3, a token that it does not accept 4, a service not yet ready 5, any other
+    1.
+    """
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence, {404: 3, 401: 4, 503: 5}.get(status, 1))
@@ -62,7 +65,7 @@ class Unreachable(ClientProblem):
 
 
 class _Away(Unreachable):
-    """Something else answered in the service's place, with this status."""
+    """Another program answered in the service's place, with this status."""
 
     def __init__(self, url: str, said: str) -> None:
         super().__init__(
@@ -78,7 +81,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One request; ``kind`` is what else than JSON answers it, ``wait`` how long silence may last."""
+    """One request; ``kind`` is an accepted content type beside JSON, ``wait`` the time-out between two bytes."""
 
     method: str
     path: str
@@ -97,23 +100,23 @@ class Service:
     _said: set[str] = field(default_factory=set, repr=False)
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """The JSON at a path below ``/services/jobs/api/``."""
+        """Returns the JSON at a path below ``/services/jobs/api/``."""
         return self._json("GET", _with(path, query))
 
     def post(self, path: str, body: object = None, *, repeats: bool = False) -> Any:
-        """Sends a request that changes something; with ``repeats`` again if no answer comes."""
+        """Sends a request that changes something; ``repeats`` sends it again if no answer comes."""
         return self._json("POST", path, {} if body is None else body, repeats=repeats)
 
     def delete(self, path: str) -> Any:
-        return self._json("DELETE", path)  # to end what has ended is no error
+        return self._json("DELETE", path)  # ending an ended job is no error
 
     def address(self, url: str | None) -> str | None:
-        """A way that the service names, such as ``/user/carla/train/``, as one that can be opened."""
+        """Returns a complete address for a path from the service, such as ``/user/carla/train/``."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}{url}" if url and url.startswith("/") else url
 
     def items(self, path: str, query: Query | None = None) -> Iterator[dict[str, Any]]:
-        """All items of a list, page by page."""
+        """Yields all items of a list, page by page."""
         asked = dict(query or {})
         while True:
             page = self._page(path, asked)
@@ -123,7 +126,7 @@ class Service:
             asked["cursor"] = str(page["next"])
 
     def first(self, path: str, query: Query, count: int) -> tuple[list[dict[str, Any]], bool]:
-        """At most so many items of a list, and whether there are more."""
+        """Returns at most ``count`` items of a list, and True if there are more."""
         found: list[dict[str, Any]] = []
         asked = dict(query)
         while True:
@@ -144,19 +147,19 @@ class Service:
         try:
             name = self._json("GET", f"{self.url}/hub/api/user").get("name")
         except Refused as no:
-            # JupyterHub answers 403 to a token that it does not know.
+            # JupyterHub answers 403 to an unknown token.
             raise Refused(401, _NOT_TAKEN) if no.status == 403 else no from None
         if not isinstance(name, str):
             raise _strange(self.url)
         return name
 
     def lines(self, path: str, query: Query | None = None, *, follow: bool = False) -> Iterator[bytes]:
-        """The lines of the log at a path, as they come."""
+        """Yields the lines of the log at a path as they come."""
         asked = _Asked("GET", _with(path, query), wait=FOLLOW_SECONDS if follow else ASK_SECONDS, kind=_ITS_LOG)
         with self._again(lambda: self._open(asked)) as body:
             try:
                 yield from body
-                if getattr(body, "length", None):  # of what was promised something is missing
+                if getattr(body, "length", None):  # the answer is shorter than announced
                     raise http.client.IncompleteRead(b"")
             except _NO_ANSWER as problem:
                 raise Unreachable(f"{self.url} stopped answering in the middle of it ({_why(problem)}).") from problem
@@ -172,7 +175,7 @@ class Service:
         return self._again(ask, _TRIES if repeats else 1)
 
     def _again(self, ask: Callable[[], _Answer], tries: int = _TRIES) -> _Answer:
-        """Ask until there is an answer of the service; the person reads why it takes long."""
+        """Repeats a request until the service answers; the user reads the reason of the delay."""
         for left in reversed(range(tries)):
             try:
                 return ask()
@@ -208,7 +211,7 @@ class Service:
         return opened
 
     def _tell(self, answer: Any) -> None:
-        """Say once that the Hub has gone, while the service goes on without it."""
+        """Prints once that the Hub is down, while the service works without it."""
         if not answer.headers.get(_HUB):
             self._said.discard(_NO_HUB)
         elif _NO_HUB not in self._said:
@@ -217,7 +220,7 @@ class Service:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path."""
+    """Quotes a name as one segment of a path."""
     return quote(name, safe="")
 
 
@@ -236,7 +239,7 @@ def _read(body: bytes, url: str) -> dict[str, Any]:
 
 
 def _kind(answer: Any) -> str:
-    """What an answer says it is; what has no body needs no kind."""
+    """Returns the content type of an answer; an empty answer counts as JSON."""
     done = answer.status in {http.HTTPStatus.ACCEPTED, http.HTTPStatus.NO_CONTENT} and answer.length == 0
     return "application/json" if done else answer.headers.get_content_type()
 
@@ -258,7 +261,9 @@ def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
 
 
 def _is_hubs(location: str, url: str) -> bool:
-    """Whether a redirect leads to a page of the Hub's: as long as the proxy knows no way to the service, each does."""
+    """True if a redirect leads to a page of the Hub: without a route to the service, the proxy sends every request
+    there.
+    """
     try:
         return urlsplit(location).path.startswith(f"{urlsplit(url).path}/hub/")
     except ValueError:

@@ -1,7 +1,7 @@
-"""This machine's own OpenSSH, started for a job, or told how to reach one's jobs (``dlspawner ssh-config``).
+"""This machine's own OpenSSH: started for a job, or configured for the user's jobs (``dlspawner ssh-config``).
 
-What is run and what is written holds names and numbers that were checked, nothing else: options and a configuration of
-OpenSSH can run programs, and none comes from elsewhere.
+Commands and written files consist of checked names and numbers only: OpenSSH's options and configuration can run
+programs, so no text from the Hub gets into them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from dlspawner import ssh_config
 from dlspawner.client.service import ClientProblem, Service, Unreachable
 from dlspawner.ssh_config import SshAccessConfig, Unwritable
 
-# OpenSSH's option for the host keys that everybody on a machine knows, and what it reads without one (ssh_config(5)).
+# OpenSSH's option for the host keys known to all users of a machine, and its default files (ssh_config(5)).
 GLOBAL = "GlobalKnownHostsFile"
 SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 _INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Host or Match.\n" + ssh_config.INCLUDE
 
 
 def login_words(command: str) -> list[str]:
-    """What follows ``ssh`` in the Hub's command: a port and a login at a host, or ClientProblem for anything else."""
+    """Returns the words after ``ssh`` in the Hub's command: a port and a login at a host; ClientProblem for anything
+    else.
+    """
     try:
         name, *words = shlex.split(command)
     except ValueError:
@@ -39,10 +41,10 @@ def login_words(command: str) -> list[str]:
 
 
 def pins(service: Service, folder: Path, words: Sequence[str]) -> list[str]:
-    """The options with which ``ssh`` knows the gateway by the host keys that the Hub tells; none where it tells none.
+    """Returns the options with which ``ssh`` knows the gateway's host keys from the Hub; none if the Hub names none.
 
-    They are in a file of this gateway's in the folder, read beside a person's own known hosts in place of whatever
-    `GLOBAL` a configuration names; with one among the words for ``ssh``, that stays.
+    The keys are in a file for this gateway in ``folder``, read beside the user's own known hosts and in place of the
+    files that `GLOBAL` names in a configuration. A `GLOBAL` in ``words`` takes precedence.
     """
     if any(GLOBAL.lower() in word.lower() for word in words) or '"' in str(folder):
         return []
@@ -97,13 +99,13 @@ def _read(answer: Any) -> SshAccessConfig:
 
 
 def _write(config: str, known_hosts: str) -> None:
-    """Both files, and the line that includes them; what else is in ~/.ssh/config stays as it is."""
+    """Writes both files and the line that includes them; the rest of ~/.ssh/config stays unchanged."""
     folder = Path.home() / ".ssh"
     main = folder / "config"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         _replace(folder / ssh_config.CONFIG_FILE, config)
-        if known_hosts:  # else there may be keys that ssh has asked about
+        if known_hosts:  # else the file may hold keys that the user has accepted
             _replace(folder / ssh_config.KNOWN_HOSTS_FILE, known_hosts)
         written = main.read_text(encoding="utf-8") if main.exists() else ""
         if ssh_config.INCLUDE not in (line.strip() for line in written.splitlines()):
@@ -119,7 +121,7 @@ def _write(config: str, known_hosts: str) -> None:
 
 
 def _replace(file: Path, content: str) -> None:
-    """All of it or nothing; readable for its owner alone, as ~/.ssh is."""
+    """Replaces a file in one step; readable only for its owner, as ~/.ssh is."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -5,7 +5,7 @@
       template: ipython
       gpus: 2
 
-What the options may be is the service's to say; here only what is no such file is refused.
+The service checks the options; this module refuses only files of another format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import yaml
 
 Value = str | int | float | bool | None
 _KEYS = ("server", "options", "user")
-# PyYAML lets through what goes wrong when it makes a value of a word, such as the day 2026-99-99.
+# PyYAML raises other errors, too, when a word is no valid value, such as the day 2026-99-99.
 _NO_YAML = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 
 
@@ -27,20 +27,20 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that is wanted."""
+    """A requested job."""
 
     options: dict[str, Value]
     server: str = ""
     user: str = ""  # another user; empty: the user of the command
 
     def body(self) -> dict[str, object]:
-        """As the service takes it."""
+        """Returns the body of the request to the service."""
         owner = {"user": self.user} if self.user else {}
         return {"server": self.server, "options": self.options, **owner}
 
 
 def read(text: str, name: str) -> Submission:
-    """The file's content; ``name`` is for sentences."""
+    """Returns the file's content; ``name`` is the file's name in errors."""
     try:
         content = yaml.safe_load(text)
     except _NO_YAML as problem:
@@ -67,7 +67,9 @@ def read(text: str, name: str) -> Submission:
 
 
 def changed(submission: Submission, settings: Iterable[str], server: str | None) -> Submission:
-    """With options set by arguments such as ``gpus=2``, and another server where one is named."""
+    """Returns the submission with options from arguments such as ``gpus=2``, and with another server if one is
+    named.
+    """
     options = dict(submission.options)
     for setting in settings:
         name, equals, value = setting.partition("=")

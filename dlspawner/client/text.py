@@ -1,6 +1,6 @@
-"""What is printed: tables, facts, amounts and times. PURE.
+"""Output: tables, facts, amounts and times. PURE.
 
-Names and log lines are other people's text: nothing of it reaches a terminal that is not printable.
+Names and log lines come from other users: only printable characters reach a terminal.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ DEFAULT_SERVER = "(default)"
 
 
 def printable(text: str, *, besides: str = "") -> str:
-    """Text that moves no cursor and colours nothing; what is not printable is shown escaped."""
+    """Escapes all characters that are not printable, so that the text moves no cursor and sets no colour."""
     return "".join(
         char if char.isprintable() or char in besides else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns beside each other, the first line the headers; nothing is cut."""
+    """Returns aligned columns with the headers in the first line; nothing is cut."""
     lines = [tuple(headers), *(tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows)]
     lines = [tuple(printable(cell) for cell in line) for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
@@ -30,14 +30,16 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> str:
-    """One fact a line; those that are not known are left out."""
+    """Returns one fact a line; unknown facts are left out."""
     known = [(printable(name), printable(str(value))) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in known), default=0) + 2
     return "\n".join(f"{f'{name}:'.ljust(width)}{value}" for name, value in known)
 
 
 def way(endpoint: Mapping[str, Any]) -> str:
-    """What to type for a way into a job, or who reaches it; empty for one that has an address of its own."""
+    """Returns the command that opens a job's endpoint, or a note about its reach; empty if the endpoint has an
+    address.
+    """
     if endpoint.get("forward"):
         return f"{endpoint['forward']}, then {endpoint.get('address')}"
     if endpoint.get("port") and endpoint.get("protocol") != "ssh":
@@ -46,31 +48,31 @@ def way(endpoint: Mapping[str, Any]) -> str:
 
 
 def title(job: Mapping[str, Any], me: str = "") -> str:
-    """A job's name for people: the server, with its owner where that is somebody else."""
+    """Returns a job's displayed name: the server, with its owner if that is another user."""
     server = str(job.get("server") or DEFAULT_SERVER)
     return server if job.get("user") == me else f"{job.get('user')}/{server}"
 
 
 def team(job: Mapping[str, Any], *, named: bool = False) -> str:
-    """The team as people call it; ``named``: also its name, which files and filters want."""
+    """Returns the team's displayed title; ``named`` adds its name, which files and filters require."""
     name = str(job.get("team") or "")
     title = str(job.get("team_title") or name)
     return f"{title} ({name})" if named and title != name else title
 
 
 def gpus(job: Mapping[str, Any]) -> str:
-    """How many GPUs of which type."""
+    """Returns number and type of the GPUs."""
     count = job.get("gpus") or 0
     return f"{count} {job.get('gpu_type')}" if count else "-"
 
 
 def moment(at: str | None) -> str | None:
-    """A time to the second, as the pages tell it."""
+    """Returns a time to the second, in the pages' format."""
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else None
 
 
 def age(at: str | None, now: datetime) -> str:
-    """How long ago, as short as ``kubectl`` says it."""
+    """Returns the time since ``at``, as short as in ``kubectl``."""
     if not at:
         return "-"
     seconds = max(0, int((now - datetime.fromisoformat(at)).total_seconds()))
@@ -81,7 +83,7 @@ def age(at: str | None, now: datetime) -> str:
 
 
 def between(estimate: Mapping[str, Any] | None, now: datetime) -> str:
-    """When a job probably starts, on the reader's own clock; empty when that is not known."""
+    """Returns the estimated start of a job, in the local time zone; empty if unknown."""
     if not estimate:
         return ""
     begin, end = (datetime.fromisoformat(estimate[name]).astimezone() for name in ("from", "to"))
@@ -93,13 +95,13 @@ def between(estimate: Mapping[str, Any] | None, now: datetime) -> str:
 
 
 def probably(job: Mapping[str, Any], now: datetime) -> str:
-    """The same as a sentence's part, with what it comes from."""
+    """Returns the estimated start as part of a sentence, with its basis."""
     estimate = job.get("estimate")
     return f"probably {between(estimate, now)}; {estimate['basis']}" if estimate else ""
 
 
 def size(count: int | None) -> str:
-    """Bytes in binary units, two decimals at most."""
+    """Returns bytes in binary units, with two decimals at most."""
     if count is None:
         return "-"
     amount = float(count)
@@ -111,7 +113,7 @@ def size(count: int | None) -> str:
 
 
 def waiting(some: bool, others: int) -> str:
-    """What waits beside the jobs that are shown; places count these, too."""
+    """Returns a sentence about waiting jobs beside the displayed ones; places in the queue count these, too."""
     if not others:
         return "Nothing else waits." if some else "Nothing waits."
     jobs = "1 job" if others == 1 else f"{others} jobs"
@@ -120,6 +122,6 @@ def waiting(some: bool, others: int) -> str:
 
 
 def standing(job: Mapping[str, Any]) -> str:
-    """Where a job stands, with its place while it waits."""
+    """Returns a job's state, with its place while it waits."""
     state, place = str(job.get("state")), job.get("position")
     return f"{state} (number {place})" if place else state

@@ -29,7 +29,7 @@ class ActivitySink(Protocol):
     """The receiver of activity."""
 
     async def report_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Raises Unavailable if the report is not accepted."""
+        """Raises BackendUnavailable if the report is not accepted."""
 
 
 class ActivityReporter:
@@ -113,7 +113,7 @@ class SessionSink(Protocol):
     """The receiver of sessions."""
 
     async def report_sessions(self, gateway: str, sessions: Sequence[SshSessionState]) -> None:
-        """Raises Unavailable if the report is not accepted."""
+        """Raises BackendUnavailable if the report is not accepted."""
 
 
 @dataclass(slots=True)

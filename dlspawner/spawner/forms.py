@@ -74,7 +74,7 @@ def chosen_template(form: Mapping[str, Any]) -> str | None:
 
 
 def read_form_options(form: Mapping[str, Any], template: Template) -> dict[str, object]:
-    """The plain user options in a submitted form: this template's fields, whatever else was sent along."""
+    """Returns the plain user options of a submitted form: this template's fields, and no others."""
     mine = template.name + _SEPARATOR
     given: dict[str, object] = {options.TEMPLATE_KEY: template.name}
     for name, values in form.items():
@@ -91,9 +91,10 @@ def read_form_options(form: Mapping[str, Any], template: Template) -> dict[str, 
 def panels(
     settings: Settings, teams: Sequence[Team], checked: str, given: Mapping[str, object], *, counted: bool = False
 ) -> list[TemplatePanel]:
-    """What a member of these teams is shown: the checked template with what was given, the others with their defaults.
+    """Returns the panels for a member of these teams: the checked template with the given options, others with
+    defaults.
 
-    ``counted``: somebody counts what jobs hold, so the form says how much that may be.
+    ``counted``: a Manager counts the resources of jobs, so the form names the quota.
     """
     shown, cluster = [], settings.cluster
     for template in options.usable_templates(settings.templates, teams):
@@ -115,7 +116,7 @@ def panels(
 
 
 def note(template: Template) -> str:
-    """What is different about a job of this template when it has special permissions; else nothing."""
+    """Returns the note on a template with special permissions; else an empty text."""
     if not template.special:
         return ""
     told = (

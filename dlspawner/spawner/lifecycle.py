@@ -60,7 +60,7 @@ class LifecycleSpawner(StartingSpawner):
     _under_way = False  # whether a start was begun, hooks and all, that is neither over nor has failed
 
     def clear_state(self) -> None:
-        """What JupyterHub calls first in every start, and last in every stop."""
+        """Called by JupyterHub first in every start, and last in every stop."""
         super().clear_state()
         self._under_way = not self._stop_pending
         if self._under_way and self._spawn_future is not None and self.handler is not None:
@@ -87,7 +87,7 @@ class LifecycleSpawner(StartingSpawner):
         try:
             await self._start_watching_pods()
         except StartRefused:
-            return None  # who sees nothing knows of no end
+            return None  # without a list of pods no end is known
         pod = self.pod()
         if pod is None and self._unsure:
             return None  # so that the Hub asks us to stop it
@@ -141,14 +141,14 @@ class LifecycleSpawner(StartingSpawner):
         return await self.pods.why_ended(pod, judged) if pod else judged.reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
-        """What others want of a pod while it is there; never fails, and takes seconds at most."""
+        """A hook before a pod is deleted; never fails, and takes seconds at most."""
 
     def _is_to_go(self, pod: PodDict) -> bool:
         """True if the pod of an ended job is to be deleted: one that its node restarts would have no server."""
         return bool(self.delete_stopped_pods) or not pod_status.stays_ended(pod)
 
     def _show_end(self, reason: str) -> None:
-        """Let JupyterHub's own pages say why the server has ended.
+        """Lets JupyterHub's own pages show why the server has ended.
 
         They keep and show why a *start* has failed, of a spawner whose last start has an exception; there is no place
         for an end. The next start makes a new spawner; this one is kept until then, without what its start had.
@@ -156,7 +156,7 @@ class LifecycleSpawner(StartingSpawner):
         self._forget_start()
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ended.set_exception(StartRefused(reason, reason="ended", status=424))
-        ended.exception()  # asyncio complains of one that nobody has looked at
+        ended.exception()  # asyncio warns of an exception that was never retrieved
         self._spawn_future = ended
 
     def _is_cleared_up(self) -> bool:
@@ -169,9 +169,10 @@ class LifecycleSpawner(StartingSpawner):
         return bool(self._stop_pending) and failed is not None and failed is self._spawn_future and not failed.done()
 
     async def _undone(self, pod: PodDict | None) -> bool:
-        """Wait until that has come to its end, so that whoever asks can be told why; who clears up goes on.
+        """Waits until the failed start is cleared up, so that the caller can report why; the task that clears up
+        continues.
 
-        It need not wait for a pod that is an earlier job's, nor for one that nobody has asked to go yet.
+        It does not wait for an earlier job's pod, nor for a pod whose deletion was not requested yet.
         """
         failed: asyncio.Future[Any] = self._spawn_future
         if _CLEARS_UP.get() is failed:
@@ -218,12 +219,12 @@ class LifecycleSpawner(StartingSpawner):
         return start is None or start.done()
 
     async def _interrupted(self) -> None:
-        """Somebody has stopped the server before its start was over; the pod, if there is any, is stopped next."""
+        """A hook for a stop before the start was over; the pod, if there is any, is stopped next."""
 
     # After a restart of the Hub
 
     async def get_url(self) -> str:
-        """Where the server is, asked after a restart of the Hub; a start that was on its way goes on."""
+        """Returns the server's address after a restart of the Hub; a start that was on its way continues."""
         known: str = await super().get_url()
         pod = self.pod()
         url = await self._address(pod) if pod is not None and self._may_answer(pod) else None
@@ -252,7 +253,7 @@ class LifecycleSpawner(StartingSpawner):
         return bool((pod.get("status") or {}).get("podIP"))
 
     async def _address(self, pod: PodDict) -> str | None:
-        """Where its pod says that the server is; ``None`` where that cannot be told now."""
+        """Returns the server's address by its pod; ``None`` if it is not known now."""
         if not self._knows_address(pod):
             await self._mend_children(pod)
         try:
@@ -299,13 +300,13 @@ class LifecycleSpawner(StartingSpawner):
         return url
 
     async def _mend_in_the_end(self, pod: PodDict) -> None:
-        """Nobody polls while a start goes on, and the pod may be waiting for what it lacks."""
+        """Creates missing objects during a start: there are no polls then, and the pod may wait for them."""
         wait = delays()
         while not await self._mend_children(pod) and self._is_alive():  # noqa: ASYNC110 - pauses between tries
             await asyncio.sleep(next(wait))
 
     def _is_saved(self, pod: PodDict) -> bool:
-        """Whether a pod of our name can be the one whose start was saved.
+        """True if a pod of our name can be the one whose start was saved.
 
         Each start has a token of its own in the Hub's database before its pod is asked for, and a stop takes it out.
         """
@@ -317,7 +318,7 @@ class LifecycleSpawner(StartingSpawner):
         return known is not None and known.user_id == self.orm_spawner.user_id
 
     def _knows_address(self, pod: PodDict) -> bool:
-        """Whether the way to a running pod can be told yet."""
+        """True if the address of a running pod is known."""
         return True
 
     async def _mend_children(self, pod: PodDict) -> bool:

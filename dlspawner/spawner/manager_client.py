@@ -1,6 +1,6 @@
-"""What the Hub asks the Manager: the one client of that link, with its deadline, its token and its sentences.
+"""The Hub's client of the Manager, with its deadline, its token and its sentences.
 
-The Manager is asked while somebody waits for a start, so every question has one deadline over all its tries, never
+The Manager is asked while a user waits for a start, so every question has one deadline over all its tries, never
 after the start's own, and one that is not answered ends in ``Refused``: deny by default. Jobs that run are not touched
 by it. Questions can be asked again without harm; only those may be added here. By which connection, is in
 ``connections``.
@@ -122,7 +122,7 @@ class ManagerClient:
         return self._numbers(user, status, answer)
 
     async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
-        """The id of the job that waits for this server, whose start this is then, and the user's numbers."""
+        """Returns the id of the pending job of this server, which this start then continues, and the user's ids."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
         body = {"server": server, "first_uid": uids.first, "last_uid": uids.last}
@@ -202,7 +202,7 @@ class ManagerClient:
     async def start_interrupted(
         self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
     ) -> None:
-        """Somebody has stopped this server while it was being started, as this ``job`` if that was known by then.
+        """Reports that this server was stopped during its start, as this ``job`` if it was known by then.
 
         Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
         lives, and ``heard`` is called then. It would start again what was stopped. Of a person who is removed with many
@@ -279,7 +279,7 @@ class ManagerClient:
                     if answer.status not in RETRIED:
                         return answer.status, await _json(answer), sent
                     trouble = f"status {answer.status}"
-                    answer.close()  # whoever answers there is not asked again
+                    answer.close()  # another service answers there: no second try
             except (aiohttp.ClientError, TimeoutError) as problem:
                 trouble = type(problem).__name__
             self.log.warning("manager=%s does not answer %s %s, asking again: %s", self.url, method, path, trouble)
@@ -320,8 +320,8 @@ def _told(one: Mapping[str, Any], now: datetime) -> UserNotice:
 async def _patiently(answer: Coroutine[Any, Any, T], seconds: float) -> T:
     """The answer, or TimeoutError after so many seconds in which this process could have heard it.
 
-    When a crowd starts servers the Hub's event loop may be busy for longer than any deadline; the answer is then there,
-    and nobody has looked.
+    When a crowd starts servers the Hub's event loop may be busy for longer than any deadline; the answer has then
+    arrived unread.
     """
     asked = asyncio.ensure_future(answer)
     try:

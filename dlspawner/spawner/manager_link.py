@@ -37,9 +37,9 @@ def admission_request(
     request_seconds: float,
     template: Template | None = None,
 ) -> Mapping[str, object]:
-    """What the Manager is asked about the job that was launched as ``job``, whose pod would be in ``namespace``.
+    """Returns the admission request of the job that was launched as ``job``, whose pod would be in ``namespace``.
 
-    With a template that asks for special permissions, what somebody has to approve is told as well.
+    For a template that asks for special permissions it contains the permissions to approve.
     """
     told = naming.read_job(manifest["metadata"])
     if told is None or _counted(told) != _counted(job):
@@ -80,6 +80,6 @@ def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, objec
 
 
 def _counted(job: naming.PodIdentity) -> tuple[object, ...]:
-    """What decides who is charged, and whether; how many GPUs is the manifest's to say."""
+    """Returns the fields that decide which team is charged; the manifest has the number of GPUs."""
     who = (job.id, job.nonce, job.user, job.server, job.team, job.template)
     return *who, job.preemptible, job.priority, job.requeue

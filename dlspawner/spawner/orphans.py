@@ -51,13 +51,13 @@ _tasks: dict[Any, tuple[Any, asyncio.Task[None]]] = {}
 
 @dataclass(slots=True)
 class Orphans:
-    """What one process knows of them; ``since``: uid -> when it was first seen without a server."""
+    """The orphans that one process knows; ``since``: uid -> when it was first seen without a server."""
 
     seconds: float
     since: dict[str, float] = field(default_factory=dict)
 
     def due(self, found: Mapping[str, PodDict], now: float) -> tuple[list[str], list[str]]:
-        """Of the pods without a server, by key: those seen for the first time, and those whose time is over."""
+        """Returns the pods without a server, by key: those seen for the first time, and those past their time."""
         uids = {key: str(pod["metadata"]["uid"]) for key, pod in found.items()}
         new = [key for key, uid in uids.items() if uid not in self.since]
         self.since = {uid: self.since.get(uid, now) for uid in uids.values()}
@@ -76,7 +76,7 @@ async def owned_pods(users: Mapping[Any, Any]) -> set[str]:
 
 
 async def _in_turns(things: Iterable[Thing]) -> AsyncIterator[Thing]:
-    """One after the other; whoever else has something to do gets a turn when our slice of time is used up."""
+    """Yields one after the other, and lets other tasks run when the slice of time is used up."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     for thing in things:
@@ -105,7 +105,7 @@ def without_server(
 
 @dataclass(frozen=True, slots=True)
 class OrphanCheck:
-    """What looking needs, of no single server; not a spawner, which would be kept for ever."""
+    """The values that a check needs, of no single server; not a spawner, which would be kept for ever."""
 
     pods: PodRequests
     users: Mapping[Any, Any]
@@ -132,7 +132,7 @@ def look_after(spawner: Any, key: Any) -> None:
         spawner.log.exception("pods without a server cannot be looked for, trying again")
         return
     looking = OrphanCheck(
-        # Nobody's deadline, and of each pod the grace period that it was made with.
+        # No deadline, and the grace period that each pod was made with.
         replace(spawner.pods, until=None, grace_seconds=None),
         users,
         address,

@@ -74,7 +74,7 @@ class HostKey:
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """What the Secret holds that cannot be read from the pod."""
+    """The contents of the Secret that cannot be read from the pod."""
 
     host_key: HostKey
     user_ca: str
@@ -112,7 +112,7 @@ def login_shell(pod: PodDict) -> tuple[str, ...]:
 
 
 def wants_secret(pod: PodDict) -> bool:
-    """Whether the pod mounts the Secret that is made for it."""
+    """True if the pod mounts the Secret that is made for it."""
     name = naming.ssh_object(pod["metadata"]["name"])
     volumes = pod["spec"].get("volumes") or ()
     return any((volume.get("secret") or {}).get("secretName") == name for volume in volumes)
@@ -166,7 +166,7 @@ def packaged(name: str) -> str:
 
 
 def has_started(pod: PodDict) -> bool:
-    """Whether all its containers have run, which none does before the Secret is mounted."""
+    """True if all containers have run, which none does before the Secret is mounted."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     begun = [
         one
@@ -177,7 +177,7 @@ def has_started(pod: PodDict) -> bool:
 
 
 def needs_secret(pod: PodDict, *, new: bool) -> bool:
-    """Whether its Secret is to be made or looked at; ``new``: this process has just made the pod."""
+    """True if its Secret has to be created or checked; ``new``: this process has just created the pod."""
     return wants_secret(pod) and (new or not has_started(pod))
 
 
@@ -221,7 +221,7 @@ async def _ensure_files(
     announced = job.ssh_host_key
     found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
     if look_first and found is None and announced not in (None, _public(manifest)):
-        # Before the Secret, for then the pod starts, and nobody looks at its Secret any more.
+        # Before the Secret: once it exists the pod starts, and no check follows.
         announced = _public(manifest)
         await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: announced})
     public = _public(found) if found is not None else await ensure_secret(pods, manifest)
@@ -293,7 +293,7 @@ def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, 
 
 
 def http_url(pod: PodDict, node_port: int) -> str:
-    """Where a running job's web server is reached from outside the cluster."""
+    """Returns the URL of a running job's web server from outside the cluster."""
     host = ipaddress.ip_address(pod["status"]["hostIP"])
     return f"http://[{host}]:{node_port}" if host.version == 6 else f"http://{host}:{node_port}"
 

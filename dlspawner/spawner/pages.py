@@ -31,7 +31,7 @@ from dlspawner.ssh_config import vscode_link
 
 TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
-NOT_RUNNING = "not running"  # the state of a server that does not run while nobody knows whether it waits
+NOT_RUNNING = "not running"  # the state of a server that does not run while the queue is unknown
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
 # server it was and what had been chosen.
@@ -77,16 +77,16 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class HomeView:
-    """What the home page shows."""
+    """The contents of the home page."""
 
     jobs: Sequence[JobView]
     notices: Sequence[UserNotice]
-    unknown: str | None = None  # the sentence on what nobody knows now
+    unknown: str | None = None  # the sentence on unknown queue positions
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedView:
-    """What is known of a server that does not run: ``waits`` is ``None`` when nobody has answered."""
+    """The queue status of a server that does not run: ``waits`` is ``None`` without an answer."""
 
     waits: bool | None
     sentence: str
@@ -99,7 +99,7 @@ def _environment(directory: str) -> Environment:
 
 
 class LinkedSpawner(Protocol):
-    """What the addresses of the Manager's pages are made of; `DLSpawner` has it all."""
+    """The attributes that the addresses of the Manager's pages need; `DLSpawner` has them."""
 
     name: str
     user: Any
@@ -109,7 +109,7 @@ class LinkedSpawner(Protocol):
 
 
 class PageSpawner(LinkedSpawner, Protocol):
-    """What the Hub's pages show of a spawner."""
+    """The attributes of a spawner that the Hub's pages show."""
 
     manager_token: str
     templates_dir: str
@@ -131,12 +131,12 @@ def _render(spawner: PageSpawner, page: str, **values: object) -> str:
 
 
 def base_url(spawner: LinkedSpawner) -> str:
-    """Where the proxy serves us: the Hub's own address without its last part."""
+    """Returns the proxy's base path: the Hub's own without its last part."""
     return str(spawner.hub.base_url).removesuffix("hub/")
 
 
 def service_url(spawner: LinkedSpawner) -> str:
-    """Where people find the Manager: with a domain per user (JupyterHub.subdomain_host) it has one of its own, too."""
+    """Returns the Manager's URL: with a domain per user (JupyterHub.subdomain_host) it has a domain of its own."""
     settings = getattr(spawner.user, "settings", {})
     host = ""
     if settings.get("subdomain_host"):
@@ -219,7 +219,7 @@ def read_form(spawner: PageSpawner, submitted: Mapping[str, Any]) -> dict[str, o
 
 
 def _stored(orm_spawner: Any) -> Mapping[str, object]:
-    """The user options that the Hub keeps of a server, whatever they are."""
+    """Returns the user options that the Hub keeps of a server, unchecked."""
     try:
         found: Mapping[str, object] = _writable(pod_builder.unnested(getattr(orm_spawner, "user_options", None)))
     except StartRefused:
@@ -240,7 +240,7 @@ def _writable(value: Any) -> Any:
 
 
 def ssh_command(spawner: PageSpawner, server: str) -> str | None:
-    """What to type to reach a server of this person through the gateway."""
+    """Returns the command that reaches a server of this user through the gateway."""
     target = spawner.ssh_target
     return endpoints.ssh_command(str(spawner.user.name), server, target) if target is not None else None
 
@@ -271,9 +271,9 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
 
 
 def job_views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) -> list[JobView]:
-    """Every server of the person: those that run first, then by name; ``spawner`` may be any of theirs.
+    """Returns every server of the user: running ones first, then by name; ``spawner`` may be any of them.
 
-    ``places``: ``None`` when nobody knows what waits.
+    ``places``: ``None`` if the queue is unknown.
     """
     views = list(_views(spawner, places))
     return sorted(views, key=lambda view: (view.state in ("stopped", NOT_RUNNING), view.server))
@@ -283,7 +283,7 @@ def _views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) 
     for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
         live = _live(spawner, name)
         if name == "" and not (live and live.active) and not _stored(orm_spawner):
-            continue  # the default server that everybody has and this person never used
+            continue  # the default server, which this user never used
         view = _view(spawner, name, orm_spawner, live, places.get(name) if places is not None else None)
         yield replace(view, state=NOT_RUNNING) if view.state == "stopped" and places is None else view
 
@@ -354,7 +354,7 @@ def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
 
 
 def _last_log_dir(spawner: PageSpawner, stored: Mapping[str, object]) -> str | None:
-    """Where a stopped job has logged to; ``None`` if it was a directory of one launch, or there never was a launch."""
+    """Returns the log directory of a stopped job; ``None`` if it belonged to one launch, or without a launch."""
     try:
         wish = spawner.check_options(stored) if stored else None
     except StartRefused:

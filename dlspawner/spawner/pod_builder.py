@@ -1,33 +1,30 @@
-"""From what a person asks for to the job that is launched. Pure: settings and wishes in, values or sentences out.
+"""From a user's request to the plan and the pod of a job: settings and options in, values or sentences out.
 
-Which uid, gid and groups a person's jobs have: the traits that say where to ask, and the asking.
-
-A number from another source than yesterday's would leave a person without their files, or with somebody else's. So the
+**uid, gid and groups of a user's jobs.** A number from another source than before would take away the user's files, or
+give access to those of another user. So the
 source that is set up decides, and if it cannot, the start is refused:
 
-1. With ``account_keys`` the authenticator's ``auth_state`` decides for everybody.
-2. Else the Manager, if it is set up, but for people whose ``auth_state`` has a uid under the usual name: their source
-   is whatever the authenticator says that day, so an operator who has such an authenticator sets ``account_keys``.
+1. With ``account_keys`` the authenticator's ``auth_state`` decides for all users.
+2. Else the Manager, if it is set up, but for users whose ``auth_state`` has a uid under the usual name: their source
+   is the authenticator's present answer, so an operator with such an authenticator sets ``account_keys``.
 3. Else KubeSpawner's own ``uid`` and ``gid``, with the same exception.
 
-The Manager is asked at each start and its answers are not kept: after a loss of its database a Hub that remembered
-would go on using numbers that the Manager gives to others.
+The Manager is asked at each start and its answers are not kept: after a loss of its database a Hub with a cache
+would continue to use numbers that the Manager gives to other users.
 
-Jobs with special permissions: where they are, and what may be in the pod of any job.
-
-The namespace of ordinary jobs enforces Pod Security *restricted*. A job whose template asks for special permissions is
-made in a second namespace, which does not, so there it is this module that judges: the final manifest, whichever way
-something got into it (the template, a profile, KubeSpawner's configuration, a hook), uses what its template asks for
-and the cluster's file switches on, or it is refused. With a second namespace that holds for every job; without one
-nothing changes, and Kubernetes alone judges.
+**Jobs with special permissions.** The namespace of ordinary jobs enforces Pod Security *restricted*. A job whose
+template asks for special permissions is made in a second namespace, which does not, so this module judges the final
+manifest there, including everything that the template, a profile, KubeSpawner's configuration or a hook has added: it
+uses only permissions that its template asks for and cluster.yaml switches on, or it is refused. With a second namespace
+that holds for every job; without one nothing changes, and Kubernetes alone judges.
 
 A server's pod, Secret, Services and claims are all in one namespace, which is KubeSpawner's ``namespace`` and part of
 the server's state. A claim is of its namespace: the home directory of a job with special permissions is another one
 than that of the person's ordinary jobs. A claim of the same name that an administrator makes in the second namespace,
 on a volume with the same data, is used as it is.
 
-Refused: one namespace with exemptions by service account or runtime class. Whoever could make a pod there could take
-the exemption as well.
+Refused: one namespace with exemptions by service account or runtime class. An account that can create pods there
+could take the exemption as well.
 """
 
 from __future__ import annotations
@@ -67,7 +64,7 @@ _NO_CLASSES = PriorityClasses()
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asks: the Hub's name, the teams (the one that pays by default first)."""
+    """The user of a request: the Hub's name, the teams (the one that pays by default first)."""
 
     name: str
     teams: tuple[Team, ...]
@@ -86,7 +83,7 @@ class LaunchRequest:
     choices: SelectedOptions
 
     def kept(self, given: Mapping[str, object]) -> dict[str, object]:
-        """What the Hub stores: what the person decided. Defaults stay open, they belong to the next launch's GPUs."""
+        """Returns the options that the Hub stores: the user's decisions. Defaults stay open for the next launch."""
         decided = self.choices.user_options()
         named = {name for name, value in given.items() if value is not None and value != ""}
         return {name: value for name, value in decided.items() if name == options.TEMPLATE_KEY or name in named}
@@ -193,7 +190,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
 
 
 def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
-    """Where any launch of these wishes logs to."""
+    """Returns the log directory of any launch of these options."""
     facts = rendering.RenderContext(person.name, "", naming.unix_name(person.name), "", "")
     return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
@@ -222,7 +219,7 @@ def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
     configured = security.unix_ids(spec, notebook)
     who = launch.numbers or configured
     if who is not None:
-        # Whose numbers KubeSpawner knows, its fs_gid is meant for them as well.
+        # KubeSpawner's fs_gid is meant for users with KubeSpawner's numbers as well.
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
     merged = as_one_person(merge_pod(plain, pod_fragment(launch)))
@@ -303,7 +300,7 @@ async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:
 
 
 def _refuse_untold(spawner: Any, why: str) -> None:
-    """Nobody else is asked instead of an authenticator that has been named as the source."""
+    """Refuses the start if the authenticator, as the configured source, has no uid: no other source takes its place."""
     if spawner.account_keys:
         raise _unusable(spawner, why, UNTOLD)
 
@@ -321,7 +318,7 @@ NOBODY = "This template needs special permissions (%s), which nobody can approve
 
 
 def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
-    """Refused when there is no place for a job of this template, or nobody to approve it."""
+    """Refuses a job of this template without a namespace for it, or without a Manager to approve it."""
     if not template.special:
         return
     words = format_permissions(template.special)
@@ -334,7 +331,7 @@ def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
 
 
 def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
-    """Refused when the final manifest uses more than its template asks for and the cluster has."""
+    """Refuses a final manifest with more permissions than its template asks for and the cluster has."""
     found = disallowed(manifest, template.special & cluster.special) if spawner.special_namespace else ()
     if not found:
         return
@@ -344,7 +341,7 @@ def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template
 
 
 def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:
-    """The permissions that somebody has to approve: what the manifest uses, or else what the template asks for."""
+    """Returns the permissions to approve: those that the manifest uses, or else those that the template asks for."""
     used = {use.special for use in permission_uses(manifest)} if template.special else set()
     return sorted(special.value for special in used or template.special)
 

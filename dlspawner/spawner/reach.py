@@ -1,4 +1,4 @@
-"""Whether a server can be reached.
+"""Tests that a server can be reached.
 
 A start waits until it accepts connections, so that the Hub's first look at it is not one too early: the Hub looks again
 after pauses that grow to seconds. A connection is enough there: what is accepted is answered as soon as the server can,
@@ -32,7 +32,7 @@ def port_of(url: str) -> int:
 
 
 async def accepts(url: str) -> bool:
-    """Whether somebody listens at the URL's address."""
+    """True if a server listens at the URL's address."""
     try:
         _, writer = await asyncio.open_connection(urlsplit(url).hostname, port_of(url))
     except OSError:
@@ -42,7 +42,7 @@ async def accepts(url: str) -> bool:
 
 
 async def answers_soon(url: str, tls: SSLContext | None = None, seconds: float = 3) -> bool:
-    """Whether a web server answers at the URL within a moment, with anything but a fault of its own.
+    """True if a web server answers at the URL within seconds, with anything but a server error.
 
     Few are asked at once, and the moment begins with a server's turn: a Hub that was restarted asks thousands.
     """
@@ -62,13 +62,13 @@ async def _answers(url: str, tls: SSLContext | None, seconds: float) -> bool:
                 status = await reader.readline()
             finally:
                 writer.close()
-    except (OSError, ValueError):  # nobody there, silence, another protocol, a line without an end
+    except (OSError, ValueError):  # no server, silence, another protocol, a line without an end
         return False
     return re.match(rb"HTTP/1\.[01] [1-4][0-9][0-9]\b", status) is not None
 
 
 async def until_accepting(url: str, seconds: float, alive: Callable[[], bool]) -> bool:
-    """Whether the server accepts a connection before it is no longer alive, or the time is over."""
+    """Waits until the server accepts a connection; false if it ended first, or the time is over."""
     wait = retry_pauses()
     try:
         async with asyncio.timeout(seconds):

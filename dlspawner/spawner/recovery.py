@@ -1,4 +1,4 @@
-"""What a restarted Hub does with the servers that it remembers: those that run go on, and so does a start on its way.
+"""A restarted Hub and the servers that it remembers: running servers continue, and so does a start on its way.
 
 JupyterHub checks each of them, once: is it alive, where is it, does it answer. A server that does not answer within
 ``http_timeout`` is stopped, and until then it is in a state ("check") in which JupyterHub shows no progress and answers
@@ -40,7 +40,7 @@ from dlspawner.spawner.kube.pods import uid
 
 
 class AlwaysUpServer(Server):
-    """Where a server is, or will be, for JupyterHub's check: it is told that somebody answers there."""
+    """The address of a server for JupyterHub's check: it reports that a server answers there."""
 
     async def wait_up(self, *_: Any, **__: Any) -> Any:
         headers: Mapping[str, str] = {"X-JupyterHub-Version": jupyterhub.__version__}

@@ -50,9 +50,9 @@ STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
-_WRONG = (400, 403)  # statuses of what is refused for what it asks, and not because somebody does not answer
+_WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
-_TO_SAY_WHY = 1.0  # second before an admission is over, so that who waits for an earlier pod is not just cut off
+_TO_SAY_WHY = 1.0  # second before an admission expires, to report why a start that waits for an earlier pod fails
 
 
 def _check(spawner: DLSpawner, given: object) -> None:
@@ -83,7 +83,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def person(self) -> Owner:
-        """Whose server this is, with the teams that the Hub's groups make."""
+        """The user of this server, with the teams that follow from the Hub's groups."""
         return self._person(self.settings)
 
     def _person(self, now: Settings) -> Owner:
@@ -175,7 +175,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def settings(self) -> Settings:
-        """What administrators wrote, as it is now."""
+        """The administrators' files, as they are now."""
         return self._files.now()
 
     @property
@@ -202,7 +202,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return await self._manager.queue_status(self.user.name) if self._may_wait else {}
 
     async def queued(self) -> pages.QueuedView:
-        """What is known of this server's place in the queue, for the Hub's pages about a server that does not run."""
+        """Returns the queue status of this server, for the Hub's pages about a server that does not run."""
         return pages.queued(self, await self.queue_status())
 
     async def stop(self, now: bool = False) -> None:
@@ -210,7 +210,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         await super().stop(now)
 
     async def _interrupted(self) -> None:
-        """Its job is cancelled, or its start would be asked for again; whatever keeps the Manager from hearing it."""
+        """Cancels the job, or the Manager would start it again; survives a Manager that is away."""
         if self._may_wait:
             known = self._launch is not None and self._launch.job.id == self._job_id  # else it is a drawn one
             self._note_untold((self._job_id if known else None) or "")
@@ -238,7 +238,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def _is_asked_by_service(self) -> bool:
-        """Whether it is no person who asks for this start: the Manager, whose job has its turn, is a service."""
+        """True if a service asks for this start: the Manager, for a job whose turn has come."""
         return isinstance(getattr(self.handler, "current_user", None), orm.Service)
 
     async def delete_forever(self) -> None:
@@ -248,22 +248,19 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         await super().delete_forever()
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
-        """What looks as if somebody had removed it may be a stop of the Manager's that a killed Hub had begun."""
+        """Returns the Manager's reason for a pod that seems removed: a killed Hub may have begun that stop."""
         reason = await super()._why_ended(pod, judged)
         if reason != pod_status.REMOVED or self._job_id is None or not self._has_manager:
             return reason
         return await self._manager.stop_reason(self._job_id) or reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
-        """What a job has printed that ended by itself is gone with its pod, and may be all that tells why."""
-        job = naming.read_job(pod["metadata"]) if self._has_manager else None
-        if job is None or not pod_status.has_printed(pod):
-            return
-        which = str(pod["metadata"]["uid"])
-        if self._keeping is None or self._keeping[0] != which:  # who stops and who polls ask once together
-            keeping = asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}")
-            self._keeping = which, keeping
-        await asyncio.shield(self._keeping[1])
+        """Waits until the log of a job that ended by itself is kept: it is gone with the pod, and may tell why it
+        ended.""" job = naming.read_job(pod["metadata"]) if self._has_manager else None if job is None or not
+        pod_status.has_printed(pod): return which = str(pod["metadata"]["uid"]) if self._keeping is None or
+        self._keeping[0] != which:  # a stop and a poll share one question keeping =
+        asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}") self._keeping =
+        which, keeping await asyncio.shield(self._keeping[1])
 
     async def _until_kept(self, job: str, pod: str) -> None:
         if not await replace(self._manager, until=None).log_kept(job, pod):
@@ -303,7 +300,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @default("apply_user_options")
     def _apply_user_options_default(self) -> Any:
-        """Checked before hooks run; the Hub would also warn of options that nobody takes."""
+        """Checks the options before hooks run; without a value here the Hub warns of unhandled options."""
         if not self.offers_jobs:
             return None
         return _check
@@ -315,9 +312,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @contextmanager
     def taking_options(self) -> Iterator[None]:
-        """Within, the request for a start is taken or refused by what it asks for; a refused one leaves no options.
+        """Within it a request for a start is accepted or refused by its options; a refused request leaves no options.
 
-        The Hub keeps them before anybody has looked, for the next start without any: that of what waits for its turn.
+        The Hub stores options before they are checked, for the next start without any: that of a pending job.
         """
         try:
             yield
@@ -365,7 +362,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         pod_builder.pod_fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
-        # Last, so that KubeSpawner starts to watch it before anybody asks for what is there.
+        # Last, so that KubeSpawner watches the namespace before its pods are read.
         self._to_namespace(special=bool(wish.template.special))
 
     # The pod
@@ -393,7 +390,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         )
 
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:
-        """Only what the Manager has admitted, and not after the deadline that it has set."""
+        """Creates the pod if the Manager has admitted it, and before the deadline of the admission."""
         pod = await self._create_admitted(manifest, until)
         self._taken = dict(self.user_options) if self._launch is not None else None
         return pod
@@ -422,14 +419,14 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return await super()._create(manifest, until)
 
     async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
-        """Of a job with special permissions nothing is made before it is approved, not even a home directory."""
+        """Delays the claim of a job with special permissions until it is approved."""
         if not self._special:
             return await super()._make_create_pvc_request(pvc, request_timeout)
         self._kept_claim = pvc
         return True
 
     def _to_namespace(self, *, special: bool) -> None:
-        """Where the next job is. KubeSpawner remembers for ever where the last one was, and that it has a claim."""
+        """Sets the namespace of the next job. KubeSpawner would keep that of the last one, and that it has a claim."""
         if special or self._special:
             self._pvc_exists = False
         if special:
@@ -443,7 +440,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return StartQueued(*sentences, reason=reason, page=page, handler=self.handler)
 
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
-        """The job that waits for this server, whoever starts it now, and the person's numbers: in one question."""
+        """Returns the pending job of this server, and the user's ids, with one request."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
         if not asks:
             return None, await pod_builder.unix_ids(self, uids)
@@ -470,7 +467,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         new, files = mine is not None, None
         if owned_objects.needs_secret(pod, new=new):
             files = owned_objects.SecretFiles(
-                # After a restart of the Hub nobody has the private key. If it is needed again, it was never used.
+                # After a restart of the Hub the private key is gone. If it is needed again, it was never used.
                 host_key=(mine.host_key if mine else None) or owned_objects.make_host_key(),
                 user_ca=self._user_ca(),
                 page=pages.job_page(self, job),
@@ -537,21 +534,21 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             await self._changed_or_started()
 
     def step(self) -> StartStep:
-        """What the start is doing, for whoever asks and whenever; the percentage never falls."""
+        """Returns the present step of the start; the percentage never falls."""
         pull = self._waiting.pull if self._waiting is not None else None
         found = pod_status.start_step(self.pod(), datetime.now(UTC), self._note(), pull)
         self._percent = max(self._percent, found.percent)
         return replace(found, percent=self._percent)
 
     def _note(self) -> str | None:
-        """What holds the start up; after a restart of the Hub only what the pod itself says."""
+        """Returns the obstacle of the start; after a restart of the Hub only the pod's own status tells it."""
         if self._waiting is not None and self._waiting.note:
             return self._waiting.note
         found = start_problems.of_pod(self.pod(), self.pods.gpus)
         return found.sentence if found else None
 
     async def _changed_or_started(self) -> None:
-        if self.pod_reflector is None:  # the start has gone to the other namespace, which nobody has watched yet
+        if self.pod_reflector is None:  # the start has gone to the other namespace, which is not watched yet
             await asyncio.sleep(0.1)
             return
         change = asyncio.ensure_future(self.pod_reflector.changed(self.pod_key))

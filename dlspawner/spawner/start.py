@@ -51,7 +51,8 @@ STARTING = ContextVar("starting", default=False)  # in the task of a start, and 
 
 
 class StartingSpawner(KubeSpawner):
-    """A KubeSpawner that receives its pod from a watch, and whose start is as quick as its pod and truthful."""
+    """A KubeSpawner that receives its pod from a watch; its start takes no longer than its pod, and reports why it
+    fails."""
 
     orphan_seconds = Integer(
         900,
@@ -79,7 +80,7 @@ class StartingSpawner(KubeSpawner):
     _unasked = False  # whether this start has not asked for a pod, or surely got none
     _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
     _starting = False  # whether a start was saved that is not known to be over
-    _unsure = False  # whether it has asked, and nobody knows what came of it
+    _unsure = False  # whether it has asked, and the result is unknown
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -119,7 +120,7 @@ class StartingSpawner(KubeSpawner):
         return True
 
     async def _is_there(self, claim: str) -> bool:
-        """Whether a claim exists; False where nobody tells."""
+        """True if a claim exists; false without an answer."""
         with suppress(StartRefused):
             return await self._check_pvc_exists(claim, self.namespace)
         return False
@@ -170,7 +171,7 @@ class StartingSpawner(KubeSpawner):
         return found
 
     def _last_seen(self) -> PodDict | None:
-        """What the watch last saw of the pod that is gone."""
+        """The last state of a pod that is gone."""
         reflector = self.pod_reflector
         found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
         return found
@@ -198,7 +199,7 @@ class StartingSpawner(KubeSpawner):
 
     @property
     def _in_start(self) -> bool:
-        """Whether it is the start that asks, and not something that it has begun for later."""
+        """True in the task of the start, and not in later tasks that it has begun."""
         future: asyncio.Future[str] | None = self._start_future
         return STARTING.get() and not (future is not None and future.done())
 
@@ -207,7 +208,7 @@ class StartingSpawner(KubeSpawner):
         return self._began + start_problems.deadline_of(self.start_timeout)
 
     def _deadline(self) -> float | None:
-        """That moment, when it is the start that asks."""
+        """The start's deadline, in the task of the start."""
         return self._until() if self._in_start else None
 
     def _left(self) -> float:
@@ -226,11 +227,11 @@ class StartingSpawner(KubeSpawner):
         return int(self.delete_grace_period)
 
     def _is_own(self, pod: PodDict) -> bool:
-        """Whether a pod of our name was made by this very start: nobody else has the token that it carries."""
+        """True if a pod of our name was made by this very start: it carries the start's own token."""
         return bool(self.api_token) and token(pod) == str(self.api_token)
 
     async def _start_reflector(self, kind: str, *arguments: Any, **more: Any) -> Any:
-        """A start waits for the first list no longer than for anything else; who polls or stops has the time."""
+        """Starts a watch. A start waits for its first list until its deadline; polls and stops wait longer."""
         try:
             async with asyncio.timeout(self._first_list_seconds() if self._in_start else None):
                 try:
@@ -283,12 +284,12 @@ class StartingSpawner(KubeSpawner):
         return pod_status.evaluate(self.pod()) == pod_status.ALIVE
 
     def _sees_pods(self) -> bool:
-        """Whether the pods have been listed once."""
+        """True if the pods have been listed once."""
         loaded = self.pod_reflector.first_load_future if self.pod_reflector else None
         return loaded is not None and loaded.done() and not loaded.cancelled() and loaded.exception() is None
 
     async def _see_pods(self) -> None:
-        """Return when the watch shows pods, however long that is forbidden: nobody may be stopped unseen."""
+        """Returns when the watch shows pods, however long listing is forbidden: no pod may be stopped unseen."""
         for delay in delays():
             try:
                 await self._start_watching_pods()
@@ -320,11 +321,11 @@ class StartingSpawner(KubeSpawner):
         self._begun = self._starting = False
 
     def _forget_start(self) -> None:
-        """Let go of manifests and keys that nobody needs when the server has ended."""
+        """Drops manifests and keys that are not needed when the server has ended."""
         self._created, self._waiting = None, None
 
     def _judge_gone(self) -> pod_status.Terminated:
-        """How a pod that is not there has ended; it may be that a killed Hub never made it."""
+        """Judges the end of a pod that is not there; a killed Hub may never have made it."""
         last = self._last_seen()
         return (
             pod_status.Terminated(1, pod_status.BEGUN)
@@ -360,7 +361,7 @@ class StartingSpawner(KubeSpawner):
             raise self.requests.refused("start", without_secrets(problem)) from None
         except StartRefused as refused:
             if not refused.waits:
-                self._ended = self._ended or refused.message  # for who comes when the start is over
+                self._ended = self._ended or refused.message  # for pages that are opened after the start
             raise
         finally:
             self._unwrap_hook()
@@ -370,7 +371,8 @@ class StartingSpawner(KubeSpawner):
         return url
 
     def _does_not_answer(self, url: str) -> None:
-        """Nobody listens yet at the address of a pod that runs: the Hub looks for itself, perhaps by another way."""
+        """A hook for a running pod at whose address no server listens yet: the Hub tries for itself, perhaps by another
+        way."""
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""
@@ -388,7 +390,7 @@ class StartingSpawner(KubeSpawner):
         try:
             await self._ensure_children(created)
         except StartRefused as refused:
-            self._ended = refused.message  # nobody tries again while the Hub stops the pod
+            self._ended = refused.message  # there is no second try while the Hub stops the pod
             raise
         if not self._has_stock_children:
             self._complete_pod = uid(created)
@@ -403,7 +405,7 @@ class StartingSpawner(KubeSpawner):
 
     @property
     def _has_stock_children(self) -> bool:
-        """Whether KubeSpawner itself makes a Service, perhaps a Secret, for each pod."""
+        """True if KubeSpawner itself makes a Service, perhaps a Secret, for each pod."""
         return bool(self.internal_ssl or self.services_enabled)
 
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,8 @@ _VOLUME = re.compile(r"for volume \"([^\"]+)\"")
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """What holds a start up; ``detail`` is what Kubernetes says, for the log; ``patience`` None: until the deadline."""
+    """An obstacle of a start; ``detail`` is the text of Kubernetes, for the log; ``patience`` None: until the
+    deadline."""
 
     cause: str
     step: str
@@ -88,7 +89,7 @@ SLOW = StartProblem("The start takes too long", f"try again, or {ASK}")
 
 
 def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | None:
-    """What the pod's own status says; ``None`` while it may just be slow."""
+    """Returns the problem in the pod's own status; ``None`` while it may just be slow."""
     status: PodDict = (pod or {}).get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
@@ -109,27 +110,15 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | No
 
 
 def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProblem | None:
-    """What the latest event of a pod on a node says; ``own``: Secrets that the spawner itself is about to make."""
-    latest = max(events, key=_order, default=None)
-    if latest is None or latest.get("type") != "Warning":
-        return None
-    reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "")
-    volume = _VOLUME.search(said)
-    if reason in ("FailedMount", "FailedAttachVolume"):
-        if "Multi-Attach" in said:
-            cause, step = "The job's storage is in use on another node", f"stop the job that uses it there, or {ASK}"
-            return StartProblem(cause, step, None, said)
-        missing = _missing(said)
-        if missing is not None:
-            found = _MISSING.search(said)
-            return None if found and found[2] in own else missing
-        name = f" {volume[1]}" if volume else ""
-        return StartProblem(
-            f"The volume{name} cannot be mounted on the job's node", f"try again later, or {ASK}", None, said
-        )
-    if reason == "FailedCreatePodSandBox":
-        return StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said)
-    return None
+    """Returns the problem in the latest event of a pod on a node; ``own``: Secrets that the spawner is about to
+    make.""" latest = max(events, key=_order, default=None) if latest is None or latest.get("type") != "Warning": return
+    None reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "") volume = _VOLUME.search(said)
+    if reason in ("FailedMount", "FailedAttachVolume"): if "Multi-Attach" in said: cause, step = "The job's storage is
+    in use on another node", f"stop the job that uses it there, or {ASK}" return StartProblem(cause, step, None, said)
+    missing = _missing(said) if missing is not None: found = _MISSING.search(said) return None if found and found[2] in
+    own else missing name = f" {volume[1]}" if volume else "" return StartProblem( f"The volume{name} cannot be mounted
+    on the job's node", f"try again later, or {ASK}", None, said ) if reason == "FailedCreatePodSandBox": return
+    StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said) return None
 
 
 def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> StartProblem | None:
@@ -156,7 +145,7 @@ def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> Sta
 
 
 def of_nothing(pod: PodDict | None, pull: ImagePull | None = None) -> StartProblem:
-    """What to say when the time is over and nobody has complained."""
+    """Returns the problem of a start that ran out of time without any other problem."""
     if pull is not None:
         cause = f"The image {pull.image} takes too long to pull"
         return StartProblem(cause, f"start the job again, what was loaded is kept, or {ASK}")
@@ -337,18 +326,18 @@ def look_pauses() -> Iterator[float]:
 
 
 def deadline_of(start_timeout: float) -> float:
-    """How long a start may take before we end it."""
+    """Returns the seconds after which a start is ended."""
     return start_timeout - min(_EARLIER_SECONDS, start_timeout / 10)
 
 
 def last_moment_of(start_timeout: float) -> float:
-    """How long everything together may take, so that nothing that is late by itself is overtaken by JupyterHub."""
+    """Returns the seconds for all steps together, so that a late step fails before JupyterHub's own timeout."""
     return start_timeout - (start_timeout - deadline_of(start_timeout)) / 4
 
 
 @dataclass(slots=True)
 class StartMonitor:
-    """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes whoever shows them."""
+    """One start. ``note`` says what holds it up, ``pull`` what is fetched; the watch wakes the pages that show them."""
 
     pods: PodRequests
     runs: Callable[[PodDict | None], bool]
@@ -396,7 +385,7 @@ class StartMonitor:
 
     @property
     def _gone(self) -> PodDict | None:
-        """What was last seen of the pod of our name that went last."""
+        """Returns the last state of the pod of our name that went last."""
         found: PodDict | None = self.pods.watch.gone.get(self.pods.key)
         return found
 
@@ -450,7 +439,7 @@ class StartMonitor:
     async def _look(
         self, pod: PodDict | None, known: StartProblem | ImagePull | None
     ) -> StartProblem | ImagePull | None:
-        """What the pod does not say itself: a trouble, or the image that is being pulled.
+        """Reads problems beyond the pod's own status: from its events and claims, and the image that is being pulled.
 
         Never fails, and is never late: what was known before stands then.
         """
@@ -476,7 +465,7 @@ class StartMonitor:
         return await self._claims(pod) if waits_for_claims(of_pod(pod)) else None
 
     async def _read(self) -> PodDict | None:
-        """The pod as it is now, which the watch learns too; a silent one would tell nobody."""
+        """Reads the present pod and tells the watch, which may be silent."""
         try:
             news = await self.pods.requests.once(self.pods.api.read_namespaced_pod, self.pods.name, self.pods.namespace)
         except ApiError as problem:

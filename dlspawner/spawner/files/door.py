@@ -1,8 +1,8 @@
-"""What stands behind the login proxy of a job that is no notebook: python3 door.py SOCKET [PORT]
+"""The server behind the login proxy of a job that is no notebook: python3 door.py SOCKET [PORT]
 
-The login proxy asks the Hub who is there, and hands to a unix socket what it lets in. Behind the socket is the server
-that the person runs in the job at PORT, or, without PORT or while nothing listens there, the page on how to get in.
-A unix socket, because a port would be open without login to whoever reaches this pod's address.
+The login proxy authenticates users at the Hub, and forwards admitted connections to a unix socket. Behind the socket is
+the server that the person runs in the job at PORT, or, without PORT or while nothing listens there, the page on how to
+get in. A unix socket, because a port would be open without login to whoever reaches this pod's address.
 
 The server is tried at the pod's own address and at its loopback address; one that listens on loopback only is reached
 by nobody but this proxy. The person's program is not trusted with what a browser tells the login proxy: the Hub's
@@ -82,11 +82,11 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 class Door:
-    """What the login proxy's connections lead to."""
+    """The server of the login proxy's connections."""
 
     def __init__(self, port: "int | None") -> None:
         self.port = port
-        # The proxy's first connection only asks whether anybody is here: a server that hangs must not answer that.
+        # The proxy's first connection only tests that this program listens: a server that hangs must not answer it.
         self.asked = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,7 +104,7 @@ class Door:
                 there[1].write(without_credentials(head))
                 await relay(reader, writer, *there)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # somebody hung up, or never said what they wanted
+            pass  # the client hung up, or sent no request
         finally:
             writer.close()
             if there is not None:

@@ -1,6 +1,6 @@
 """Tell the Manager which public keys lie in this home directory, so that the keys page can offer to import them.
 
-Runs inside the job, in the background, with whatever python3 the image has; only public keys are read, every problem
+Runs inside the job, in the background, with the python3 of the image; only public keys are read, every problem
 is silent, and an alarm ends it after half a minute.
 """
 

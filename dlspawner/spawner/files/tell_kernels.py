@@ -1,7 +1,7 @@
 """Tell the Manager whether a kernel of this job's notebook server is busy, and how long ago one was.
 
-Runs inside the job, in the background, with whatever python3 the image has, from its beginning to its end. It asks the
-notebook server with the job's own token, in a way that the server takes for nobody's activity, and tells nothing but
+Runs inside the job, in the background, with the python3 of the image, from its beginning to its end. It asks the
+notebook server with the job's own token, in a way that the server does not count as activity, and tells nothing but
 "busy" and seconds: this clock is the pod's. A job without a notebook server tells nothing. The Manager says when to
 tell again; whatever goes wrong is silent and tried again.
 """
@@ -33,7 +33,7 @@ def ask(method: str, url: str, body: "object | None" = None) -> Any:
 
 
 def report(kernels: "list[dict[str, Any]]", now: datetime) -> "dict[str, Any]":
-    """What is told of kernels as a notebook server lists them."""
+    """Returns the report on the kernels that a notebook server lists."""
     busy = any(kernel.get("execution_state") not in {"idle", "dead"} for kernel in kernels)
     texts = [kernel["last_activity"] for kernel in kernels if kernel.get("last_activity")]
     times = [datetime.fromisoformat(text.replace("Z", "+00:00")) for text in texts]
@@ -57,7 +57,7 @@ def main() -> None:
         try:
             seconds = tell()
             told = True
-        except Exception:  # noqa: BLE001 - whatever answered: a helper that ends would say for ever that nothing is known
+        except Exception:  # noqa: BLE001 - any answer: a helper that ended would report nothing for ever
             seconds = USUALLY if not told else SOON
         time.sleep(min(max(seconds, 1.0), USUALLY))
 

@@ -61,7 +61,7 @@ class StartRefused(_Base):
     unsure = False  # whether a pod may come of it all the same: a request's answer was lost, and it may be carried out
 
     def get_message(self) -> str:
-        """What the REST API answers on Hubs that do not know ``jupyterhub_message``."""
+        """Returns the text of the REST API on Hubs that do not know ``jupyterhub_message``."""
         return self.message
 
     @property
@@ -80,7 +80,7 @@ class StartQueued(StartRefused):
     """Not now: the job waits in the Manager's queue, or for an approval; the Manager's page about it is at ``page``.
 
     The Hub's own form handler would draw the form again; while it has not answered, it is made to lead to the page.
-    Whoever asks by REST, and whoever looks later, reads the sentences.
+    REST clients, and pages that are opened later, show the sentences.
     """
 
     waits = True
@@ -109,12 +109,12 @@ class StartQueued(StartRefused):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the Hub's handlers add to their answer."""
+        """Headers that the Hub's handlers add to their answer."""
         return {"Location": self.page} if self._leads else {}
 
 
-# The Hub forgets a request's task when a start takes longer than a second or two. These find later that nobody asked
-# for its result; the Hub itself has logged the refusal by then.
+# The Hub forgets a request's task when a start takes longer than a second or two. These loggers report later that the
+# result was never retrieved; the Hub itself has logged the refusal by then.
 _ECHOES = ("asyncio", "tornado.application")
 
 
@@ -130,7 +130,7 @@ class QuietRefusals(logging.Filter):
             record.levelno, record.levelname = logging.INFO, "INFO"
             return record.name not in _ECHOES
         if isinstance(problem, CancelledError) and record.getMessage().startswith("Uncaught exception"):
-            # Whoever had asked for the start still waited for the Hub's answer.
+            # The request for the start still waited for the Hub's answer.
             record.msg = f"{record.getMessage().splitlines()[0]}: the server was stopped before it had started"
             record.args = record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"

@@ -90,7 +90,7 @@ ALIVE = Alive()
 
 
 def evaluate_gone(last: PodDict | None) -> Terminated:
-    """How a pod that is gone has ended, by what was last seen of it: it may have said that it was being evicted."""
+    """Judges the end of a pod that is gone by its last known state, which may say that it was being evicted."""
     if last is None:
         return Terminated(1, REMOVED)
     code, _ = _exit(last)
@@ -201,7 +201,7 @@ def _exit(pod: PodDict) -> tuple[int, str]:
 
 
 def stands_on(pod: PodDict) -> tuple[str, ...]:
-    """The containers whose end is the job's."""
+    """Returns the containers that end the job when they end."""
     if naming.JOB_LABEL in (pod["metadata"].get("labels") or {}):
         return MAIN_CONTAINER, NOTEBOOK_CONTAINER
     names = [str(container.get("name")) for container in (pod.get("spec") or {}).get("containers") or ()]
@@ -306,7 +306,7 @@ _MINUTES_ALONE = 10  # from so many on, minutes are shown
 
 
 class StartStage(StrEnum):
-    """Where a start is: a step of the same stage is the same news with another number."""
+    """The stage of a start: a step of the same stage is the same news with another number."""
 
     PREPARING = "preparing"
     QUEUED = "queued"
@@ -338,7 +338,7 @@ class ImagePull:
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """How far it is, from 0 to 100, the sentence for it, and for how many seconds it has been so, if that is known."""
+    """The progress from 0 to 100, its sentence, and the seconds since it began, if known."""
 
     percent: int
     message: str
@@ -355,7 +355,7 @@ class StartStep:
 
 
 def start_step(pod: PodDict | None, now: datetime, note: str | None = None, pull: ImagePull | None = None) -> StartStep:
-    """Where the pod is between being asked for and answering; ``note`` says what holds it up."""
+    """Returns the step of a pod between its request and its first answer; ``note`` names the obstacle."""
     found = _step(pod, now, pull)
     if note is None or found.stage is StartStage.ANSWERING:
         return found
@@ -412,7 +412,7 @@ def _running(containers: Sequence[PodDict], now: datetime) -> Iterator[tuple[str
 
 
 def _passed(seconds: float) -> str:
-    """How long so far, in steps of five seconds, later in minutes."""
+    """Formats the time so far, in steps of five seconds, later in minutes."""
     minutes, rest = divmod(int(seconds) // 5 * 5, 60)
     if minutes and rest and minutes < _MINUTES_ALONE:
         return f"{text.duration(60 * minutes)} and {text.duration(rest)}"

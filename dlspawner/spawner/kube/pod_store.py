@@ -1,7 +1,7 @@
 """The pods and events of the namespace, and being woken when one of them changes.
 
 ``listwatch`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
-KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here whoever waits for a pod is woken at
+KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here every waiter for a pod is woken at
 the moment the watch's event arrives. What was last seen of a pod that went is remembered for a while: why it went may
 be said nowhere else.
 """
@@ -36,7 +36,7 @@ EVENTS_SECONDS = 2 * 3600.0  # since the last one of the pod; Kubernetes itself 
 
 
 class ChangeWaiters:
-    """Who waits for a change of what, by namespace/name."""
+    """The waiters for changes of pods, by namespace/name."""
 
     def __init__(self) -> None:
         self.waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
@@ -109,7 +109,7 @@ class PodWatch(ObjectReflector, PodReflector):
         self._drop_others(objects, 0 if restored else version)
 
     def _drop_others(self, objects: Collection[str], version: int) -> None:
-        """Those that were not listed; what somebody else than the watch has told since that ``version`` stays."""
+        """Drops the pods that were not listed; pods learned from answers since that ``version`` stay."""
         for key, packed in list(self._table.kept.items()):
             if key not in objects and not (version and packed.version > version):
                 self._table.drop(key)
@@ -127,9 +127,9 @@ class PodWatch(ObjectReflector, PodReflector):
         self.gone.put(key, packed)  # it tells more than what was known before
 
     def learn(self, pod: PodDict) -> None:
-        """What the API server has answered to somebody: the watch may be behind it, or have no connection now.
+        """Adds a pod from an answer of the API server: the watch may be behind it, or have no connection now.
 
-        A pod that is learned of here and missing in the next list has gone; otherwise nobody would ever know.
+        A pod that is learned of here and missing in the next list has gone; no watch would report its end.
         """
         labels = pod["metadata"].get("labels") or {}
         followed = all(labels.get(name) == value for name, value in self.labels.items())
@@ -137,14 +137,14 @@ class PodWatch(ObjectReflector, PodReflector):
             self.on_event("MODIFIED", pod)
 
     def forget(self, pod: PodDict) -> None:
-        """The API server has answered to somebody that this pod is gone."""
+        """Removes a pod that the API server has reported as gone."""
         key = key_of(pod)
         known = self._table.get(key)
         if known is not None and known["metadata"]["uid"] == pod["metadata"]["uid"]:
             self._table.drop(key)
 
     def wake(self, key: str) -> None:
-        """Let everybody who waits for a pod look at it again."""
+        """Wakes all waiters for a pod."""
         self._waiters.wake(key)
 
     async def changed(self, key: str) -> None:
@@ -154,7 +154,7 @@ class PodWatch(ObjectReflector, PodReflector):
     async def turn(self) -> None:
         """Return when it is the caller's turn to look at pods, each of which takes a moment to parse.
 
-        The first list wakes everybody at once: all servers of a Hub that was restarted.
+        The first list wakes all servers of a restarted Hub at once.
         """
         now = asyncio.get_running_loop().time
         async with self._queue:
@@ -198,7 +198,7 @@ class EventWatch(ObjectReflector, EventReflector):
         return sorted(self.resources.values(), key=_when)
 
     def of(self, pod: str) -> list[Object]:
-        """Those of the pod namespace/name, the oldest first."""
+        """Returns the events of the pod namespace/name, oldest first."""
         told = self._pods.get(pod)
         return sorted((packed.read() for packed in told.events.values()), key=_when) if told else []
 
@@ -247,5 +247,5 @@ def _version(item: tuple[str, CompactObject]) -> int:
 
 
 def _when(event: Object) -> str:
-    """Kubernetes gives one or the other; an event of somebody else may have neither."""
+    """Kubernetes sets one or the other; events of other programs may have neither."""
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp") or "")

@@ -143,7 +143,7 @@ class PodRequests:
         return GaveUp(STILL_ENDING, reason="still-ending", status=409)
 
     def grace(self, pod: PodDict, *, now: bool = False) -> int:
-        """How many seconds this pod has between being asked to end and being ended; ``now``: as few as there may be.
+        """Returns the grace period of this pod in seconds; ``now``: the shortest that is allowed.
 
         Zero takes the pod from the cluster's books while its programs may run on, on a node that does not answer even
         for days: it is for pods that are over, or have not begun.

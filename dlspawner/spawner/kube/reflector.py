@@ -101,7 +101,7 @@ class ObjectReflector(ResourceReflector):
 
     @property
     def first_load_future(self) -> asyncio.Future[None]:
-        """Done with the first list. Everybody gets one of their own: who is cancelled cancels nobody else."""
+        """Done with the first list. Each reader gets a future of its own: cancelling one cancels no other."""
         if self._loaded.done():
             return self._loaded
         mine = asyncio.shield(self._loaded)
@@ -178,7 +178,7 @@ class ObjectReflector(ResourceReflector):
         except ApiException as problem:  # the client's own, before it has asked
             self._fail()
             return f"the API server cannot be asked: status {problem.status}"
-        except Exception as problem:  # noqa: BLE001 - nobody else would start the watch again
+        except Exception as problem:  # noqa: BLE001 - nothing else would start the watch again
             # Where it happened, and not what: a message may quote an object.
             frames = "".join(traceback.format_tb(problem.__traceback__))
             self.log.error("kind=%s %s: %s\n%s", self.kind, self.where, type(problem).__name__, frames)  # noqa: TRY400
@@ -194,7 +194,7 @@ class ObjectReflector(ResourceReflector):
             self._loaded.set_result(None)
 
     def _fail(self, status: int | None = None) -> None:
-        """A list that is refused from the start is told to who waits for it; a watch that keeps failing is given up."""
+        """Reports a list that is refused from the start to its waiters, and gives up a watch that keeps failing."""
         listing = self._version is None
         self._failed_watches += not listing
         if self._failed_watches >= _FAILED_WATCHES:
@@ -203,7 +203,7 @@ class ObjectReflector(ResourceReflector):
             line = f"kind={self.kind} {self.where}: the Hub may not list them: status {status}"
             sentence = f"The Hub may not see its {self.kind}: ask an administrator."
             self._loaded.set_exception(StartRefused(sentence, reason="cluster-error", status=403, log=line))
-            self._loaded.exception()  # somebody need not have waited
+            self._loaded.exception()  # there may be no waiter
 
     def _is_fine(self) -> None:
         """The watch says something that can be used."""
@@ -271,33 +271,15 @@ class ObjectReflector(ResourceReflector):
     # The watch
 
     async def _watch(self, version: str) -> None:
-        """Hand every change to ``seen``; return when the API server ends the watch."""
-        options: dict[str, Any] = {}
-        if self.timeout_seconds:
-            options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
-        try:
-            response = await self._ask(
-                *(SILENCE_SECONDS, min(self.request_timeout or BEGIN_SECONDS, BEGIN_SECONDS)),
-                watch=True,
-                allow_watch_bookmarks=True,
-                resource_version=version,
-                **options,
-            )
-        except WatchAnswered as answer:
-            if answer.status in _LATER:
-                raise
-            raise ListAgain(f"the API server answered a watch with {answer}") from None
-        try:
-            async for line in lines(response.content.iter_any()):
-                self._change(line)
-                await self.yield_loop()
-        except TimeoutError:
-            self.log.debug("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
-        finally:
-            response.close()
-        self._failed_watches = 0
-        if not self._progressed:
-            await asyncio.sleep(1)  # it may be somebody who ends every watch at once
+        """Hand every change to ``seen``; return when the API server ends the watch.""" options: dict[str, Any] = {} if
+        self.timeout_seconds: options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  #
+        noqa: S311 - no secret try: response = await self._ask( *(SILENCE_SECONDS, min(self.request_timeout or
+        BEGIN_SECONDS, BEGIN_SECONDS)), watch=True, allow_watch_bookmarks=True, resource_version=version, **options, )
+        except WatchAnswered as answer: if answer.status in _LATER: raise raise ListAgain(f"the API server answered a
+        watch with {answer}") from None try: async for line in lines(response.content.iter_any()): self._change(line)
+        await self.yield_loop() except TimeoutError: self.log.debug("kind=%s %s: nothing was heard for %d s, resuming",
+        self.kind, self.where, SILENCE_SECONDS) finally: response.close() self._failed_watches = 0 if not
+        self._progressed: await asyncio.sleep(1)  # a proxy may end every watch at once
 
     def _change(self, line: bytes) -> None:
         with uncollected():
@@ -334,7 +316,7 @@ class CompactObject(NamedTuple):
         return found
 
     def replaces(self, known: CompactObject | None) -> bool:
-        """Whether this is news to who knows that."""
+        """True if this version replaces the known one."""
         return known is None or not self.version or not known.version or self.version > known.version
 
 
@@ -460,7 +442,7 @@ def read_change(line: bytes) -> WatchLine:
 
 
 class ListPage:
-    """A page of a list, whose objects are parsed one after the other; then come the list's version and next token."""
+    """A page of a list: parses its objects one after the other; then come the list's version and next token."""
 
     def __init__(self, body: bytes) -> None:
         self._text = body.decode("utf-8", "surrogatepass")
@@ -489,7 +471,7 @@ class ListPage:
         metadata = rest["metadata"]
         self.version, self.following = metadata["resourceVersion"], metadata.get("continue") or ""
         if not isinstance(self.version, str) or not isinstance(self.following, str):
-            raise ValueError  # noqa: TRY004 - what is wrong with it is nobody's concern
+            raise ValueError  # noqa: TRY004 - no caller needs the kind of error
         return False
 
     def _skip(self, what: str) -> None:
@@ -515,7 +497,7 @@ def uncollected() -> Iterator[None]:
 
 @functools.cache
 def keep_loaded() -> None:
-    """What the Hub has loaded by now stays, and no full garbage collection walks through it: a sixth of a second each.
+    """Keeps everything that the Hub has loaded by now out of full garbage collections: a sixth of a second each.
 
     Once in a process, at its first list. Garbage that holds itself (a cycle) is never collected when it is in memory at
     that moment, whether it is garbage then already or becomes it later; nor is what it holds. What is made later is.

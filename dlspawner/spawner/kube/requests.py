@@ -53,7 +53,7 @@ _PASSING = frozenset({"cluster-error"})
 
 
 class ApiError(Exception):
-    """What came of a request instead of its answer. Its text is for the log: no header, no manifest, no token.
+    """The failure of a request. Its text is for the log: no header, no manifest, no token.
 
     ``status`` is ``None`` without an answer; ``said`` is the whole message, to read facts in it, never to show it.
     """
@@ -165,7 +165,7 @@ def _tree(status: int, headers: Mapping[str, str], body: bytes) -> Tree:
         tree = json.loads(body)
     except ValueError:
         tree = None
-    if not isinstance(tree, dict):  # somebody between us and the API server has answered
+    if not isinstance(tree, dict):  # a proxy before the API server has answered
         raise ApiError(None, "it is no JSON")
     return tree
 

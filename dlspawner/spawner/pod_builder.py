@@ -1,16 +1,15 @@
 """From a user's request to the plan and the pod of a job: settings and options in, values or sentences out.
 
 **uid, gid and groups of a user's jobs.** A number from another source than before would take away the user's files, or
-give access to those of another user. So the
-source that is set up decides, and if it cannot, the start is refused:
+give access to those of another user. So the source that is set up decides, and if it cannot, the start is refused:
 
 1. With ``account_keys`` the authenticator's ``auth_state`` decides for all users.
-2. Else the Manager, if it is set up, but for users whose ``auth_state`` has a uid under the usual name: their source
-   is the authenticator's present answer, so an operator with such an authenticator sets ``account_keys``.
+2. Else the Manager, if it is set up, but for users whose ``auth_state`` has a uid under the usual name: their source is
+   the authenticator's present answer, so an operator with such an authenticator sets ``account_keys``.
 3. Else KubeSpawner's own ``uid`` and ``gid``, with the same exception.
 
-The Manager is asked at each start and its answers are not kept: after a loss of its database a Hub with a cache
-would continue to use numbers that the Manager gives to other users.
+The Manager is asked at each start and its answers are not kept: after a loss of its database a Hub with a cache would
+continue to use numbers that the Manager gives to other users.
 
 **Jobs with special permissions.** The namespace of ordinary jobs enforces Pod Security *restricted*. A job whose
 template asks for special permissions is made in a second namespace, which does not, so this module judges the final
@@ -23,8 +22,8 @@ the server's state. A claim is of its namespace: the home directory of a job wit
 than that of the person's ordinary jobs. A claim of the same name that an administrator makes in the second namespace,
 on a volume with the same data, is used as it is.
 
-Refused: one namespace with exemptions by service account or runtime class. An account that can create pods there
-could take the exemption as well.
+Refused: one namespace with exemptions by service account or runtime class. An account that can create pods there could
+take the exemption as well.
 """
 
 from __future__ import annotations

@@ -256,11 +256,16 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     async def _before_deletion(self, pod: PodDict) -> None:
         """Waits until the log of a job that ended by itself is kept: it is gone with the pod, and may tell why it
-        ended.""" job = naming.read_job(pod["metadata"]) if self._has_manager else None if job is None or not
-        pod_status.has_printed(pod): return which = str(pod["metadata"]["uid"]) if self._keeping is None or
-        self._keeping[0] != which:  # a stop and a poll share one question keeping =
-        asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}") self._keeping =
-        which, keeping await asyncio.shield(self._keeping[1])
+        ended.
+        """
+        job = naming.read_job(pod["metadata"]) if self._has_manager else None
+        if job is None or not pod_status.has_printed(pod):
+            return
+        which = str(pod["metadata"]["uid"])
+        if self._keeping is None or self._keeping[0] != which:  # a stop and a poll share one question
+            keeping = asyncio.create_task(self._until_kept(job.id, which), name=f"keep the log of {self.pod_key}")
+            self._keeping = which, keeping
+        await asyncio.shield(self._keeping[1])
 
     async def _until_kept(self, job: str, pod: str) -> None:
         if not await replace(self._manager, until=None).log_kept(job, pod):

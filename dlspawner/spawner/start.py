@@ -52,7 +52,8 @@ STARTING = ContextVar("starting", default=False)  # in the task of a start, and 
 
 class StartingSpawner(KubeSpawner):
     """A KubeSpawner that receives its pod from a watch; its start takes no longer than its pod, and reports why it
-    fails."""
+    fails.
+    """
 
     orphan_seconds = Integer(
         900,
@@ -372,7 +373,8 @@ class StartingSpawner(KubeSpawner):
 
     def _does_not_answer(self, url: str) -> None:
         """A hook for a running pod at whose address no server listens yet: the Hub tries for itself, perhaps by another
-        way."""
+        way.
+        """
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""

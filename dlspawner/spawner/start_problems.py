@@ -65,7 +65,8 @@ _VOLUME = re.compile(r"for volume \"([^\"]+)\"")
 @dataclass(frozen=True, slots=True)
 class StartProblem:
     """An obstacle of a start; ``detail`` is the text of Kubernetes, for the log; ``patience`` None: until the
-    deadline."""
+    deadline.
+    """
 
     cause: str
     step: str
@@ -111,14 +112,28 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | No
 
 def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProblem | None:
     """Returns the problem in the latest event of a pod on a node; ``own``: Secrets that the spawner is about to
-    make.""" latest = max(events, key=_order, default=None) if latest is None or latest.get("type") != "Warning": return
-    None reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "") volume = _VOLUME.search(said)
-    if reason in ("FailedMount", "FailedAttachVolume"): if "Multi-Attach" in said: cause, step = "The job's storage is
-    in use on another node", f"stop the job that uses it there, or {ASK}" return StartProblem(cause, step, None, said)
-    missing = _missing(said) if missing is not None: found = _MISSING.search(said) return None if found and found[2] in
-    own else missing name = f" {volume[1]}" if volume else "" return StartProblem( f"The volume{name} cannot be mounted
-    on the job's node", f"try again later, or {ASK}", None, said ) if reason == "FailedCreatePodSandBox": return
-    StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said) return None
+    make.
+    """
+    latest = max(events, key=_order, default=None)
+    if latest is None or latest.get("type") != "Warning":
+        return None
+    reason, said = str(latest.get("reason") or ""), str(latest.get("message") or "")
+    volume = _VOLUME.search(said)
+    if reason in ("FailedMount", "FailedAttachVolume"):
+        if "Multi-Attach" in said:
+            cause, step = "The job's storage is in use on another node", f"stop the job that uses it there, or {ASK}"
+            return StartProblem(cause, step, None, said)
+        missing = _missing(said)
+        if missing is not None:
+            found = _MISSING.search(said)
+            return None if found and found[2] in own else missing
+        name = f" {volume[1]}" if volume else ""
+        return StartProblem(
+            f"The volume{name} cannot be mounted on the job's node", f"try again later, or {ASK}", None, said
+        )
+    if reason == "FailedCreatePodSandBox":
+        return StartProblem("The job's node cannot set up its network", f"try again later, or {ASK}", None, said)
+    return None
 
 
 def of_claim(name: str, claim: PodDict | None, events: Iterable[PodDict]) -> StartProblem | None:

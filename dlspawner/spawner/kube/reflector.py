@@ -271,15 +271,33 @@ class ObjectReflector(ResourceReflector):
     # The watch
 
     async def _watch(self, version: str) -> None:
-        """Hand every change to ``seen``; return when the API server ends the watch.""" options: dict[str, Any] = {} if
-        self.timeout_seconds: options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  #
-        noqa: S311 - no secret try: response = await self._ask( *(SILENCE_SECONDS, min(self.request_timeout or
-        BEGIN_SECONDS, BEGIN_SECONDS)), watch=True, allow_watch_bookmarks=True, resource_version=version, **options, )
-        except WatchAnswered as answer: if answer.status in _LATER: raise raise ListAgain(f"the API server answered a
-        watch with {answer}") from None try: async for line in lines(response.content.iter_any()): self._change(line)
-        await self.yield_loop() except TimeoutError: self.log.debug("kind=%s %s: nothing was heard for %d s, resuming",
-        self.kind, self.where, SILENCE_SECONDS) finally: response.close() self._failed_watches = 0 if not
-        self._progressed: await asyncio.sleep(1)  # a proxy may end every watch at once
+        """Hand every change to ``seen``; return when the API server ends the watch."""
+        options: dict[str, Any] = {}
+        if self.timeout_seconds:
+            options["timeout_seconds"] = round(self.timeout_seconds * random.uniform(1.0, 1.5))  # noqa: S311 - no secret
+        try:
+            response = await self._ask(
+                *(SILENCE_SECONDS, min(self.request_timeout or BEGIN_SECONDS, BEGIN_SECONDS)),
+                watch=True,
+                allow_watch_bookmarks=True,
+                resource_version=version,
+                **options,
+            )
+        except WatchAnswered as answer:
+            if answer.status in _LATER:
+                raise
+            raise ListAgain(f"the API server answered a watch with {answer}") from None
+        try:
+            async for line in lines(response.content.iter_any()):
+                self._change(line)
+                await self.yield_loop()
+        except TimeoutError:
+            self.log.debug("kind=%s %s: nothing was heard for %d s, resuming", self.kind, self.where, SILENCE_SECONDS)
+        finally:
+            response.close()
+        self._failed_watches = 0
+        if not self._progressed:
+            await asyncio.sleep(1)  # a proxy may end every watch at once
 
     def _change(self, line: bytes) -> None:
         with uncollected():

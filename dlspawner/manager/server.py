@@ -4,8 +4,8 @@ The addresses of approvals.
 
 The files of JupyterHub's own that its page.html loads, and what is in them.
 
-The Manager serves them itself: its pages can be read while the Hub is away. What nothing of ours loads is not among
-them; templates of somebody's own take other files from the Hub.
+The Manager serves them itself: its pages can be read while the Hub is away. Files that no page of ours loads are not
+among them; templates of somebody's own take other files from the Hub.
 
 The addresses of logs.
 
@@ -230,7 +230,7 @@ def addresses() -> handlers.Routes:
 
 
 class _Bounded(HTTPMessageDelegate):
-    """What is too long is read and thrown away, so that its sender, a proxy above all, is there for the answer."""
+    """Reads and drops a body that is too long, so that its sender, a proxy above all, is there for the answer."""
 
     def __init__(self, inner: HTTPMessageDelegate, connection: HTTPConnection) -> None:
         self._inner, self._connection, self._read = inner, connection, 0

@@ -1,4 +1,4 @@
-"""Starts: whoever is due is started through the Hub, which has kept the options.
+"""Starts: scheduled jobs are started through the Hub, which has kept the options.
 
 A start is asked for without a body, and again until the Hub's spawner asks for this job (``desk``), which ends its
 being due, or until the turn is over. Nobody was told yet that the job may have a pod, so a turn that is over, or was
@@ -182,10 +182,10 @@ class Dispatcher:
         return False
 
     async def probe(self, job: Job) -> bool:
-        """While others are asked to leave for it: ask for its start, which has to wait as long as they are there.
+        """Requests the start of a job while its victims have notice: the start has to wait as long as they run.
 
-        Who has to log in first, whose start fails or is refused, gives the promised place back. False: the Hub did not
-        answer.
+        A job whose user has to log in first, or whose start fails or is refused, loses its reservation. False: the Hub
+        did not answer.
         """
         try:
             said: object = await self._tell(job)
@@ -246,10 +246,10 @@ class Dispatcher:
         return JobState.SUBMITTED
 
     def _end(self, turn: Transaction, *, job: str, end: _Failure) -> None:
-        """What the Hub refuses keeps its place.
+        """A job that the Hub refuses keeps its place.
 
-        The first time it may be by files that it has read before us, or we before it. After that the job holds up
-        nobody, and its person is told why, until the files change, a while is over, or somebody asks for it again.
+        The first time it may be by files that it has read before us, or we before it. After that the job blocks no
+        other job, and its user reads why, until the files change, some time is over, or the start is requested again.
         """
         record, book = turn.record(job), turn.store
         if record is None or not (record.awaiting_start or record.job.reserved):
@@ -296,7 +296,7 @@ class Dispatcher:
         return user.servers.get(job.server) if user is not None else None
 
     async def _look_for_owners(self) -> None:
-        """Ends pending jobs whose server or user is gone, so that no victim is stopped for them."""
+        """Ends pending jobs without a server or user, so that no victim is stopped for them."""
         while True:
             await asyncio.sleep(_OWNER_LOOK_SECONDS)
             for job in self._next_waiting():

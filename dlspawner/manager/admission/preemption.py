@@ -70,7 +70,7 @@ def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> No
 
 
 def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
-    """One step of what follows from changes or from the time; to be repeated until nothing changes.
+    """One step of the consequences of changes or time; to be repeated until nothing changes.
 
     ``by``: only victims whose notice had expired by then are stopped.
     """

@@ -1,4 +1,4 @@
-"""Jobs that nobody uses: found, their owners warned, stopped. What is use, and when is enough, is `core.idle`'s to say.
+"""Finds unused jobs, warns their owners, and stops them. `core.idle` decides when a job is idle.
 
 Every round gathers what is known (`gathering`), writes it down, judges every running job, and does what follows in one
 turn. A round in which the Hub does not answer judges nobody; a job with GPUs of which nothing is known goes on.

@@ -1,6 +1,6 @@
-"""What is known of the use of running jobs, gathered: from the Hub (one list), from Prometheus, and from what was told.
+"""Gathers the evidence of use of running jobs: from the Hub (one list), from Prometheus, and from stored reports.
 
-A job is judged by it only while the Hub lists its server: it says when somebody last used it by HTTP.
+A job is judged by it only while the Hub lists its server: the list has the time of the last use by HTTP.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ _OF_JOBS = (
 
 @dataclass(frozen=True, slots=True)
 class ApprovalQuery:
-    """Which requests: a page of those that everything said here is true of, the newest first.
+    """A page of the requests that match all fields, newest first.
 
-    ``user`` and ``teams`` together are whose may be seen: that person's own, and everybody's of those teams; without
-    either everybody's. ``after`` is the last one of the page before.
+    ``user`` and ``teams`` together limit the view: the user's own requests, and all requests of those teams; without
+    either all requests. ``after`` is the last one of the page before.
     """
 
     user: str | None = None

@@ -42,8 +42,8 @@ class HoursOwner:
 
 
 def read_gpu_hours(connection: Connection, question: GpuHoursQuery, viewer: Viewer, now: datetime) -> Hours:
-    """What these days come to for whoever may see it: the sums of what is folded and every job that is not are of one
-    moment of the database, that of the first statement; what goes on counts until `now`.
+    """Returns the GPU-hours of these days that the viewer may see: the sums of aggregated days and of all other jobs
+    are of one moment of the database, that of the first statement; running jobs count until `now`.
     """
     _at_one_moment(connection)
     key = gpu_days.c[_KEYS[question.by]]

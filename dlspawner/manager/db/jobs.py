@@ -1,7 +1,7 @@
-"""The rows of jobs and of their events: how a record is written down and read, and pages of jobs for people.
+"""The rows of jobs and of their events: records are written and read, and pages of jobs for users.
 
 A page is found by its place, a submit time and an id (*keyset*), and not by counting: jobs that are submitted while
-somebody turns pages push none of the others onto the next one. A job that asks for more than before has a new submit
+a user reads the pages push no other job onto the next page. A job that asks for more than before has a new submit
 time and is in front again.
 
 How long jobs ran that have ended lately, as rows.

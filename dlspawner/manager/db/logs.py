@@ -52,7 +52,7 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What a reading has brought: new parts, of which the first may replace the last one that there was.
+    """The result of a reading: new parts, of which the first may replace the last known one.
 
     One that is read `anew` replaces all that was kept of this log.
     """

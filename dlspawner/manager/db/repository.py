@@ -1,11 +1,11 @@
 """Jobs, their events and the lease in the database.
 
 Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
-whoever takes it counts its term up, the same Manager too when it begins anew. Every write of jobs looks at the term
-in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes nothing
-(`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the lease is
-the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than any lease
-may last was written by a clock that has been set back since, and is over.
+every Manager that acquires it increases its term, also the same Manager after a restart. Every write of jobs looks at
+the term in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes
+nothing (`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the
+lease is the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than
+any lease may last was written by a clock that has been set back since, and is over.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class JobRepository:
         return await self._store.read(notices.read_notices)
 
     async def last_ends(self, user: str) -> dict[str, LastEnd]:
-        """How the last job of each of a person's servers ended."""
+        """Returns the end of the last job of each server of a user."""
         return await self._store.read(lambda connection: db_jobs.read_last_ends(connection, user))
 
     async def servers(self, user: str) -> frozenset[str]:

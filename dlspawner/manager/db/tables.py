@@ -93,8 +93,8 @@ key_suggestions = Table(
     sqlite_autoincrement=True,
 )
 
-# The uid, and gid of the same number, of people whose authenticator tells none. Rows stay for ever: files may outlive
-# their owner's name in the Hub, and must never become another user's.
+# The uid, and gid of the same number, of users without one from the authenticator. Rows stay for ever: files may
+# outlive their owner's name in the Hub, and must never become another user's.
 accounts = Table(
     "accounts",
     metadata,

@@ -1,8 +1,8 @@
-"""What the acting Manager does for history once a minute: it samples, counts what is over, and forgets what is old.
+"""The leader's work for history once a minute: it samples, aggregates ended jobs, and deletes old rows.
 
-Sampled is what no event tells: GPUs that are free and of no use (`core.standing`), and what the GPUs of jobs computed,
-where a Prometheus knows. A minute in which nobody acted, or Prometheus did not answer, is not there. Everything is done
-in transactions that are small enough for admissions to pass in between.
+Samples are facts without an event: GPUs that are free and of no use (`core.standing`), and what the GPUs of jobs
+computed, where a Prometheus knows. A minute without a leader, or in which Prometheus did not answer, is not there.
+Everything is done in transactions that are small enough for admissions to pass in between.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Who is asking, and what that lets them do: the Manager's only use of the Hub's OAuth, and its rules of access.
+"""The caller of a request and its rights: the Manager's only use of the Hub's OAuth, and its rules of access.
 
-A request says who it comes from by a Hub token in its Authorization header or, from a browser, by the cookie of this
+A request identifies its caller by a Hub token in its Authorization header or, from a browser, by the cookie of this
 service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value, and that
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
@@ -48,7 +48,7 @@ READ_KEYS = "custom:ssh-keys:read"
 SEE_ALL = "read:servers"
 READ_NOTICES = "custom:notices:read"
 DEADLINE_SECONDS = 10.0
-# Of a Hub that has said before who a service is; the gateway waits DEADLINE_SECONDS for the whole of an answer.
+# For a Hub that has identified a service before; the gateway waits DEADLINE_SECONDS for the whole of an answer.
 DEADLINE_FOR_SERVICES_SECONDS = 2.0
 REMEMBERED_SECONDS = 600.0
 
@@ -122,7 +122,7 @@ def read_service(environ: Mapping[str, str]) -> HubServiceInfo:
 
 @dataclass(slots=True)
 class KnownServices:
-    """What the Hub said of the tokens of services, for while it does not answer; of tokens it holds their digests.
+    """The known tokens of services, for the time in which the Hub does not answer; it holds digests of tokens.
 
     A Manager that has started since knows of none.
     """
@@ -174,11 +174,11 @@ class ServiceAuth(HubOAuth):
 
 
 def is_cross_site(method: str, headers: Mapping[str, str], host: str) -> bool:
-    """Whether a browser says that a page of another site sends what may change something.
+    """True if a browser reports that a page of another site sends a request with effects.
 
     A person's own server is another site only where it has a domain of its own (JupyterHub.subdomain_host).
 
-    What ``Sec-Fetch-Site`` says is true behind any proxy; browsers without it say where a form comes from.
+    ``Sec-Fetch-Site`` is right behind any proxy; browsers without it say where a form comes from.
     """
     if method in {"GET", "HEAD", "OPTIONS"}:
         return False
@@ -281,9 +281,10 @@ def may_read_notices(identity: HubIdentity) -> str | None:
 
 
 def recipient_of(identity: HubIdentity, *, by_token: bool) -> Recipient:
-    """Whose notices: a person's; with a server's own token that server's; a service that may read any reads all.
+    """Returns the recipient of notices: a user; with a server's own token that server; a service with the right reads
+    all.
 
-    What administrators are told needs a browser, or a token that may see everybody's jobs.
+    The notices of administrators need a browser, or a token that may see all jobs.
     """
     if identity.kind is IdentityKind.SERVICE:
         return Recipient(everything=True)

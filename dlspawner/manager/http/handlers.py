@@ -1,4 +1,4 @@
-"""What every handler shares: the services it works with, who asks, errors in the right form, and headers.
+"""The base of every handler: its services, the caller, errors in the right form, and headers.
 
 An `Asking` handler knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
 and the Hub's own error page for people; what a client did wrong is never a 5xx, and no answer holds a traceback.
@@ -275,7 +275,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
         return self.manager.auth.get_token(self, in_cookie=False) is not None
 
     def viewer(self, right: AccessRight) -> Viewer:
-        """Over whose jobs whoever asks has this right; 403 with a sentence where it is nobody's."""
+        """Returns the viewer with the jobs that the caller has this right to; 403 with a sentence without any."""
         acting, identity = self.manager.leader, self.identity
         if identity is None:
             raise HttpProblem(401, "Say who you are.")
@@ -290,7 +290,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
         await self.recognise()
 
     async def recognise(self) -> None:
-        """Who asks, also of an answer that has begun; 403 for who may not be here, HubUnavailable."""
+        """Identifies the caller, also during an answer; 403 for callers without access, HubUnavailable."""
         try:
             self.current_user = self.identity = await identify_again(self.manager.auth, self)
         except HubUnavailable:

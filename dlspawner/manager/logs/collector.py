@@ -1,11 +1,11 @@
-"""Reads what jobs print, and keeps the end of it: Kubernetes has a log only as long as the pod is there.
+"""Reads the logs of jobs, and keeps their ends: Kubernetes has a log only as long as the pod is there.
 
 * Of a container whose pod is being deleted the log is *followed* until the container has ended, so an ordinary stop
   loses nothing, however long its grace period is.
 * Of a container that has ended by itself it is read at once; the Hub asks whether that is done (``kept``) before it has
   the pod deleted.
-* Of one that runs it is read every so often, from where the last reading ended: what a lost node or a forced deletion
-  takes is what was printed since. Who prints nothing is asked less often, up to `_QUIETEST` times as seldom.
+* Of one that runs it is read every so often, from where the last reading ended: a lost node or a forced deletion
+  loses the lines since then. Quiet containers are read less often, up to `_QUIETEST` times as seldom.
 
 A reading asks for what is new, holds no more than is kept of one log, and few go on at one time, over connections of
 their own, so that no log holds up a decision. All that is remembered of a container between two readings is its mark.
@@ -14,14 +14,14 @@ Only the acting Manager keeps logs; another one goes on at the marks in the data
 Refused: following every container from its start. It would lose nothing at all, and cost a connection through the API
 server, and the node's kubelet, for each container of the cluster.
 
-The settings that say how much is kept of what jobs print.
+The settings on how much of a log is kept.
 
 The end of a log, in bounded memory, and how a log that is read again goes on where the last reading ended. PURE.
 
 Kubernetes gives a log from a time on, to the second; with time stamps, one at the beginning of each line, what is known
 already can be told from what is new. Several lines may have one stamp, so those of the last one are counted. A line
 whose end has not been printed is nobody's yet: it is read again, whole, unless its container has ended. So is a private
-key, from its first line on: whoever began in the middle of it would not know that it is one.
+key, from its first line on: a reading from its middle would not recognise it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _READ_SECONDS, _FOLLOW_SECONDS = 30.0, 900.0
 _QUIETEST = 4
 _AGAIN_SECONDS = 1.0
 _KEPT_LOOK_SECONDS = 0.05
-_BROKEN_SECONDS = 600.0  # the longest pause of a log whose reading fails for a reason that nobody has thought of
+_BROKEN_SECONDS = 600.0  # the longest pause of a log whose reading fails for an unknown reason
 _SILENT_SECONDS = 10.0  # for which a node that gave no log is not asked: it would keep all readers waiting
 _SWEEP_SECONDS = 600.0
 _CANNOT = "log of pod=%s container=%s cannot be %s; next try in %.1f s"
@@ -72,7 +72,9 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(frozen=True, slots=True)
 class LogRetention:
-    """How much is kept of one log, for how long after its job's end, and how often a running container is read."""
+    """The kept size of one log, the days after its job's end, and the interval between readings of a running
+    container.
+    """
 
     most: int = 2**20
     days: float = 7.0
@@ -184,7 +186,7 @@ class LogCollector:
         return [source for uid, source in self.sources.items() if self.job_of(uid) == job]
 
     async def kept(self, uid: str, seconds: float) -> bool:
-        """Whether all that has ended of a pod is kept, within so many seconds; ``False`` at once of one that goes."""
+        """True once all ended containers of a pod are kept, within these seconds; false at once if the pod goes."""
         clock, seen = asyncio.get_running_loop().time, False
         until = clock() + seconds
         while not self._is_kept(uid):
@@ -296,7 +298,7 @@ class LogCollector:
         self._quiet[key] = 0 if news else min(_QUIETEST, self._quiet.get(key, 0) + 1)
 
     def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> LogRequest:
-        """What to ask for: what is new, but all of a run whose container runs again.
+        """Returns the request: new lines only, but all of a run whose container runs again.
 
         Kubernetes cannot be asked for a run by its number, so what was read of it last may be of the next one.
         """
@@ -323,7 +325,7 @@ class LogCollector:
             async for piece in self.cluster.log(source.pod, source.namespace, wanted):
                 reader.feed(piece)
         except ObjectNotFound:
-            ended = False  # the pod went while it was read: nobody knows whether this is all
+            ended = False  # the pod went during the reading, which may be incomplete
         except KubernetesUnavailable as problem:
             broken, ended = problem, False
         text, mark, lost = reader.take(ended=ended)
@@ -340,7 +342,7 @@ class LogCollector:
         return bool(text)
 
     async def _job(self, uid: str) -> str | None:
-        """The job of a pod whose log was read: what ends at once may be gone before its news are written down."""
+        """Returns the job of a pod whose log was read: a short job may be gone before its log is stored."""
         if self.job_of(uid) is None:
             await self.caught_up()
         return self.job_of(uid)
@@ -358,7 +360,7 @@ class LogCollector:
             self._due.pop(key, None)
 
     async def _write(self, reading: LogReading) -> None:
-        """Whoever comes first writes for all that wait: many small readings are one transaction."""
+        """Writes a reading: the first writer writes for all that wait, so many small readings are one transaction."""
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._readings.append((reading, written))
         async with self._writing:
@@ -373,7 +375,7 @@ class LogCollector:
             await self.ledger.write_as_leader(
                 self.term, lambda connection: logs.write(connection, readings, self.keeping.most)
             )
-        except Exception as problem:  # noqa: BLE001 - told to each who waits for it
+        except Exception as problem:  # noqa: BLE001 - raised in each waiter
             for _, written in some:
                 written.set_exception(problem)
         else:
@@ -437,7 +439,7 @@ def _joined(last: logs.LogChunk | None, text: bytes) -> tuple[logs.LogChunk, ...
 
 
 class JobLogs(Configurable):
-    """How much the Manager keeps, in its database, of what jobs print."""
+    """The size and time for which the Manager keeps logs of jobs in its database."""
 
     kib = Integer(
         1024,
@@ -525,11 +527,11 @@ class StampedLog:
             self._rest = b""
 
     def news(self) -> bytes:
-        """What has come since this was last asked, as far as it may be shown by now."""
+        """Returns the text since the last call, as far as it may be shown by now."""
         return self._lines.take()
 
     def take(self, *, ended: bool) -> tuple[bytes, LogMark, bool]:
-        """What is new, up to where the log is known by now, and whether more was printed than was kept."""
+        """Returns the new text, the mark of its end, and true if more was printed than is kept."""
         if ended and (self._rest or self._inside):
             self._put(self._rest)
             self._end_line()
@@ -540,7 +542,7 @@ class StampedLog:
 
     @property
     def _cut(self) -> bool:
-        """Whether lines may be missing before the first new one: too many, or those that a node has thrown away."""
+        """True if lines may be missing before the first new one: too many, or deleted by the node."""
         return not self._follows and (bool(self._known.stamp) or self._read >= self._tail)
 
     def _put(self, part: bytes) -> None:

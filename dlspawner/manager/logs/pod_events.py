@@ -41,7 +41,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class PodEventCollector:
-    """What is heard in one term; `run` never ends by itself."""
+    """Collects the pod events of one term; `run` never ends by itself."""
 
     cluster: KubernetesClient
     ledger: JobRepository

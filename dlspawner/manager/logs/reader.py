@@ -1,7 +1,7 @@
-"""A job's logs as people find them: those that Kubernetes has while the pod is there, and those that are kept.
+"""A job's logs for users: those of Kubernetes while the pod is there, and the kept ones.
 
-Of a container whose pod is there Kubernetes is asked, because it knows what was printed a moment ago; when it does not
-answer what is kept is shown, and said to be that.
+While the pod is there, Kubernetes is read, because it has the latest lines; without an answer the kept log is shown,
+and marked as such.
 
 Where people are in logs that they follow, so that what is asked for again goes on with the very next line. PURE.
 
@@ -72,7 +72,7 @@ class LogReader:
 
     def __init__(self, keeper: LogCollector) -> None:
         self.keeper = self._keeper = keeper
-        self.followers: list[str] = []  # who follows a log now, as often as they do
+        self.followers: list[str] = []  # the followers of logs, once for each log
         self.places = FollowCursors()
         self.turns = ReadLimiter()
         self._seats = asyncio.Semaphore(_READERS)
@@ -108,7 +108,7 @@ class LogReader:
         """
         if run.source is None:
             return
-        with contextlib.suppress(KubernetesError):  # whoever follows asks again
+        with contextlib.suppress(KubernetesError):  # the follower asks again
             if place.mark is None:
                 last, place.mark = await self._last(run, run.source)
                 if last:
@@ -215,7 +215,7 @@ class FollowCursors:
             del self._places[next(iter(self._places))]
 
     def find(self, who: str, name: str) -> FollowCursor | None:
-        """Where a log goes on, if it does."""
+        """Finds the continuation of a log, if there is one."""
         place = self._places.get((who, name))
         return place if place is not None and place.mark is not None else None
 
@@ -234,7 +234,7 @@ class _Person:
 
 
 class ReadLimiter:
-    """The readings of everybody; remembers nobody who reads nothing."""
+    """The open readings of all users; a user without a reading is forgotten."""
 
     def __init__(self) -> None:
         self._people: dict[str, _Person] = {}

@@ -1,6 +1,6 @@
-"""What containers print, made fit to be kept and shown. PURE.
+"""Makes the output of containers fit to be kept and shown. PURE.
 
-*Kept* is what was printed, byte for byte, but for secrets: those that are known (the job's own tokens) and what looks
+*Kept* is the output, byte for byte, but for secrets: known ones (the job's own tokens) and text that looks
 like one where our own programs might print it (private keys, tokens in addresses and headers). *Shown* is text without
 anything that moves a cursor, rings, or turns a line around: a log is written by whoever wants to.
 """
@@ -44,7 +44,7 @@ _HARMLESS: dict[int, str] = {
 
 
 class Redactor:
-    """Hides secrets in a stream of bytes, in whatever pieces it comes; what it gives back ends with whole lines."""
+    """Hides secrets in a stream of bytes, in pieces of any size; its results end with whole lines."""
 
     def __init__(self, secrets: Iterable[bytes] = (), *, middle: bool = False) -> None:
         """``middle``: what comes may begin in the middle of a private key."""
@@ -52,17 +52,17 @@ class Redactor:
         longest_first = sorted(known, key=lambda one: (-len(one), one))
         self._known = re.compile(b"|".join(map(re.escape, longest_first))) if known else None
         self._held = b""
-        self._key_bytes = -1  # of a private key whose end has not come yet; none while negative
+        self._key_bytes = -1  # of a private key without its end yet; none while negative
         self._key_tail = b""  # of it, in which its end may have begun
         self._opening = _Opening() if middle else None
 
     @property
     def inside(self) -> bool:
-        """Whether a private key has begun whose end has not come yet."""
+        """True if a private key has begun and its end has not come yet."""
         return self._key_bytes >= 0
 
     def feed(self, data: bytes) -> bytes:
-        """What may be shown of everything so far and was not given back before."""
+        """Returns the text so far that may be shown and was not returned before."""
         return self._pass(data if self._opening is None else self._opening.feed(data))
 
     def end(self, *, cut: bool = True) -> bytes:
@@ -101,7 +101,7 @@ class Redactor:
             self._key_bytes += len(text)
             text = self._key_tail + text
             end = _KEY_ENDS.search(text)
-            # Longer is nobody's key: whoever prints such a begin does not silence the rest.
+            # No key is longer: a job that prints such a beginning does not silence the rest.
             if end is None and self._key_bytes <= _LONGEST_KEY:
                 self._key_tail = text[-_LONGEST_MARK:]
                 return b"".join(shown)
@@ -116,7 +116,7 @@ class _Opening:
         self._lines, self._rest, self._size, self._sure = list[bytes](), b"", 0, False
 
     def feed(self, data: bytes) -> bytes:
-        """What is no part of such a key, once that is known."""
+        """Returns the text outside such a key, once that is known."""
         if self._sure:
             return data
         *lines, self._rest = (self._rest + data).split(b"\n")
@@ -132,7 +132,7 @@ class _Opening:
         return self._release() if len(self._rest) > _LONGEST_KEY else b""
 
     def end(self, *, cut: bool) -> bytes:
-        """What is still held; nothing but a mark where it looks like a key."""
+        """Returns the text that is still held; only a mark if it looks like a key."""
         broken = bool(self._rest)  # a last line without its end is judged like the others
         held = self.feed(b"\n" if broken else b"")
         if not self._sure:
@@ -154,7 +154,7 @@ def readable(data: bytes) -> str:
 
 
 def last_lines(text: str, count: int) -> str:
-    """The last lines of a text whose lines end with a line feed."""
+    """Returns the last lines of a text in which each line ends with a line feed."""
     at = len(text)
     for _ in range(count + 1):
         at = text.rfind("\n", 0, at)

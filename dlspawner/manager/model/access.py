@@ -1,9 +1,9 @@
-"""Who may see which job, and do something with it.
+"""The rights of viewers to see jobs and act on them.
 
-PURE. In a browser people are who they are. A token counts for less than its owner: to see jobs with it, it must be able
-to read its owner's servers in the Hub (``read:servers``), and to act on jobs, to start and stop them (``servers``); for
-what an administrator sees beside their own, it must hold that scope for everybody. The token inside a job is none of
-its person's, and sees nothing here.
+PURE. In a browser users have their own rights. A token counts for less than its owner: to see jobs with it, it must be
+able to read its owner's servers in the Hub (``read:servers``), and to act on jobs, to start and stop them
+(``servers``); for what an administrator sees beside their own, it must hold that scope for everybody. The token inside
+a job is none of its person's, and sees nothing here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def actor_name(identity: HubIdentity) -> str:
 
 
 def may_read_metrics(identity: HubIdentity, *, by_token: bool) -> str | None:
-    """The Hub's scope for its own metrics; administrators in a browser, whose login carries no scopes."""
+    """True with the Hub's scope for its own metrics, and for administrators in a browser, where a login carries no
+    scopes.
+    """
     if has_scope(identity.scopes, READ_METRICS) or (identity.admin and not by_token):
         return None
     return f"This needs a token with the scope {READ_METRICS}, or the browser of an administrator of the Hub."

@@ -1,7 +1,7 @@
-"""What the Manager remembers of the use of running jobs, between what it is told and what it judges.
+"""The stored use of running jobs, between the reports and the judgement.
 
 Kernels are told by the pod itself, SSH by the gateway, GPUs by Prometheus, HTTP by the Hub, which keeps that itself.
-The rest is kept in the database, so that a restart forgets no use. Whoever tells says how long ago something was: the
+The rest is kept in the database, so that a restart forgets no use. Each report contains how long ago the use was: the
 clocks of pods and gateways are theirs. What nobody has seen counts as use:
 
 * A gateway tells all sessions that are open in every report, and of one that has ended until we have heard it. A
@@ -34,14 +34,14 @@ from dlspawner.core.idle import (
 from dlspawner.core.job import Job
 
 _OFTEN = SSH_REPORT_TIMEOUT / 6  # the time of an SSH report is written down no more often
-_REMEMBERED = timedelta(days=1)  # by a gateway, of ended sessions whose report was never accepted
+_REMEMBERED = timedelta(days=1)  # by a gateway, of ended sessions without an accepted report
 Seconds = float | None  # how long ago; None for never
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityRecord:
-    """What is known of one job's use; see `core.idle.Activity`. ``ssh_gateway`` has told of the open session,
-    ``ssh_by`` was the last one that told anything; ``watched`` is also when the clock was set."""
+    """The known use of one job; see `core.idle.Activity`. ``ssh_gateway`` has reported the open session,
+    ``ssh_by`` was the last gateway with a report; ``watched`` is also when the clock was set."""
 
     kernel_report: datetime | None = None
     kernel_busy: datetime | None = None

@@ -35,7 +35,8 @@ class ApprovalState(Enum):
 class ApprovalRequest:
     """``what`` is requested and ``why`` that needs an approval, as of the request.
 
-    ``by``: the approver, who decided ``at`` that time, with this ``reason``; of a withdrawn request the event's reason.
+    ``by``: the approver of a decision ``at`` that time, with this ``reason``; of a withdrawn request the event's
+    reason.
     """
 
     id: str

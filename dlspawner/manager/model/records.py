@@ -1,7 +1,7 @@
-"""What the Manager stores of a job beside the core's own value, and how a resource request is written. PURE.
+"""The stored record of a job beside the core's own value, and the form of a resource request. PURE.
 
-A resource request is stored whole, with the node placement of its pods, so that a restarted Manager knows what is held
-where, whatever cluster.yaml says by then.
+A resource request is stored whole, with the node placement of its pods, so that a restarted Manager knows the held
+resources of each node, also after a change of cluster.yaml.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who is told, as it happens, that jobs, the queue or the cluster have changed: one fan-out for all who listen.
+"""Notifies listeners of changes of jobs, the queue or the cluster: one fan-out for all listeners.
 
-The book says what is on the disk; a moment later everybody who listens is told what of it concerns them, several
-changes together. Nobody is told of a job that they may not see (`access`): they learn that *something* of the queue or
+The job store has what is on the disk; a moment later each listener receives the changes that concern it, several
+together. A listener receives no job that its user may not see (`access`): they learn that *something* of the queue or
 the cluster has changed, and look for themselves. What waits for one listener is bounded, however slow it reads, and a
 change costs a look at those whom it concerns: what was heard together is sorted by person and team once for all.
 
@@ -96,7 +96,7 @@ class Listener:
         return news
 
     def sees(self, viewer: Viewer) -> None:
-        """What this listener may see by now; of what waits nothing is told that they might not."""
+        """Returns the changes that this listener may see by now."""
         if viewer != self.viewer:
             self.viewer, self.news = viewer, ListenerUpdate(more=True)
             self.has_news.set()

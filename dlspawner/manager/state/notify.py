@@ -1,6 +1,6 @@
-"""Notices: what people are told about their jobs while these run or wait, and the one way to tell it.
+"""Notices: messages to users about their jobs while these run or wait, and the one way to post them.
 
-A notice is posted in the turn that makes the decision which it is about, so that both are on the disk or neither is:
+A notice is posted in the transaction of the decision that it is about, so that both are on the disk or neither is:
 
     post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
     withdraw(turn, job.id, Kind.PREEMPTED)
@@ -60,9 +60,9 @@ def post(  # noqa: PLR0913 - a notice has so many parts
     until: datetime | None = None,
     keep: bool = False,
 ) -> Notice:
-    """Tell the owner of a job; ``cause`` is what makes this notice another one than the last of its kind.
+    """Posts a notice to the owner of a job; ``cause`` distinguishes it from the last notice of its kind.
 
-    Good news of a job that will be stopped for another reason are told to nobody.
+    Good news of a job that will be stopped for another reason are not posted.
     """
     wanted = Notice("", kind, cause, text, turn.now, job.id, job.user, job.server, until, keep)
     return _post(turn, wanted)

@@ -60,7 +60,7 @@ class KernelReportHandler(_AboutUse):
 
 
 class SshSessionReportHandler(_AboutUse):
-    """Accepts the gateway's report: every server with sessions, or with a last session whose end is unreported."""
+    """Accepts the gateway's report: every server with sessions, or with an unreported end of its last session."""
 
     async def put(self) -> None:
         if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):

@@ -1,6 +1,6 @@
 """REST resources of approvals, under /services/jobs/api/: ApproveJob.
 
-    GET   approvals             those that whoever asks may see, the newest first; ?mine=decide or ?mine=asked
+    GET   approvals             those that the caller may see, newest first; ?mine=decide or ?mine=asked
     POST  jobs/{id}/approve     {"reason"}: the job may wait for its turn
     POST  jobs/{id}/deny        {"reason"}: the job ends
 
@@ -65,7 +65,7 @@ async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request
 
 
 async def decide(manager: ManagerContext, viewer: Viewer, request: ApprovalRequest, word: Decision) -> ApprovalRequest:
-    """The word of somebody who may give it: the request as it is then; 409 when somebody was quicker."""
+    """Decides a request for a caller with that right: returns the request after it; 409 if it was decided before."""
     acting, desk = leader_of(manager), admission_of(manager)
     try:
         counted = await desk.store.transact(lambda turn: approvals.decide(turn, request, word))
@@ -82,7 +82,7 @@ async def _not_waiting(
 ) -> HttpProblem:
     """Why there is nothing to decide, as far as this viewer may know."""
     try:
-        await desk.store.transact(lambda _: None)  # whatever the book says by now is in the database after that
+        await desk.store.transact(lambda _: None)  # everything in the job store is in the database after that
     except NotLeader:
         raise HttpProblem(503, NOT_YET) from None
     found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=base.MOST))
@@ -118,7 +118,7 @@ class ApprovalsHandler(JobApiHandler):
         if mine == "decide":
             found = [one for one in reversed(requests_to_decide(desk, viewer)) if _is(one, wanted)][: limit + 1]
         elif mine and wanted.of not in {"", viewer.name}:
-            found = []  # what one has asked for oneself, of somebody else
+            found = []  # the caller's own requests, to other approvers
         else:
             found = await self.leader.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
         page, more = found[:limit], len(found) > limit

@@ -1,8 +1,8 @@
-"""What resources for people and programs share: the part that decides, the query, jobs that somebody may see.
+"""The base of resources for users and programs: the leader's services, the query, the jobs that a viewer may see.
 
-Answers that go on for long outlive no right: while one is read, its reader is asked for again and again.
+A long answer outlives no right: while it is sent, its reader is checked again and again.
 
-What cannot be asked ends nothing: as with sessions of the SSH gateway, an answer that did not come is no answer.
+A check without an answer ends nothing: as with sessions of the SSH gateway, an answer that did not come is no answer.
 
 What a list was asked for: filters, a page's size and a cursor, read from a query. PURE.
 
@@ -65,12 +65,12 @@ class JobApiHandler(ApiHandler):
         return admission_of(self.manager)
 
     def sees(self) -> Viewer:
-        """Who looks."""
+        """The viewer, by the right to see."""
         self.check_parameters()
         return self.viewer(AccessRight.SEE)
 
     def acts(self) -> Viewer:
-        """Who does something."""
+        """The viewer, by the right to act."""
         self.check_parameters()
         return self.viewer(AccessRight.ACT)
 
@@ -115,7 +115,7 @@ _KINDS: Mapping[type, str] = {
 
 
 def as_name(text: str) -> str:
-    """A name that a database can be asked for, and an address hold; what none can hold is nobody's name."""
+    """Returns the text as a name that a database and an address can hold; else no user or server has it."""
     half = any("\ud800" <= char <= "\udfff" for char in text)  # of a letter: JSON can carry it, UTF-8 can not
     return "" if half or "\0" in text or len(text) > 255 else text
 
@@ -150,9 +150,9 @@ _CANNOT_BE_ASKED = 500  # and more: not here, not now
 
 
 async def until_access_ends(handler: ApiHandler, allowed: Callable[[], Awaitable[object]]) -> str:
-    """Wait until this request's reader may not have it any more; the sentence for them.
+    """Waits until this request's reader may not have it any more; returns the sentence for the reader.
 
-    ``allowed`` raises `Problem` then; it finds who asks in the handler, recognised anew.
+    ``allowed`` raises `HttpProblem` then; the handler has the reader, identified again.
     """
     while True:
         await asyncio.sleep(RECHECK_SECONDS)
@@ -179,7 +179,7 @@ Given = Mapping[str, Sequence[str]]
 
 
 class InvalidQuery(ValueError):
-    """A parameter that cannot be; the message is for whoever asked."""
+    """An invalid parameter; the message is for the caller."""
 
 
 def check_parameters(given: Given, *names: str) -> None:
@@ -298,9 +298,9 @@ def _time(given: Given, name: str) -> datetime | None:
 
 
 def owner(handler: IdentityHandler, user: str, right: AccessRight) -> HubIdentity:
-    """Who asks, when this is theirs: owners, and administrators of the Hub. Never a job with its token.
+    """Returns the caller if the job is theirs: owners, and administrators of the Hub. Never a job with its token.
 
-    403 for a token of theirs that is too small for it.
+    403 for a token of theirs without the scope.
     """
     who = handler.identity
     if (

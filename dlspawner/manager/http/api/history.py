@@ -77,7 +77,7 @@ async def in_report_thread(work: Callable[..., Done], *given: object) -> Done:
 
 
 def read_query(handler: IdentityHandler) -> GpuHoursQuery:
-    """What the address asks for; 422 with a sentence where that is nothing that can be answered."""
+    """Reads the query of the address; 422 with a sentence if it is invalid."""
     by, since, until = (handler.get_query_argument(name, "") for name in ("by", "since", "until"))
     found = read_gpu_hours_query(by, since, until, handler.manager.now())
     if isinstance(found, str):
@@ -86,7 +86,7 @@ def read_query(handler: IdentityHandler) -> GpuHoursQuery:
 
 
 async def report(manager: ManagerContext, question: GpuHoursQuery, viewer: Viewer) -> GpuHoursReport:
-    """The answer for whoever asks; 501 on a Manager that counts nothing."""
+    """Returns the report for a viewer; 501 on a Manager that counts nothing."""
     if manager.leader is None:
         raise HttpProblem(501, NOT_LEADER)
     now = manager.now()
@@ -296,7 +296,7 @@ JOB = r"(j-[a-z2-7]{12})"
 async def read_job_usage(
     handler: IdentityHandler, kept: JobHistory, since: str = "", until: str = "", step: str = ""
 ) -> tuple[TimeRange, tuple[MetricSeries, ...]]:
-    """What is known; 422 for what cannot be asked, 501 and 503 where nobody can tell."""
+    """Returns the known usage; 422 for an invalid query, 501 and 503 without a source."""
     acting = leader_of(handler.manager)
     if acting.culler is None:
         raise HttpProblem(503, NOT_YET)

@@ -2,7 +2,7 @@
 
     PUT   jobs/{id}             may it start? asking again gets the same answer
     POST  jobs/{id}/released    its pod was not made, and will not be: why, for its person
-    GET   jobs/{id}/ending      why it is being stopped; 404 when it was not the Manager who decided that
+    GET   jobs/{id}/ending      why it is being stopped; 404 if the Manager did not decide that
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
     PUT   users/{name}/starting what a start needs before its pod is built: the id of what waits there, and the uid
     POST  users/{name}/interrupted  somebody has stopped a server of theirs while the Hub started it
@@ -100,7 +100,7 @@ class StopReasonHandler(HubOnlyHandler):
 
 
 class PendingJobsHandler(_ForJobs):
-    """What of a person's waits: its id, because a job that is asked for again is the same job."""
+    """The pending job of a user's server: its id, because a start that is requested again is of the same job."""
 
     async def get(self, user: str) -> None:
         given = self.get_query_arguments("server", strip=False)
@@ -121,7 +121,7 @@ class PendingJobsHandler(_ForJobs):
 
 
 class PrepareStartHandler(_ForJobs):
-    """In one answer, because somebody waits for it: what waits for this server, and its person's account."""
+    """The pending job of this server and its user's account, in one answer, because a user waits for it."""
 
     async def put(self, user: str) -> None:
         body = fields(self.read_object(), {"server": str, **UIDS}, {"server", *UIDS})
@@ -171,7 +171,7 @@ UIDS = {"first_uid": int, "last_uid": int}
 
 
 class UnixAccountHandler(HubOnlyHandler):
-    """The uid of somebody whose authenticator tells none; the Hub says, from cluster.yaml, which uids may be given."""
+    """The uid of a user without one from the authenticator; the Hub sends the range of cluster.yaml."""
 
     async def put(self, user: str) -> None:
         account = await allocate_account(self, user, fields(self.read_object(), UIDS, set(UIDS)))

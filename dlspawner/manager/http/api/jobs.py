@@ -1,6 +1,6 @@
 """ListJobs and GetJobDetail.
 
-GET  jobs                what somebody may see, the newest first, those that have ended too
+GET  jobs                the jobs that the caller may see, newest first, ended ones too
 GET  jobs/{id}           one job, with its pods and, while it waits, what would start at once
 GET  jobs/{id}/events    its transitions, with their reasons; of very many the latest, and ``shortened`` is true;
                          with ?search= only those with these words
@@ -63,7 +63,7 @@ class JobResource(JobApiHandler):
         )
 
     async def latest(self, jobs: Sequence[JobHistory]) -> dict[str, str]:
-        """What Kubernetes told last of those that start, and whose logs the viewer may read; how others ended."""
+        """Returns the last Kubernetes events of starting jobs with readable logs, and the ends of others."""
         viewer, starting = self.viewer(AccessRight.SEE), (kept for kept in jobs if kept.state is JobState.STARTING)
         ledger, read = self.leader.ledger, [kept.id for kept in starting if viewer.reads(kept.user, kept.team)]
         return {**await ledger.latest_pod_events(read), **await ledger.end_details(jobs)}
@@ -150,7 +150,7 @@ class LiveStatus:
 
 @dataclass(frozen=True, slots=True)
 class ViewContext:
-    """Where jobs are shown: the addresses of the Hub and of the gateway, and the administrators' files."""
+    """The context of shown jobs: the addresses of the Hub and of the gateway, and the administrators' files."""
 
     base_url: str  # of the Hub's public address, ends with /
     gateway: Target | None

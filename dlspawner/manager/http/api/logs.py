@@ -1,4 +1,4 @@
-"""What a job has printed, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
+"""The logs of a job, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
 GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; ?search= as below
@@ -96,7 +96,7 @@ def shown(body: bytes, wish: LogQuery) -> str:
 
 
 async def read_log(shelf: LogReader, who: str, run: ContainerRun, wish: LogQuery) -> tuple[LogText, str]:
-    """A log, and what of it was asked for as harmless text; 429 for who reads many already."""
+    """Reads the requested part of a log as harmless text; 429 for callers that read many already."""
     try:
         async with shelf.turns.wait_for_slot(who):
             found = await shelf.text(run, wish.lines)
@@ -109,7 +109,7 @@ class JobInsideHandler(JobApiHandler):
     """Something from inside of a job."""
 
     async def readable(self, job: str) -> None:
-        """Nothing for who may read it; 403 for who only sees that the job is there, 404 for everybody else."""
+        """Returns for callers that may read it; 403 for callers that only see the job, 404 for all others."""
         viewer = self.sees()
         kept = await self.seen(job, viewer)
         if not viewer.reads(kept.user, kept.team):
@@ -155,7 +155,7 @@ class PodEventsHandler(JobInsideHandler):
 
 
 class LogCollectedHandler(HubOnlyHandler):
-    """Whether what has ended of a pod is kept: answered when it is, or after a moment, and the Hub has it deleted."""
+    """Answers when the logs of a pod's ended containers are kept, or after a moment; the Hub then deletes the pod."""
 
     async def get(self, _job: str) -> None:
         acting = self.manager.leader
@@ -163,7 +163,7 @@ class LogCollectedHandler(HubOnlyHandler):
             raise HttpProblem(503, NOT_YET)
         pod = self.get_query_argument("pod", "", strip=False)
         kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
-        self.reply({"kept": kept})  # who has no files keeps none
+        self.reply({"kept": kept})  # without configuration none are kept
 
 
 class LogHandler(LogApiHandler):

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: GET api/metrics.
+"""The metrics for Prometheus: GET api/metrics.
 
 For a token with the Hub's scope ``read:metrics``, as the Hub's own /hub/metrics, or an administrator's browser; for
-everybody who reaches the Manager where ``Manager.authenticate_prometheus`` is off. It names teams and GPU types, and no
+every client of the Manager where ``Manager.authenticate_prometheus`` is off. It names teams and GPU types, and no
 person. A Manager that does not act answers, too: `dlspawner_leader` is 0 there.
 """
 

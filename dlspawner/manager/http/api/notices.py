@@ -1,6 +1,6 @@
 """REST resources of notices, under /services/jobs/api/.
 
-    GET   notices?after=VERSION&wait=SECONDS    what is open for whoever asks
+    GET   notices?after=VERSION&wait=SECONDS    the open notices of the caller
     POST  notices/{id}/seen                     its reader has read it
     POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
     GET   users/{name}/notices                  for the Hub's own pages
@@ -72,8 +72,8 @@ def page(notice: Notice) -> str | None:
 def as_json(notice: Notice, now: datetime) -> dict[str, object]:
     """A notice as its reader gets it.
 
-    ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for those who
-    tell ``until`` in their reader's own time zone. After ``ends`` it says nothing any more.
+    ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for clients that
+    show ``until`` in their reader's own time zone. After ``ends`` it says nothing any more.
     """
     return {
         "id": notice.id,
@@ -105,7 +105,9 @@ class NoticeApiHandler(ApiHandler):
         return reader
 
     def own(self, id_: str) -> Notice:
-        """The notice with this id, when it is for whoever asks; the gateway passes on and answers for nobody."""
+        """Returns the notice with this id if it is for the caller; the gateway passes notices on and answers for no
+        user.
+        """
         reader = self.reader()
         if not reader.everything:
             for notice in leader_store(self.manager).notices.read(reader, self.manager.now()):

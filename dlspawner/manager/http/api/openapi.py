@@ -115,7 +115,7 @@ STATES = [state.value for state in JobState]
 
 
 def maybe(schema: Schema) -> Schema:
-    """That or null."""
+    """Returns the schema of the value or null."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
@@ -124,7 +124,7 @@ def one_of(*values: str) -> Schema:
 
 
 def of(schema: Schema, help_: str) -> Schema:
-    """That, with what it means."""
+    """Returns the schema with a description."""
     return {**schema, "description": help_}
 
 

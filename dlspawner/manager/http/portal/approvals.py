@@ -1,4 +1,4 @@
-"""The page of approvals: what waits for somebody's word, where the own requests stand, and what was decided.
+"""The page of approvals: requests to decide, the state of the viewer's own requests, and decided requests.
 
     GET   approvals                  the page; ?cursor= for what was decided earlier
     POST  approvals/{id}/approve     the buttons, with a reason; answered by a redirect to the page, which says what was

@@ -1,4 +1,4 @@
-"""What every page of the portal shares: who looks, what they may reach, and the way back with a sentence.
+"""The base of every page of the portal: the viewer, their links, and the way back with a sentence.
 
 Notices as the Manager's pages show them.
 """
@@ -57,14 +57,14 @@ class PortalPage(PageHandler):
         return self.manager.leader
 
     def admission(self) -> AdmissionService:
-        """Where it is decided; while that is not here the page says so and looks again by itself."""
+        """Returns the admission service; on another Manager the page says so and reloads by itself."""
         desk = self.leader().admission
         if desk is None:
             raise HttpProblem(503, NOT_YET, {"Refresh": _AGAIN_SECONDS})
         return desk
 
     async def on_disk(self, read: Callable[[JobStore], T]) -> T:
-        """What the book says, once all of it is in the database, which is asked afterwards."""
+        """Returns the job store once all of it is in the database, which is read afterwards."""
         try:
             return await self.admission().store.transact(lambda turn: read(turn.store))
         except NotLeader:
@@ -137,7 +137,7 @@ class NoticeView:
 def notices_for(
     handler: IdentityHandler, *, besides: frozenset[notice_model.NoticeKind] = frozenset()
 ) -> list[NoticeView]:
-    """What whoever asks is told now; nothing where nobody knows it, or a job asks with its token."""
+    """Returns the viewer's open notices; none if they are unknown, or for a job's own token."""
     manager, identity = handler.manager, handler.identity
     desk = manager.leader.admission if manager.leader else None
     if desk is None or identity is None or identity.kind is not IdentityKind.USER or own_server(identity) is not None:

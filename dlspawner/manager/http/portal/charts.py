@@ -1,6 +1,6 @@
 """Plots as SVG, made on the server, without a script. PURE.
 
-Every plot has a title and a description for who cannot see it, and belongs beside a table of the same numbers. It holds
+Every plot has a title and a description for screen readers, and belongs beside a table of the same numbers. It holds
 no text of its own: axes are labelled by the page, so that they stay legible on a phone. Colours are classes (``s0`` to
 ``s6``) that `plots.html` gives values to, for light pages and dark ones.
 """

@@ -112,7 +112,7 @@ def _sum(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _plots(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
-    """Every amount by day. Who has the most of all of them together is apart, with the same colour in each plot."""
+    """Plots every amount by day. The largest owners of all amounts are apart, with the same colour in each plot."""
     key, days = told.question.by.value, _days(told.question)
     totals = sorted(told.totals, key=lambda row: -sum(_number(row[name]) for name in PLOTTED))
     shown = [_name(row[key], names) for row in totals]

@@ -1,7 +1,7 @@
-"""The page of one job: what it is, where it stands, and what became of it.
+"""The page of one job: what it is, where it stands, and its history.
 
-GET  jobs/{id}    for who may see it; 404 for everybody else, whether there is such a job or not. What Kubernetes told
-                  of its pods only for who may read its logs; with ``search`` only what became of it in these words
+GET  jobs/{id}    for viewers that may see it; 404 for all others, also if there is no such job. Kubernetes events of
+its pods only for viewers that may read its logs; with ``search`` only the lines with these words
 
 One job as its page tells it. PURE.
 """
@@ -159,9 +159,9 @@ def status_sentence(kept: JobHistory, why: str, now: datetime, last: str = "", h
 def timeline(
     events: Iterable[JobTransition], happened: Iterable[PodEventMessage], *, all_details: bool
 ) -> list[TimelineStep]:
-    """Its transitions and what happened to its pods, the latest first.
+    """Returns its transitions and the events of its pods, latest first.
 
-    Details may name others' jobs: ``all_details`` is for who may see these.
+    Details may name jobs of other users: ``all_details`` is for viewers that may see these.
     """
     found = [_step(one, all_details=all_details) for one in events]
     found += [

@@ -1,4 +1,4 @@
-"""The portal's pages of what is everybody's, and of administrators.
+"""The portal's pages for all users, and for administrators.
 
 GET  queue      what waits: places, reasons
 GET  cluster    GPU types and nodes, before one starts a job
@@ -189,7 +189,7 @@ OTHERWISE = "a limit that is its own"
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """One job that waits. ``who``, ``server`` and ``job`` are empty for viewers that may not see them."""
+    """A pending job. ``user``, ``server`` and ``job`` are empty for viewers that may not see them."""
 
     place: int
     of: int
@@ -211,7 +211,7 @@ class QueuedRow:
 
 @dataclass(frozen=True, slots=True)
 class QueuedReason:
-    """Where reasons come from: the sentence for who may read it, and the kind and the estimate for everybody."""
+    """The sources of reasons: the sentence for viewers that may read it, the kind and the estimate for all."""
 
     sentence: Callable[[Job], str]
     kind: Callable[[Job], Reason]

@@ -1,6 +1,6 @@
 """The page of one's own jobs and its buttons.
 
-    GET   .                  my jobs, and my teams' quota; with `stopped`, a job, what has become of that
+    GET   .                  my jobs, and my teams' quota; with `stopped`, a job, the result of its stop
     GET   new                the Hub's form for the `server` that is named: where a form without JavaScript leads to
     POST  start              the job in the form starts again with its options; without one: those that the Hub keeps.
                              Of others for administrators of the Hub, as REST's `requeue`
@@ -159,7 +159,7 @@ class MyJobsPage(MyJobsPageBase):
         await self.show_jobs(said=await self._said())
 
     async def _said(self) -> str:
-        """What has become of the job that was to end; links may name any, so it says what is true of it now."""
+        """Returns the sentence on a job that was stopped; links may name any job, so it tells the present state."""
         person, job = self.person(), self.get_query_argument("stopped", "")
         kept = (
             await self.leader().ledger.visible_job(self.viewer(AccessRight.SEE), job) if JOB_ID.fullmatch(job) else None
@@ -212,7 +212,7 @@ class StartButton(_Button):
         self.follow(server)
 
     async def _checked(self, job: str, server: str) -> JobHistory:
-        """The job, if it can start again as what it was, and whoever asks may start it."""
+        """Returns the job if it can start again with its options, and the viewer may start it."""
         self.person()
         kept = await self.kept(job)
         if kept.server != server:
@@ -222,7 +222,7 @@ class StartButton(_Button):
         return kept
 
     async def _start_for(self, kept: JobHistory) -> None:
-        """Somebody else's job: its new one has a page, and where the Hub shows its start is only its person's."""
+        """Starts another user's job: the new job has a page; the Hub shows the start to its user only."""
         acting = self.leader()
         starter = JobStarter(self.admission(), acting.ledger, acting.hub, self.manager.service.prefix)
         _, new = await starter.start(StartRequest(kept.user, kept.server, None))
@@ -377,7 +377,7 @@ class RowContext:
 
 
 def latest(records: Mapping[str, JobRecord], user: str) -> dict[str, JobRecord]:
-    """What has not ended of one person, by server: of two what does not leave, or came later."""
+    """Returns the user's jobs that have not ended, by server: of two the one that does not stop, or the later one."""
     found: dict[str, JobRecord] = {}
     for record in records.values():
         job = record.job
@@ -394,9 +394,9 @@ def _freshness(record: JobRecord) -> tuple[bool, datetime]:
 
 
 def rows(facts: RowContext) -> tuple[ServerRow, ...]:
-    """The list: what runs first, then by name.
+    """Returns the rows: running jobs first, then by name.
 
-    A server that the Hub has and that never had a job is none: somebody only looked at its form, or was refused.
+    A server of the Hub that never had a job is left out: its form was opened, or its start was refused.
     """
     servers = facts.servers or {}
     names = {name for name, one in servers.items() if name in facts.ended or not one.stopped}

@@ -1,4 +1,4 @@
-"""What people see: the page of their SSH keys, and how templates are found.
+"""The page of a user's SSH keys, and how templates are found.
 
 Every form works without JavaScript: it posts, and is answered by a redirect to the page (or, when something is wrong,
 by the page itself with the reason and what was typed, unless that was a private key). What the page then says of what

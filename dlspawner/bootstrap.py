@@ -2,14 +2,15 @@
 
 It needs one right, to create Secrets in one namespace, and can read none of them. Hence the rules:
 
-* Every value is in one Secret and nowhere else, so each creation is complete by itself. A process is given single keys
-  of the Secrets that it needs, never another one's.
-* What exists is kept, whoever made it (the API server answers 409): a second run changes nothing, and an administrator
-  who wants a value of their own makes that Secret first. To change a value, delete its Secret and run this again.
+* Every value is in one Secret and nowhere else, so each creation is complete by itself. A process receives single keys
+  of the Secrets that it needs, never another process's.
+* An existing Secret is kept, also one made by hand (the API server answers 409): a second run changes nothing, and an
+  administrator with a value of their own makes that Secret first. To change a value, delete its Secret and run this
+  again.
 * No value is printed, logged or put on a command line.
 
 Refused: one Secret per process. Tokens are shared by two processes each, and a run that ended between two Secrets could
-neither read what the first one got nor repair it.
+neither read the value in the first one nor repair the second.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ Values = Mapping[str, str]
 
 
 def token() -> str:
-    """256 bits, safe in URLs, shells and YAML."""
+    """Returns 256 random bits, safe in URLs, shells and YAML."""
     return secrets.token_urlsafe(32)
 
 
 def password() -> str:
-    """What a person can type: 96 bits."""
+    """Returns 96 random bits that a user can type."""
     return secrets.token_urlsafe(12)
 
 
 def gateway_keys() -> Values:
-    """The gateway's host key and the user CA that jobs trust, in OpenSSH's formats."""
+    """Returns the gateway's host key and the user CA that jobs trust, in OpenSSH's formats."""
     host, user_ca = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     return {
         HOST_KEY: _private(host),
@@ -65,13 +66,15 @@ def _private(key: Ed25519PrivateKey) -> str:
 
 
 def database(name: str, server: str) -> Values:
-    """A role and database of one name on a server that makes both from the password."""
+    """Returns the URL and password of a role and database, both called ``name``, which the server makes from the
+    password.
+    """
     chosen = token()
     return {"password": chosen, "url": f"postgresql+psycopg://{name}:{chosen}@{server}/{name}"}
 
 
 def wanted(login: bool, database_server: str) -> dict[str, Callable[[], Values]]:
-    """Name of the Secret -> what makes its values."""
+    """Returns {name of the Secret: the function that makes its values}."""
     always: dict[str, Callable[[], Values]] = {
         "proxy-token": lambda: {"token": token()},
         "manager-token": lambda: {"token": token()},
@@ -96,7 +99,7 @@ def manifest(name: str, values: Values) -> kubernetes.Object:
 async def make(
     client: kubernetes.KubernetesClient, namespace: str, making: Mapping[str, Callable[[], Values]]
 ) -> dict[str, bool]:
-    """Create what is missing. Name of each Secret -> whether it was made now; the first failure is raised."""
+    """Creates missing Secrets. Returns {name: True if it was made now}; raises the first failure."""
     made: dict[str, bool] = {}
     for name, values in making.items():
         try:
@@ -128,7 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Exit code 0 when all Secrets exist, 1 with a sentence when they could not be made."""
+    """Returns exit code 0 if all Secrets exist, 1 with a sentence if they could not be made."""
     try:
         made = asyncio.run(run(given.namespace, given.kubeconfig, wanted(given.login, given.database)))
     except kubernetes.KubernetesError as error:

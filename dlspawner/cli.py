@@ -1,12 +1,12 @@
-"""The command ``dlspawner``: what administrators run by hand, and what people run on their own machines.
+"""The command ``dlspawner``: commands for administrators, and for users on their own machines.
 
-People's commands (``login``, ``submit``, ``list``, …) are those of ``dlspawner.client``; they speak to a Hub.
+The users' commands (``login``, ``submit``, ``list``, …) are in ``dlspawner.client``; they send requests to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
 makes the secrets of a deployment on Kubernetes. ``dlspawner run`` and ``dlspawner devcluster`` are other programs of
-this package under one name; their arguments are theirs.
+this package under one name, and parse their own arguments.
 
-Exit codes: 0 all right, 1 problems were found, 2 wrong usage (argparse's own), 141 nobody reads what is printed
-any more; people's commands know more of them.
+Exit codes: 0 success, 1 problems were found, 2 wrong usage (argparse's own), 141 the reader of the output has closed
+it; the users' commands have more of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import shtab
 from dlspawner.client import arguments as people
 from dlspawner.client import commands
 
-READ_ENOUGH = 141  # what a shell calls a program that ended because nobody reads any more
+READ_ENOUGH = 141  # a shell's exit code for a program that ended because the reader of its output had closed it
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
@@ -37,7 +37,7 @@ _PROGRAMS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may not have every letter of a name
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack some letters of a name
     if given and given[0] in _PROGRAMS:
         return _run_program(given[0], given[1:])
     try:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(given)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # somebody has read enough: `dlspawner logs | head`
+    except BrokenPipeError:  # the reader has closed the output: `dlspawner logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READ_ENOUGH
 
@@ -66,7 +66,7 @@ def _run(given: list[str]) -> int:
 
 
 def _parser(*, whole: bool) -> argparse.ArgumentParser:
-    """All commands; ``whole``: with the arguments of those whose modules take a second to import."""
+    """Returns the parser of all commands; ``whole`` adds the arguments of commands that take a second to import."""
     parser = argparse.ArgumentParser(prog="dlspawner", description="JupyterHub for deep-learning clusters.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version of dlspawner, and end")
     programs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -117,7 +117,7 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """``--version``; argparse's own would look the version up at every command."""
+    """``--version``; argparse's own action would look the version up at every command."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(f"{parser.prog} {version('dlspawner')}")

@@ -1,6 +1,6 @@
 """Admission of connections: an address is checked before any SSH state is made for its connection.
 
-A listed balancer states the client's address first (`proxied`); no other peer may. Rules:
+A listed balancer states the client's address first; no other peer may. Rules:
 
 * From a listed balancer nothing counts before the PROXY header. A connection without
   a header is closed after a deadline.
@@ -18,7 +18,7 @@ Pure.
 
 Rules:
 
-* Only TCP over IPv4 or IPv6 counts. A client whose address the balancer does not know is refused.
+* Only TCP over IPv4 or IPv6 counts. A client with an address unknown to the balancer is refused.
 * LOCAL is the balancer's own connection, a health check: there is no client.
 * Version 1 is refused: a line of text of unknown length, needed by no balancer that speaks version 2.
 * Fields after the addresses are skipped, including their checksum: TCP has a checksum, and listed balancers are

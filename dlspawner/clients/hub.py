@@ -1,22 +1,20 @@
 """The only client of the Hub's REST API, for the gateway and the Manager, on JupyterHub 5.5 and 6.x.
 
-What leaves this module are our own values (`Identity`, `HubUser`, `Server`) and two exceptions: `HubUnavailable`
-(nobody can tell; try later; `HubFailed` when the Hub itself says that a start failed) and `HubRefused` (the Hub said
-no, with its sentence). "No such user" and "no such token"
-are answers, not exceptions: `None`.
+It returns its own values (`HubIdentity`, `HubUser`, `HubServer`) and raises two exceptions: `HubUnavailable` (the
+result is unknown; try later; `HubFailed` if the Hub itself reports that a start failed) and `HubRejected` (the Hub
+refused, with its sentence). An unknown user and an unknown token are answers, not exceptions: `None`.
 
-Rules: every call has a deadline over all its tries; what may be repeated without harm (reading, posting activity,
-stopping) is repeated with jittered back-off; a start is repeated only when the Hub cannot have seen it; names go into
-paths percent-encoded, so no name can reach another resource; no token and no body is ever in an exception or log line.
+Rules: every call has a deadline over all its tries; requests that are harmless to repeat (reading, posting activity)
+are repeated with jittered back-off; a start is repeated only if the Hub cannot have received it, a stop never; names go
+into paths percent-encoded, so no name can reach another resource; no token and no body is ever in an exception or log
+line.
 
-aiohttp and not tornado's client, because it keeps connections alive: the gateway asks on every login. Refused:
-`jupyterhub.services.auth.HubAuth` for this (a singleton with a token of its own, cached for minutes); it is used where
-only it will do, for OAuth in `dlspawner.manager`.
+aiohttp and not tornado's client, because it keeps connections alive: the gateway sends a request at every login.
+Refused: `jupyterhub.services.auth.HubAuth` for this (a singleton with a token of its own, cached for minutes);
+`dlspawner.manager` uses it for OAuth, which needs it.
 
-Where the Hub's REST API has a user, a server or a group: names as paths. PURE.
-
-``None`` stands for what no user, server or group can be called, so that nobody asks for it; every name is one segment,
-whatever is in it.
+The functions for paths of users, servers and groups are pure. ``None`` stands for an impossible name, so that no
+request is made for it; every name is one segment, with any characters.
 """
 
 from __future__ import annotations
@@ -41,19 +39,19 @@ _PAGE = 200  # users; the Hub may be configured to give fewer at once
 
 
 class HubError(Exception):
-    """The Hub did not do what was asked; the message may be shown to users."""
+    """The Hub did not carry out a request; the message may be shown to users."""
 
 
 class HubUnavailable(HubError):
-    """No answer, or none that can be trusted, within the deadline."""
+    """No trustworthy answer within the deadline."""
 
 
 class HubFailed(HubUnavailable):
-    """The Hub is there and answered 500 to what is not repeated: what is wrong may be wrong with this request alone."""
+    """The Hub answered 500 to a request that is not repeated: the fault may concern this request alone."""
 
 
 class HubRejected(HubError):
-    """The Hub answered no."""
+    """The Hub refused the request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -113,10 +111,10 @@ class HubUser:
 def has_scope(
     scopes: Iterable[str], base: str, *, user: str = "", server: str | None = None, service: str = ""
 ) -> bool:
-    """Whether `base` is held for everything, or for the named user, server of that user, or service.
+    """True if `base` is held for everything, or for the named user, server of that user, or service.
 
-    Filters by group are not followed: the owner of a token never needs them for what is their own, and a filter that
-    cannot be checked here grants nothing.
+    Filters by group are not followed: token owners never need them for their own servers, and a filter that cannot be
+    checked here grants nothing.
     """
     wanted = {base}
     if user:
@@ -139,9 +137,9 @@ def may_start_server(identity: HubIdentity, user: str, server: str) -> bool:
 
 
 def own_server(identity: HubIdentity) -> str | None:
-    """The name of the server whose own token this is; None for every other token.
+    """Returns the name of the server that owns this token; None for every other token.
 
-    A server's token may enter that one server and no other of its user. A token that a person narrowed to one server
+    A server's token may enter that one server and no other of its user. A token that a user narrowed to one server
     looks the same and is treated the same.
     """
     prefix = f"access:servers!server={identity.name}/"
@@ -151,11 +149,11 @@ def own_server(identity: HubIdentity) -> str | None:
     return servers[0]
 
 
-# The Hub's JSON. A Hub, or whatever answers in its place, that sends something else is unavailable.
+# The Hub's JSON. Other content counts as HubUnavailable, from the Hub or from a proxy in its place.
 
 
 def read_identity(model: Any) -> HubIdentity:
-    """The answer of GET /user (also what HubAuth hands out)."""
+    """Reads the answer of GET /user (also the model that HubAuth returns)."""
     try:
         return HubIdentity(
             name=_text(model["name"]),
@@ -169,7 +167,7 @@ def read_identity(model: Any) -> HubIdentity:
 
 
 def read_user(model: Any) -> HubUser:
-    """The answer of GET /users/:name, which has servers, maybe none, when the token has read:servers."""
+    """Reads the answer of GET /users/:name, which has servers, maybe none, if the token has read:servers."""
     try:
         if "servers" not in model:
             raise HubUnavailable("The Hub does not tell of servers: the token needs the scope read:servers.")
@@ -237,7 +235,7 @@ class HubClient:
         self._major: int | None = None
         self.on_answer: Callable[[bool], None] = lambda answers: (
             None
-        )  # called with whether the Hub answered, of each try
+        )  # called after each try, with True if the Hub answered
 
     async def __aenter__(self) -> Self:
         return self
@@ -248,7 +246,7 @@ class HubClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; a later call would open them again."""
+        """Closes the connections; a later call would open them again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -263,14 +261,14 @@ class HubClient:
         return read_identity(_expect(status, body, 200))
 
     async def scopes(self) -> frozenset[str]:
-        """Returns the expanded scopes of our own token."""
+        """Returns the expanded scopes of this client's token."""
         identity = await self.whoami(self._token)
         if identity is None:
             raise HubRejected(401, "The Hub does not know this token.")
         return identity.scopes
 
     async def user(self, name: str) -> HubUser | None:
-        """A user with their servers, stopped ones too; None when there is none of that name."""
+        """Returns a user with all servers, stopped ones too; None if there is no user of that name."""
         path = user_path(name)
         if path is None:
             return None
@@ -280,7 +278,7 @@ class HubClient:
         return read_user(_expect(status, body, 200))
 
     async def group(self, name: str) -> frozenset[str] | None:
-        """Returns the members of a group; None if unknown. HubRefused(403) without the scope read:groups."""
+        """Returns the members of a group; None if unknown. HubRejected(403) without the scope read:groups."""
         path = group_path(name)
         if path is None:
             return None
@@ -294,9 +292,9 @@ class HubClient:
             raise HubUnavailable("The Hub's answer could not be understood.") from error
 
     async def active_users(self) -> list[HubUser]:
-        """Everybody with a server that runs, with those servers; in pages, a few requests for thousands.
+        """Returns all users with running servers, and those servers; in pages, a few requests for thousands.
 
-        Somebody may be missing for once, when others stop a server between two pages.
+        A user may be missing from one call if other servers stop between two pages.
         """
         found: list[HubUser] = []
         while True:
@@ -310,18 +308,18 @@ class HubClient:
             found += [read_user(model) for model in page]
 
     async def post_activity(self, user: str, servers: Mapping[str, datetime]) -> None:
-        """Say when servers were last used; the Hub keeps the latest time it was told.
+        """Reports the last use of servers; the Hub keeps the latest time.
 
-        HubRefused(400) when a server is no longer there.
+        HubRejected(400) if a server no longer exists.
         """
         seen = {name: {"last_activity": at.astimezone(UTC).isoformat()} for name, at in servers.items()}
         status, body = await self._call("POST", f"{_known(user_path(user))}/activity", {"servers": seen})
         _expect(status, body, 200)
 
     async def start_server(self, user: str, server: str = "", options: Mapping[str, object] | None = None) -> bool:
-        """Ask for a start; True when the server is ready, False when it is on its way.
+        """Requests a start; True if the server is ready, False if it is starting.
 
-        Without `options` the Hub uses those it kept from the last start. HubRefused carries the spawner's sentence.
+        Without `options` the Hub uses those of the last start. HubRejected has the spawner's sentence.
         """
         content: Mapping[str, object] | None = None
         if options is not None:
@@ -331,10 +329,10 @@ class HubClient:
         return status == 201
 
     async def stop_server(self, user: str, server: str = "") -> bool:
-        """Ask once for a stop; True when the server is stopped, False when it is on its way.
+        """Requests a stop once; True if the server is stopped, False if it is stopping.
 
-        HubUnavailable at the first trouble, and not after many tries: by then another job may run on this server, and
-        whoever asks again has to see whose it is.
+        HubUnavailable at the first failure, without another try: meanwhile another job may run on this server, and the
+        caller must check that before it tries again.
         """
         status, body = await self._call("DELETE", _known(server_path(user, server)), again=_RetryRule.NEVER)
         _expect(status, body, 202, 204)
@@ -363,7 +361,7 @@ class HubClient:
         token: str | None = None,
         again: _RetryRule = _RetryRule.ALWAYS,
     ) -> tuple[int, bytes]:
-        """Status and body of one request, made again while it may be and the deadline allows."""
+        """Returns status and body of one request, repeated as the rule permits until the deadline."""
         try:
             async with asyncio.timeout(self._deadline):
                 for delay in delays(FIRST_DELAY, LONGEST_DELAY):
@@ -374,7 +372,7 @@ class HubClient:
                         raise HubUnavailable("The Hub does not answer.")
                     await self._sleep(delay)
         except TimeoutError:
-            if again is _RetryRule.ALWAYS:  # JupyterHub waits as long for a slow start or stop before it answers 202
+            if again is _RetryRule.ALWAYS:  # JupyterHub may wait as long before it answers 202 to a start or stop
                 self.on_answer(False)
             raise HubUnavailable(f"The Hub did not answer within {self._deadline:g} seconds.") from None
         raise AssertionError("delays never end")
@@ -382,7 +380,7 @@ class HubClient:
     async def _try(
         self, method: str, path: str, content: Mapping[str, object] | None, token: str, again: _RetryRule
     ) -> tuple[int, bytes] | None:
-        """One request; None when it may be made again."""
+        """Makes one request; returns None if it may be repeated."""
         body = None if content is None else json.dumps(content).encode()
         headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
         try:
@@ -410,7 +408,7 @@ class HubClient:
 
 
 def _expect(status: int, body: bytes, *wanted: int) -> Any:
-    """The JSON of a wanted answer; anything else is the Hub's no."""
+    """Returns the JSON of an expected answer; raises HubRejected or HubUnavailable for any other."""
     try:
         content = json.loads(body) if body.strip() else None
     except ValueError:
@@ -426,7 +424,9 @@ def _expect(status: int, body: bytes, *wanted: int) -> Any:
 
 
 def fits_header(token: str) -> bool:
-    """A real token is short visible ASCII; nothing else is sent, so none can break a header."""
+    """True if the token is short visible ASCII, as the Hub's tokens are; no other text is sent, so none can break a
+    header.
+    """
     return 0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)
 
 
@@ -437,13 +437,13 @@ def _known(path: str | None) -> str:
 
 
 def user_path(name: str) -> str | None:
-    """A person."""
+    """Returns the path of a user; None for an impossible name."""
     segment = _segment(name)
     return None if segment is None else f"/users/{segment}"
 
 
 def server_path(user: str, server: str) -> str | None:
-    """A person's server; the default one has an empty name."""
+    """Returns the path of a user's server; the default one has an empty name."""
     path, segment = user_path(user), _segment(server)
     if path is None or server == "":
         return None if path is None else f"{path}/server"
@@ -451,7 +451,7 @@ def server_path(user: str, server: str) -> str | None:
 
 
 def group_path(name: str) -> str | None:
-    """A group."""
+    """Returns the path of a group; None for an impossible name."""
     segment = _segment(name)
     return None if segment is None else f"/groups/{segment}"
 

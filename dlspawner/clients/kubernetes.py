@@ -1,22 +1,22 @@
 """The only Kubernetes client outside KubeSpawner: plain dicts in and out, over the official package's asyncio flavour.
 
-It owns the connection, its deadlines, and the translation of everything foreign into five errors:
+It owns the connection, its deadlines, and the translation of all foreign errors into five:
 
-    ClusterError
-    ├── NotFound      404
-    ├── Conflict      409: it exists already, or somebody else changed it first
-    ├── Expired       410: a resourceVersion or a list's continuation is too old
-    ├── Refused       any other 4xx: the cluster understood and said no; ``reason`` and the message say why
-    └── Unavailable   5xx, time-out, TLS, connection: nothing is known about what happened
+    KubernetesError
+    ├── ObjectNotFound          404
+    ├── Conflict                409: the object exists already, or another client changed it first
+    ├── ResourceVersionExpired  410: a resourceVersion or a list's continuation is too old
+    ├── KubernetesRejected      any other 4xx: the cluster refused; ``reason`` and the message have the cause
+    └── KubernetesUnavailable   5xx, time-out, TLS, connection: the result is unknown
 
-Rules: every call has a deadline; nothing is retried here except the watch, because only the caller knows whether
-a request that timed out may be sent twice. A watch never ends by itself. Lists are read in pages and
-``managedFields`` are dropped at once, so that one answer never holds the event loop for long (FACTS 32).
+Rules: every call has a deadline; nothing is retried here except the watch, because only the caller knows if a request
+that timed out may be sent twice. A watch never ends by itself. Lists are read in pages and ``managedFields`` are
+dropped at once, so that one answer never holds the event loop for long (FACTS 32).
 
 Refused: the package's generated calls and models. Models sent to another flavour of the package silently become
 snake_case JSON (FACTS 14), and a resource is just a path.
 
-Resources of the Kubernetes API that the product knows, as its paths name them; what is asked of a log. PURE.
+`ResourceKind` and the constants name the resources of the Kubernetes API as in its paths. PURE.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from dlspawner.backoff import delays
 
 log = logging.getLogger(__name__)
 
-# Of `kinds`; what else there is to import is made here.
 # fmt: off
 __all__ = [
     "CLAIMS",
@@ -67,7 +66,7 @@ Objects = list[Object]
 PatchType = Literal["merge", "strategic", "json"]
 
 PAGE = 200
-# The server ends a watch itself after this long; a connection that died without a word is noticed a little later.
+# The server ends a watch after this long; a connection that died silently is noticed a little later.
 WATCH_SECONDS = 240
 # One watch event is one object; etcd refuses objects above 1.5 MiB, JSON escapes may double that.
 LONGEST_EVENT = 8 * 2**20
@@ -80,7 +79,7 @@ _PATCH_TYPES = {
 
 
 class KubernetesError(Exception):
-    """Something the Kubernetes API did not do; the message is for operators."""
+    """A request to the Kubernetes API failed; the message is for operators."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -89,11 +88,11 @@ class KubernetesError(Exception):
 
 
 class ObjectNotFound(KubernetesError):
-    """There is no such object (or no such namespace or kind)."""
+    """The object does not exist (or its namespace or kind does not)."""
 
 
 class Conflict(KubernetesError):
-    """The object exists already, or was changed in between."""
+    """The object exists already, or was changed meanwhile."""
 
 
 class ResourceVersionExpired(KubernetesError):
@@ -101,18 +100,19 @@ class ResourceVersionExpired(KubernetesError):
 
 
 class KubernetesRejected(KubernetesError):
-    """The API server understood the request and refused it; asking again in the same words will not help."""
+    """The API server understood the request and refused it; repeating the same request will not help."""
 
 
 class KubernetesUnavailable(KubernetesError):
-    """No answer, or an answer that says nothing about the request: it may or may not have been carried out."""
+    """No answer, or an inconclusive one: the request may or may not have been carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """What a watch says. ``SYNCED`` (no object) follows every complete list: what came before it is the whole truth.
+    """One event of a watch. ``SYNCED`` (no object) follows every complete list: the events before it are the complete
+    state.
 
-    A ``DELETED`` found out by listing again carries only the object's namespace, name and uid.
+    A ``DELETED`` found by a new list has only the object's namespace, name and uid.
     """
 
     type: Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
@@ -123,18 +123,18 @@ class KubernetesClient:
     """One connection pool to one API server. Use as an async context manager, or call `close`."""
 
     def __init__(self, configuration: Configuration, namespace: str) -> None:
-        """Use `connect`; ``namespace`` is where the configuration points when a caller does not care."""
+        """Use `connect`; ``namespace`` is the configuration's, for callers without one of their own."""
         self.namespace = namespace
         self._api = ApiClient(configuration)
 
     @classmethod
     async def connect(cls, kubeconfig: str | Path | None = None) -> Self:
-        """From a kubeconfig file (argument, else ``$KUBECONFIG``), else from the pod's service account.
+        """Connects by a kubeconfig file (argument, else ``$KUBECONFIG``), else by the pod's service account.
 
-        Reads files only: an API server that is down shows at the first call.
+        Reads files only: an API server that is down is noticed at the first call.
         """
         configuration = Configuration()
-        configuration.retries = None  # ours to decide, see the module's docstring
+        configuration.retries = None  # decided here, see the module's docstring
         path = kubeconfig or os.environ.get("KUBECONFIG", "")
         try:
             if path:
@@ -161,7 +161,7 @@ class KubernetesClient:
 
     @property
     def token(self) -> str:
-        """The bearer token this client authenticates with; empty when it uses certificates."""
+        """Returns this client's bearer token; empty if it uses certificates."""
         value = str(self._api.configuration.api_key.get("BearerToken", ""))
         return value.removeprefix("Bearer ")
 
@@ -171,7 +171,7 @@ class KubernetesClient:
     async def list(
         self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Objects:
-        """Every object that matches, in the server's order."""
+        """Returns every object that matches, in the server's order."""
         items: Objects = []
         async for page, _ in self._pages(kind, namespace, labels, fields):
             items += page
@@ -186,7 +186,7 @@ class KubernetesClient:
         name: str = "",
         subresource: str = "",
     ) -> Object:
-        """With ``name`` and ``subresource``: what a subresource of an object makes, such as a token."""
+        """Creates an object; with ``name`` and ``subresource``, by an object's subresource, such as a token."""
         namespace = namespace or manifest.get("metadata", {}).get("namespace")
         return await self._call("POST", kind.path(namespace, name, subresource), body=manifest)
 
@@ -217,7 +217,9 @@ class KubernetesClient:
     async def delete(
         self, kind: ResourceKind, name: str, namespace: str | None = None, *, grace: int | None = None, uid: str = ""
     ) -> None:
-        """``grace=None`` leaves the grace period to the object; ``uid`` guards against deleting a namesake."""
+        """Deletes an object; ``grace=None`` keeps the object's grace period; ``uid`` guards against deleting a
+        namesake.
+        """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
@@ -226,9 +228,10 @@ class KubernetesClient:
         await self._call("DELETE", kind.path(namespace, name), body=options)
 
     async def log(self, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        """What a container has printed, piece by piece. The next piece is read when the last one was taken.
+        """Yields a container's output, piece by piece; the next piece is read when the caller has taken the last one.
 
-        Refused where there is nothing yet, or no earlier run; Unavailable when `seconds` are over before the end.
+        KubernetesRejected without any output so far, or without an earlier run; KubernetesUnavailable if `seconds` pass
+        before the end.
         """
         timeout = aiohttp.ClientTimeout(total=wanted.seconds, sock_connect=DEADLINE_SECONDS)
         response = await self._send("GET", PODS.path(namespace, pod, "log"), wanted.query, None, "", timeout)
@@ -245,7 +248,10 @@ class KubernetesClient:
     async def watch(
         self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[WatchEvent]:
-        """First everything there is, then every change, for ever: failures are logged, waited out and made up for."""
+        """Yields all existing objects, then every change, for ever.
+
+        After a failure, which is logged, it waits, and continues or lists again; no change is lost.
+        """
         known: dict[str, Object] = {}
         version = ""
         waits = delays()
@@ -256,8 +262,8 @@ class KubernetesClient:
                     async for page, listed in self._pages(kind, namespace, labels, fields):  # noqa: B007  (used after the loop)
                         for item in page:
                             before = known.get(item["metadata"]["uid"])
-                            # Known from here on, or what goes before a list that fails half-way is listed again would
-                            # never be told to be gone.
+                            # Known from here on: if the list fails half-way, an object deleted before the next list
+                            # would never be reported as deleted.
                             seen[item["metadata"]["uid"]] = known[item["metadata"]["uid"]] = _identity(item)
                             yield WatchEvent("MODIFIED" if before else "ADDED", item)
                     for uid in known.keys() - seen.keys():
@@ -350,7 +356,7 @@ class KubernetesClient:
         content_type: str,
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json, */*"}  # a log is plain text
+        headers = {"Accept": "application/json, */*"}  # logs are plain text
         if content_type:
             headers["Content-Type"] = content_type
         url = self._api.configuration.host + path
@@ -376,7 +382,7 @@ def _refusal(status: int, what: str, body: bytes) -> KubernetesError:
     except (ValueError, AttributeError):
         message, reason = body[:300].decode(errors="replace"), ""
     kinds: dict[int, type[KubernetesError]] = {404: ObjectNotFound, 409: Conflict, 410: ResourceVersionExpired}
-    # 408 and 429 say "not now": as little is decided as by a 5xx.
+    # 408 and 429 mean "not now": as inconclusive as a 5xx.
     kind = kinds.get(status, KubernetesUnavailable if status >= 500 or status in {408, 429} else KubernetesRejected)
     return kind(f"{what}: {message or f'HTTP {status}'}", status=status, reason=reason)
 
@@ -417,14 +423,14 @@ DEADLINE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A resource as the API's paths name it."""
+    """A resource as named in the API's paths."""
 
     group_version: str
     plural: str
     namespaced: bool = True
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """``namespace=None`` with a namespaced kind means all namespaces."""
+        """Returns the path; ``namespace=None`` with a namespaced kind means all namespaces."""
         prefix = "/api/" if "/" not in self.group_version else "/apis/"
         parts = [prefix + self.group_version]
         if self.namespaced and namespace is not None:
@@ -449,9 +455,9 @@ LEASES = ResourceKind("coordination.k8s.io/v1", "leases")
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """What of a container's log is wanted: at most `most` bytes from its beginning, or that of its last lines.
+    """The requested part of a container's log: at most `most` bytes from its beginning, or of its last lines (`tail`).
 
-    `since`: from this time on, to the second; `seconds`: for how long to read, and with `follow` to wait for more.
+    `since`: from this time on, to the second; `seconds`: time limit of reading, and with `follow` of waiting for more.
     """
 
     container: str

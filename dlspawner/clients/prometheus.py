@@ -1,11 +1,11 @@
-"""How GPUs are used, as Prometheus tells it: raw samples with their own times, of the GPUs that pods hold.
+"""The use of GPUs according to Prometheus: raw samples with their own times, of the GPUs that pods hold.
 
 One instant query with a range selector (`name{…}[90s]`) returns the samples themselves. Refused: `query_range`, which
-shows the last sample again for up to five minutes after it, so that what is missing would look as if it were there.
+repeats the last sample for up to five minutes, so that missing samples would look present.
 
-The names are those of NVIDIA's dcgm-exporter unless they are configured. It says which pod holds a GPU in the labels
-`namespace` and `pod`; a Prometheus that puts its own there calls them `exported_namespace` and `exported_pod`. Series
-of one GPU whose other labels have changed, as after a restart of the exporter, are one GPU.
+The names are those of NVIDIA's dcgm-exporter unless configured otherwise. The exporter names the pod of a GPU in the
+labels `namespace` and `pod`; a Prometheus that sets these labels itself renames the exporter's to `exported_namespace`
+and `exported_pod`. Series of one GPU with other labels changed, as after a restart of the exporter, are one GPU.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ GpuSample = tuple[datetime, float]
 
 
 class MetricsUnavailable(Exception):
-    """Prometheus cannot be asked, or its answer makes no sense; the message is for the administrator."""
+    """Prometheus is unreachable, or its answer is invalid; the message is for the administrator."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """The names of a cluster's metrics. Several exporters, such as NVIDIA's and AMD's, may be there at once."""
+    """The names of a cluster's metrics. Several exporters, such as NVIDIA's and AMD's, may exist at once."""
 
     utilisation: tuple[str, ...] = ("DCGM_FI_DEV_GPU_UTIL",)  # in percent
     memory: tuple[str, ...] = ("DCGM_FI_DEV_FB_USED",)  # in MiB
     namespace_label: str = "namespace"
     pod_label: str = "pod"
-    gpu_labels: tuple[str, ...] = ("UUID",)  # the first of these that a series has says which GPU it is of
-    cpu: tuple[str, ...] = ("container_cpu_usage_seconds_total",)  # of containers, as cAdvisor in the kubelet tells
+    gpu_labels: tuple[str, ...] = ("UUID",)  # the first of these that a series has identifies its GPU
+    cpu: tuple[str, ...] = ("container_cpu_usage_seconds_total",)  # of containers, from cAdvisor in the kubelet
     host_memory: tuple[str, ...] = ("container_memory_working_set_bytes",)
 
 
 @dataclass(frozen=True, slots=True)
 class JobMetrics:
-    """Of one GPU of one pod: samples of its utilisation in percent, and the memory that it last had in use."""
+    """The metrics of one GPU of one pod: samples of its utilisation in percent, and its latest used memory."""
 
     samples: tuple[GpuSample, ...]
     memory_bytes: int | None = None
@@ -52,7 +52,7 @@ class JobMetrics:
 
 @dataclass(slots=True)
 class PrometheusClient:
-    """A client of one Prometheus, or of what speaks its HTTP API."""
+    """A client of one Prometheus, or of another server with its HTTP API."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -60,13 +60,13 @@ class PrometheusClient:
     _session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
-        """Close the connections; a later question would open them again."""
+        """Closes the connections; a later query would open them again."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
     async def gpus(self, namespace: str, since: datetime, until: datetime) -> dict[str, dict[str, JobMetrics]]:
-        """{pod: {GPU: its metrics}} of a namespace in a span of time; MetricsUnavailable."""
+        """Returns {pod: {GPU: its metrics}} of a namespace in a span of time; raises MetricsUnavailable."""
         used = await self._query(self.names.utilisation, namespace, until, until - since)
         held = await self._query(self.names.memory, namespace, until, min(until - since, timedelta(minutes=5)))
         memory = {key: max(samples)[1] for key, samples in _by_gpu(held, self.names).items()}
@@ -84,9 +84,11 @@ class PrometheusClient:
         return await self._ask("query", {"query": f"{{{which}}}[{seconds}s]", "time": f"{at.timestamp():.3f}"})
 
     async def over_time(self, expression: str, since: datetime, until: datetime, step: timedelta) -> list[GpuSample]:
-        """The values of an expression of one series, a step apart, both ends included; MetricsUnavailable.
+        """Returns the values of an expression of one series, ``step`` apart, both ends included; raises
+        MetricsUnavailable.
 
-        For plots: it has to look at ranges itself (`avg_over_time`), or Prometheus fills gaps as it is said above.
+        For plots: the expression must aggregate over ranges itself (`avg_over_time`), or Prometheus fills gaps as
+        described in the module's docstring.
         """
         times = {"start": f"{since.timestamp():.3f}", "end": f"{until.timestamp():.3f}"}
         found = await self._ask("query_range", {"query": expression, **times, "step": f"{step.total_seconds():.3f}"})
@@ -113,7 +115,7 @@ class PrometheusClient:
 
 
 def _by_gpu(result: Sequence[Mapping[str, Any]], names: MetricNames) -> dict[tuple[str, str], list[GpuSample]]:
-    """Samples by pod and GPU; what is no number is none."""
+    """Returns samples by pod and GPU; values that are no numbers are left out."""
     found: dict[tuple[str, str], list[GpuSample]] = {}
     try:
         for series in result:
@@ -139,6 +141,6 @@ def _samples(series: Mapping[str, Any]) -> list[GpuSample]:
 
 
 def _gpu(labels: Mapping[str, str], names: MetricNames) -> str:
-    """Which GPU a series is of; one without any of the labels that say so is a GPU of its own."""
+    """Returns the GPU of a series; a series without any of the GPU labels is a GPU of its own."""
     named = next((labels[one] for one in names.gpu_labels if labels.get(one)), None)
     return named or json.dumps({key: labels[key] for key in sorted(labels) if key != "__name__"})

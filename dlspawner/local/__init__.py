@@ -1,1 +1,1 @@
-"""Run the whole product on one machine; see `__main__`."""
+"""The whole product on one machine; see `__main__`."""

@@ -1,10 +1,10 @@
-"""The whole product on one machine: `make run`, `dlspawner run`, and what the end-to-end tests start.
+"""The whole product on one machine: `make run`, `dlspawner run`, and the end-to-end tests.
 
-It starts the embedded cluster (with `--kubeconfig` only its nodes, which join that one), the proxy, the Manager, the
-Hub and the gateway, and a Prometheus where this machine has one, each a process of its own with a log in the state
-directory, keeps them running, and stops them in reverse order. Everything that must survive lives in the state
-directory: the cluster's objects and volumes, the Hub's and the Manager's databases, keys, passwords, and the ports that
-running jobs remember.
+It starts the embedded cluster (with `--kubeconfig` only its nodes, which join the given cluster), the proxy, the
+Manager, the Hub and the gateway, and Prometheus if this machine has one, each as a process of its own with a log in the
+state directory. It keeps them running, and stops them in reverse order. Everything that must survive is in the state
+directory: the cluster's objects and volumes, the databases of the Hub and the Manager, keys, passwords, and the ports
+known to running jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_sign
 
 
 async def make_namespace(kubeconfig: Path) -> None:
-    """On a cluster that is there already; raises CannotRun when it does not answer."""
+    """Makes the namespace for jobs on a given cluster; raises CannotRun if the cluster does not answer."""
     try:
         async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
             await client.create(kubernetes.NAMESPACES, {"metadata": {"name": NAMESPACE}})
@@ -45,7 +45,7 @@ async def make_namespace(kubeconfig: Path) -> None:
 
 
 async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
-    """Team data claims are an administrator's to make; here we are the administrator."""
+    """Makes the claims for team data, which are an administrator's task: here the launcher is the administrator."""
     async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         for name in sorted({mount.claim for team in wanted.teams.teams for mount in team.mounts}):
             claim = {
@@ -61,7 +61,7 @@ async def make_team_claims(kubeconfig: Path, wanted: settings.Settings) -> None:
 
 
 async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> None:
-    """So are PriorityClasses; as in hub_config/kubernetes/base/priorities.yaml."""
+    """Makes the PriorityClasses, as in hub_config/kubernetes/base/priorities.yaml."""
     classes = wanted.cluster.scheduling.classes
     async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
         for name, value in ((classes.guaranteed, 1000), (classes.preemptible, 0)):
@@ -75,7 +75,7 @@ async def make_priority_classes(kubeconfig: Path, wanted: settings.Settings) -> 
 
 
 async def make_gateway_keys(options: Options) -> None:
-    """The gateway's keys exist before the Hub starts, which tells jobs the public half of its CA."""
+    """Makes the gateway's keys before the Hub starts: the Hub passes the public half of the CA to jobs."""
     command = [sys.executable, "-m", "ssh_gateway", "--init", f"--Gateway.state_dir={options.state / 'gateway'}"]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     _, problem = await process.communicate()
@@ -84,7 +84,7 @@ async def make_gateway_keys(options: Options) -> None:
 
 
 def banner(options: Options, keys: Secrets) -> str:
-    """What a newcomer needs to know, once everything answers."""
+    """Returns the introduction for a new user, printed when all processes are ready."""
     ssh = f"ssh -p {options.ssh_port} alice+train@127.0.0.1"
     return f"""
   dlspawner runs on this machine.
@@ -105,7 +105,7 @@ def banner(options: Options, keys: Secrets) -> str:
 
 
 async def run(options: Options, say: Callable[[str], None]) -> None:
-    """Run until a signal asks to stop. Raises CannotRun or ChildFailed when something cannot start."""
+    """Runs until a signal requests the stop. Raises CannotRun or ChildFailed if a process cannot start."""
     wanted = settings.load(options.templates / "jobs", options.config / "cluster.yaml", options.config / "teams.yaml")
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = lock(options.state)
@@ -141,7 +141,7 @@ async def start_all(
     wanted: settings.Settings,
     supervisor: Supervisor,
 ) -> None:
-    """Start what does not depend on each other together, then the Hub, then the gateway."""
+    """Starts the independent processes together, then the Hub, then the gateway."""
     try:
         async with asyncio.TaskGroup() as group:
             for name in ("cluster", "proxy", "manager"):
@@ -153,7 +153,7 @@ async def start_all(
         await point_at_nodes(options)
         try:
             await supervisor.start(processes["prometheus"])
-        except ChildFailed as problem:  # it is of use, and nothing depends on it
+        except ChildFailed as problem:  # useful, but nothing depends on it
             say(f"The use of GPUs will not be known: {problem}")
     await make_team_claims(options.cluster_config, wanted)
     await make_priority_classes(options.cluster_config, wanted)
@@ -166,7 +166,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; the exit status is 0 after an asked-for stop and 1 when something could not start."""
+    """Runs the launcher; the exit status is 0 after a requested stop and 1 if a process could not start."""
     try:
         asyncio.run(run(parse(arguments), say))
     except (CannotRun, ChildFailed, InvalidConfiguration) as error:

@@ -1,4 +1,4 @@
-"""The processes of the product, what each is told, and when each is ready.
+"""The processes of the product, their environment, and their readiness checks.
 
 They are wired exactly as on Kubernetes: through `hub_config/jupyterhub_config.py`, URLs, tokens and a kubeconfig.
 """
@@ -26,7 +26,7 @@ Question = Callable[[], Awaitable[bool]]
 
 
 def find_proxy() -> str:
-    """The proxy's program: installed beside this environment by `make`, or anywhere on the PATH."""
+    """Returns the path of the proxy's program: installed beside this environment by `make`, or anywhere on the PATH."""
     beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
     found = str(beside) if beside.exists() else shutil.which("configurable-http-proxy")
     if found is None:
@@ -35,13 +35,17 @@ def find_proxy() -> str:
 
 
 def find_prometheus() -> str | None:
-    """Where this machine has a Prometheus it looks at the pretended GPUs; without one nobody knows who uses them."""
+    """Returns the path of this machine's Prometheus, which reads the simulated GPUs; without one their use is
+    unknown.
+    """
     beside = Path(sys.prefix) / "debian" / "usr" / "bin" / "prometheus"
     return str(beside) if beside.exists() else shutil.which("prometheus")
 
 
 def prometheus(options: Options, ports: Ports, program: str) -> Child:
-    """It finds the nodes in a file, which is written when they are there."""
+    """Returns the Prometheus process, with a configuration that reads the nodes from a file, written by
+    `point_at_nodes`.
+    """
     folder = options.state / "prometheus"
     folder.mkdir(exist_ok=True)
     found = "{job_name: gpus, file_sd_configs: [{files: [nodes.json]}]}"
@@ -60,7 +64,7 @@ def prometheus(options: Options, ports: Ports, program: str) -> Child:
 
 
 async def point_at_nodes(options: Options) -> None:
-    """Tell Prometheus where the nodes serve the metrics of their GPUs."""
+    """Writes the addresses of the nodes' GPU metrics for Prometheus."""
     async with await kubernetes.KubernetesClient.connect(options.cluster_config) as client:
         nodes = await client.list(kubernetes.NODES, labels=OUR_NODES)
     addresses = [
@@ -74,7 +78,7 @@ async def point_at_nodes(options: Options) -> None:
 
 
 def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]:
-    """What hub_config/jupyterhub_config.py and the services read."""
+    """Returns the variables that hub_config/jupyterhub_config.py and the services read."""
     state = options.state
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
@@ -101,7 +105,7 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
 
 
 def answers(port: int, request: bytes = b"", expect: bytes = b"") -> Question:
-    """A readiness question: does the port answer `request` with something that contains `expect`?"""
+    """Returns a readiness check: the port answers `request` with bytes that contain `expect`."""
 
     async def ask() -> bool:
         try:
@@ -124,7 +128,7 @@ def http_ok(port: int, path: str) -> Question:
 
 
 def both(first: Question, second: Question) -> Question:
-    """Ask the second only once the first says yes."""
+    """Returns a readiness check that makes the second check only after the first succeeds."""
 
     async def ask() -> bool:
         return await first() and await second()
@@ -133,9 +137,10 @@ def both(first: Question, second: Question) -> Question:
 
 
 def routes_again(hub_url: str, token: str) -> Callable[[], Awaitable[str | None]]:
-    """A proxy that starts anew knows no way: the Hub tells it all of them now, and not at its next check in a minute.
+    """Returns a task for a restarted proxy, which has no routes: the Hub sends it all routes now, not at its next check
+    in a minute.
 
-    A Hub that is away is no problem: it tells them when it starts.
+    An unreachable Hub is no problem: it sends them when it starts.
     """
 
     async def ask() -> str | None:
@@ -154,7 +159,7 @@ def routes_again(hub_url: str, token: str) -> Callable[[], Awaitable[str | None]
 
 
 async def cluster_ready(kubeconfig: Path) -> bool:
-    """True when the API answers, every node of ours is Ready and the namespace for jobs exists."""
+    """True if the API answers, every simulated node is Ready and the namespace for jobs exists."""
     if not kubeconfig.exists():
         return False
     try:
@@ -168,7 +173,7 @@ async def cluster_ready(kubeconfig: Path) -> bool:
 
 
 def cluster_command(options: Options, ports: Ports) -> list[str]:
-    """The embedded cluster, or only its nodes where there is an API server already."""
+    """Returns the command for the embedded cluster, or only for its nodes if there is an API server already."""
     state = options.state / "cluster"
     command = [sys.executable, "-m", "dlspawner.devcluster"]
     if options.kubeconfig:
@@ -180,7 +185,7 @@ def cluster_command(options: Options, ports: Ports) -> list[str]:
 
 
 def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str, Child]:
-    """Every process, in the order of starting; each is told no more secrets than it needs."""
+    """Returns every process, in the order of starting; each receives only the secrets that it needs."""
     state, python = options.state, sys.executable
     hub_url = env["DLSPAWNER_HUB_URL"]
     path = {"PATH": env["PATH"]}

@@ -1,4 +1,4 @@
-"""What a start on this machine needs to know and what must survive it: options, ports, passwords, and the lock.
+"""The persistent state of the launcher: options, ports, passwords, and the lock.
 
 One launcher at a time holds the state directory, by a lock that the kernel releases however the launcher dies.
 """
@@ -23,30 +23,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class CannotRun(Exception):
-    """Why the product cannot start here, in a sentence that says what to change."""
+    """The product cannot start here; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the person chose on the command line."""
+    """The options of the command line."""
 
     state: Path
     port: int
     ssh_port: int
     config: Path
     templates: Path
-    kubeconfig: Path | None = None  # of a cluster that is there already; None: an embedded one is started
+    kubeconfig: Path | None = None  # of an existing cluster; None: an embedded one is started
     nodes: Path | None = None
 
     @property
     def cluster_config(self) -> Path:
-        """How the product reaches its cluster: the embedded one's own file, or a copy of the one that was given."""
+        """The kubeconfig of the product: the embedded cluster's own file, or a copy of the given one."""
         return self.state / "cluster" / "kubeconfig"
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Loopback ports between our own processes. `hub` is remembered by the pods of running jobs and never changes."""
+    """Loopback ports between the product's processes. `hub` is known to the pods of running jobs and never changes."""
 
     hub: int
     proxy_api: int
@@ -68,7 +68,7 @@ class Secrets:
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    """Read the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="dlspawner run", description="Run the whole product on this machine.")
     parser.add_argument("--state", type=Path, default=ROOT / "var", help="directory for everything that must survive")
     parser.add_argument("--port", type=_port, default=8000, help="port of the Hub's web pages (make run PORT=…)")
@@ -113,7 +113,7 @@ def is_free(port: int) -> bool:
 
 
 def check_ports(options: Options) -> None:
-    """Raise CannotRun when a port that people use is taken."""
+    """Raises CannotRun if a port for users is taken."""
     for port, flag, variable in (
         (options.port, "--port", "PORT"),
         (options.ssh_port, "--ssh-port", "SSH_PORT"),
@@ -126,7 +126,7 @@ def check_ports(options: Options) -> None:
 
 
 def keep_ports(path: Path) -> Ports:
-    """The ports of the last start; those that nothing remembers are chosen anew when they are taken."""
+    """Returns the ports of the last start; a taken port is replaced, except for the Hub's, which running jobs use."""
     kept: dict[str, int] = json.loads(path.read_text()) if path.exists() else {}
     if "hub" in kept and not is_free(kept["hub"]):
         raise CannotRun(
@@ -144,7 +144,7 @@ def keep_ports(path: Path) -> Ports:
 
 
 def keep_secrets(path: Path) -> Secrets:
-    """Those of the last start; those that a newer version wants are made now."""
+    """Returns the secrets of the last start; makes those that a newer version adds."""
     kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     made = {name: secrets.token_urlsafe(24) for name in Secrets.__dataclass_fields__}
     made["password"] = secrets.token_urlsafe(9)
@@ -155,7 +155,7 @@ def keep_secrets(path: Path) -> Secrets:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; nobody else can read it at any moment."""
+    """Replaces a file in one step; at no moment is it readable for other users."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -164,7 +164,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def keep_kubeconfig(given: Path, kept: Path, namespace: str) -> None:
-    """A copy that stands alone (paths made absolute) and whose context points at our namespace."""
+    """Copies a kubeconfig with absolute paths, and with our namespace in its context."""
     try:
         document = yaml.safe_load(given.read_text(encoding="utf-8"))
         context = next(entry for entry in document["contexts"] if entry["name"] == document["current-context"])
@@ -180,7 +180,7 @@ def keep_kubeconfig(given: Path, kept: Path, namespace: str) -> None:
 
 
 def lock(state: Path) -> int:
-    """Hold the state directory for this process; the returned descriptor is the lock, and there is no lock file."""
+    """Locks the state directory for this process; the returned descriptor is the lock, and there is no lock file."""
     descriptor = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,9 @@
-"""Keep a few child processes running, and leave none behind.
+"""Supervision of a few child processes; none outlives the launcher.
 
-Rules: a child gets a session of its own, so Ctrl-C in a terminal reaches only us and we choose the order of stopping;
-the kernel sends it SIGTERM when we die, however we die (`setpriv --pdeathsig`, util-linux); a child that ends by itself
-is started again with a growing delay. Children are started in the order in which they are added and stopped in reverse.
+Rules: a child has a session of its own, so Ctrl-C in a terminal reaches only the launcher, which chooses the order of
+stopping; the kernel sends the child SIGTERM when the launcher dies for any reason (`setpriv --pdeathsig`, util-linux);
+a child that ends by itself is started again after a growing delay. Children are started in the order in which they are
+added and stopped in reverse.
 
 Refused: supervisord and honcho (neither starts in order on readiness nor survives its own SIGKILL without orphans), and
 systemd user units (not on a bare machine).
@@ -29,14 +30,14 @@ class ChildFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process: `ready` is asked again and again until it returns True."""
+    """One process; `ready` is called repeatedly until it returns True."""
 
     name: str
     command: Sequence[str]
     ready: Callable[[], Awaitable[bool]]
     env: Mapping[str, str] = field(default_factory=dict)
     deadline_seconds: float = 60.0
-    restarted: Callable[[], Awaitable[str | None]] | None = None  # what it needs then; the sentence when it failed
+    restarted: Callable[[], Awaitable[str | None]] | None = None  # after a restart; returns a sentence on failure
 
 
 class Supervisor:
@@ -57,7 +58,7 @@ class Supervisor:
             await self._stop(name)
 
     async def start(self, child: Child) -> None:
-        """Start one child and return when it is ready; raises ChildFailed if it ends first or takes too long."""
+        """Starts one child and returns when it is ready; raises ChildFailed if it ends first or takes too long."""
         await self._launch(child)
         self._watchers[child.name] = asyncio.create_task(self._watch(child), name=f"watch {child.name}")
 
@@ -120,7 +121,7 @@ class Supervisor:
 
 
 async def _end(process: asyncio.subprocess.Process) -> bool:
-    """Stop one process; True when it went by itself. Its whole process group goes with it."""
+    """Stops one process and its whole process group; True if the process ended by itself."""
     graceful = True
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
@@ -135,14 +136,14 @@ async def _end(process: asyncio.subprocess.Process) -> bool:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented."""
+    """Returns the last lines of a log, indented."""
     text = log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
     return "\n".join(f"    {line}" for line in text) + f"\n    (all of it: {log})"
 
 
 @contextlib.asynccontextmanager
 async def stop_signals() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGINT, SIGTERM and SIGHUP set while the block runs."""
+    """Yields an event that SIGINT, SIGTERM and SIGHUP set while the block runs."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

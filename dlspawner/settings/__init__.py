@@ -1,8 +1,9 @@
-"""Settings: the administrators' YAML files become values of ``dlspawner.core``, or a list of everything that is wrong.
+"""Settings: the administrators' YAML files become values of ``dlspawner.core``, or a list of all problems.
 
-``load`` reads all templates, the cluster and the teams, checks each and how they fit together, and either gives them
+``load`` reads all templates, the cluster and the teams, checks each and how they fit together, and either returns them
 all or raises one ``InvalidConfiguration`` with every problem of every file: file, line, path, sentence. Nothing here
-knows traitlets or the Hub, so the command line, the spawner, the Manager and the gateway read the same files alike.
+depends on traitlets or the Hub, so the command line, the spawner, the Manager and the gateway read the same files
+alike.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Stamps = tuple[tuple[str, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that administrators wrote; the default template first, the others in the order of their files."""
+    """The content of all files; the default template first, the others in the order of their files."""
 
     templates: tuple[Template, ...]
     cluster: ClusterConfig
@@ -44,10 +45,11 @@ def load(
     start_timeout: float | None = None,
     special_namespace: str | None = None,
 ) -> Settings:
-    """Read the files, ``None`` standing for *there is none*; ``InvalidConfiguration`` carries all problems.
+    """Reads the files, ``None`` meaning no file; ``InvalidConfiguration`` has all problems.
 
-    ``start_timeout``, the Hub's, is how long it waits for a job to stop: every grace period has to fit into it.
-    ``special_namespace``, DLSpawner's, is where jobs with special permissions are: without one, "", there can be none.
+    ``start_timeout``, the Hub's, is the time for which it waits for a job to stop: every grace period has to fit into
+    it. ``special_namespace``, DLSpawner's, is the namespace of jobs with special permissions: with "" there can be no
+    such jobs.
     """
     problems = Problems()
     files = _template_files(templates_dir, problems)
@@ -72,7 +74,10 @@ def load(
 
 
 def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
-    """Which files there are, and when they, or their rights, were changed; one being replaced is looked at again."""
+    """Returns the existing files with the times of their last change, also of their rights.
+
+    A file that is being replaced is read again.
+    """
     found = []
     for file in (cluster, teams, *sorted(templates.glob("*.y*ml"))):
         try:
@@ -85,7 +90,7 @@ def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:
 
 
 def _leave_unchecked(parts: frozenset[str], file: str, problems: Problems) -> None:
-    """Leaves out what depends on unreadable values; the file's first problem covers them."""
+    """Leaves out problems that depend on unreadable values; the file's first problem covers them."""
     problems.unread = parts
     first = next((index for index, problem in enumerate(problems.found) if problem.file == file), None)
     if parts and first is not None:

@@ -1,4 +1,4 @@
-"""``cluster.yaml``: GPU types, what jobs without GPUs get, permissions, storage, accounts, how GPUs are shared."""
+"""``cluster.yaml``: GPU types, resources of jobs without GPUs, permissions, storage, accounts, scheduling of GPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
 
-# What teams and templates are checked against, as people say it.
+# The parts against which teams and templates are checked, as named in sentences.
 _CHECKED_AGAINST = {
     "gpu_types": "GPU types",
     "priorities": "priorities",
@@ -44,7 +44,7 @@ _CHECKED_AGAINST = {
 
 
 def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
-    """The parts that could not be read: what other files say of them may be right, and is no problem of theirs."""
+    """Returns the parts that could not be read: references to them in other files may be right, and are no problems."""
     if root is None or not isinstance(root.value, dict):
         return frozenset(_CHECKED_AGAINST)
     wrong = {problem.path for problem in problems.found if problem.file == root.file}
@@ -52,27 +52,27 @@ def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
 
     def is_unread(part: str) -> bool:
         found = root.value.get(part)
-        if found is None:  # it may be there under another name
+        if found is None:  # it may exist under a misspelled name
             return "." in wrong or any(part == "gpu_types" or did_you_mean(other, [part]) for other in others)
         if not isinstance(found.value, list | None if part == "special_permissions" else dict | None):
             return True
         below = any(path.startswith((f"{part}.", f"{part}[")) for path in wrong)
-        return below and part in {"accounts", "special_permissions"}  # of the others the names are known
+        return below and part in {"accounts", "special_permissions"}  # the others' names are known
 
     return frozenset(part for part in _CHECKED_AGAINST if is_unread(part))
 
 
 def checked_without(parts: frozenset[str]) -> str:
-    """What is said of the other files then."""
+    """Returns the note about checks of the other files that were left out."""
     named = [title for part, title in _CHECKED_AGAINST.items() if part in parts]
     listed = ", ".join(named[:-1]) + (" and " if named[1:] else "") + named[-1]
     return f"Until this is mended, teams and templates are checked without the cluster's {listed}."
 
 
 def read_cluster(root: Entry, templates: Collection[str], special_namespace: str | None = None) -> ClusterConfig:
-    """The cluster that the file describes, as far as it can be read; ``templates`` are the names that exist.
+    """Returns the cluster in the file, as far as it can be read; ``templates`` are the existing names.
 
-    ``special_namespace``: where jobs with special permissions would be; ``None`` where that is not known.
+    ``special_namespace`` is the namespace of jobs with special permissions; ``None`` if it is unknown.
     """
     file = root.section(_KEYS)
     default, largest, jobs = _cpu_only(file)
@@ -94,7 +94,9 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
 
 
 def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:
-    """What is switched on, which is of no use without a namespace of its own: the ordinary one refuses such pods."""
+    """Returns the permissions switched on; they need a namespace of their own, because the ordinary one refuses such
+    pods.
+    """
     found = frozenset(entry.one_of(SpecialPermission) for entry in file.items("special_permissions"))
     entry = file.get("special_permissions")
     if found and entry is not None and namespace == "":
@@ -106,7 +108,9 @@ def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermissio
 
 
 def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
-    """Two types with one resource must be on different nodes, or nobody could tell which of them a pod got."""
+    """Checks that two types with one resource are on different nodes: the type of a pod's GPU would be unknown
+    otherwise.
+    """
     for index, kind in enumerate(kinds):
         for other in kinds[:index]:
             if kind.resource == other.resource and not _are_apart(kind, other):

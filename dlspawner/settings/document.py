@@ -1,9 +1,9 @@
-"""A YAML file with its line numbers: every value knows where it was written, and every wrong one becomes a problem.
+"""A YAML file with its line numbers: every value has its place in the file, and every wrong one becomes a problem.
 
-Reading goes on after a problem, with a value that is good enough to find the next one, so that an administrator sees
-all of them at once. Only plain YAML is read: no tags, no merge keys, no key twice; a timestamp stays text.
+Reading continues after a problem with a substitute value, so that an administrator sees all problems at once. Only
+plain YAML is read: no tags, no merge keys, no key twice; a timestamp stays text.
 
-Refused: a schema library, whose errors know the path but not the line, and whose sentences are about schemas.
+Refused: a schema library: its errors have the path but not the line, and its sentences are about schemas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dlspawner.errors import Problem
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = frozenset({"str", "int", "float", "bool", "null", "timestamp"})
 _DEEPEST, _LARGEST = 60, 50_000
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # neither pages nor programs can be given it
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # unfit for pages and for programs
 _LARGEST_NUMBER = 10**18
 
 _UNWRITABLE = "holds a character that no text may hold (\\0, or half of one)."
@@ -38,13 +38,13 @@ _Kind = TypeVar("_Kind", bound=Enum)
 
 @dataclass(slots=True)
 class Problems:
-    """Everything that is wrong so far, in all files; ``unread``: parts that nothing can be checked against."""
+    """All problems so far, in all files; ``unread`` are the parts against which nothing can be checked."""
 
     found: list[Problem] = field(default_factory=list)
     unread: frozenset[str] = frozenset()
 
     def in_order(self) -> list[Problem]:
-        """File by file as they were read, each from its top to its end."""
+        """Returns the problems file by file in the order of reading, each from its top to its end."""
         files = list(dict.fromkeys(problem.file for problem in self.found))
         return sorted(self.found, key=lambda problem: (files.index(problem.file), problem.line))
 
@@ -65,12 +65,14 @@ class Entry:
     problems: Problems = field(repr=False, compare=False)
 
     def problem(self, sentence: str, *, against: str | None = None) -> None:
-        """``against``: the part of another file that this does not agree with, as far as that could be read."""
+        """Adds a problem; ``against`` names the part of another file that contradicts, and drops the problem if that is
+        unread.
+        """
         if against not in self.problems.unread:
             self.problems.add(self.file, self.line, self.path, sentence)
 
     def plain(self) -> Any:
-        """The value without the places, as the YAML says it."""
+        """Returns the value without places, as in the YAML."""
         if isinstance(self.value, dict):
             return {key: entry.plain() for key, entry in self.value.items()}
         if isinstance(self.value, list):
@@ -78,7 +80,7 @@ class Entry:
         return self.value
 
     def walk(self) -> Iterator[Entry]:
-        """This entry and every one below it."""
+        """Yields this entry and every one below it."""
         yield self
         children = self.value.values() if isinstance(self.value, dict) else self.value
         if isinstance(self.value, dict | list):
@@ -86,7 +88,7 @@ class Entry:
                 yield from child.walk()
 
     def entries(self) -> dict[str, Entry]:
-        """A mapping with keys of the administrator's own."""
+        """Returns a mapping with keys chosen by the administrator."""
         if isinstance(self.value, dict):
             return self.value
         if self.value is not None:
@@ -101,7 +103,7 @@ class Entry:
         return []
 
     def section(self, known: Collection[str]) -> Section:
-        """A mapping with keys of the format; others are problems."""
+        """Returns a mapping with the format's keys; other keys are problems."""
         entries = self.entries()
         for key in entries.keys() - set(known):
             self.problems.add(
@@ -140,7 +142,7 @@ class Entry:
         return self.value
 
     def quantity(self) -> Fraction:
-        """An amount that is more than nothing, written as a number or as Kubernetes does."""
+        """Returns an amount above 0, written as a number or in Kubernetes' notation."""
         text = str(self.value) if isinstance(self.value, str | int | float) else ""
         parsed = None if isinstance(self.value, bool) else units.parse_quantity(text)
         if parsed is None or parsed == 0:
@@ -164,7 +166,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A mapping whose keys the format knows; ``null`` counts as left out."""
+    """A mapping with the format's keys; ``null`` counts as left out."""
 
     entry: Entry
     entries: dict[str, Entry]
@@ -213,7 +215,7 @@ class Section:
         return {} if found is None else found.entries()
 
     def texts(self, key: str, pattern: str | None = None, hint: str = "") -> tuple[str, ...]:
-        """A list of different texts."""
+        """Returns a list of different texts."""
         seen: dict[str, Entry] = {}
         for entry in self.items(key):
             text = entry.text(pattern, hint)
@@ -229,7 +231,7 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 
 
 def parse(text: str, file: str, problems: Problems) -> Entry | None:
-    """The root of a YAML text; ``None`` (and a problem) when it can not be read at all."""
+    """Returns the root of a YAML text; ``None`` (and a problem) if it cannot be read at all."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -249,7 +251,7 @@ def parse(text: str, file: str, problems: Problems) -> Entry | None:
 
 
 def read(path: Path, problems: Problems) -> Entry | None:
-    """The root of a YAML file; ``None`` (and a problem) when it can not be read at all."""
+    """Returns the root of a YAML file; ``None`` (and a problem) if it cannot be read at all."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The ``options:`` of a template: typed, with defaults that are themselves allowed."""
+"""The ``options:`` of a template, typed; defaults must themselves be permitted values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OWN_MEANING = CONTEXT_PLACEHOLDERS | PATH_PLACEHOLDERS | CHOICE_PLACEHOLDERS | 
 
 
 def read_options(template: Section, cluster: ClusterConfig) -> tuple[Option, ...]:
-    """The options in the order in which they are written, which is the form's."""
+    """Returns the options in the order of the file, which is the form's."""
     options = []
     for name, entry in template.children("options").items():
         base = BUILT_IN.get(name)

@@ -1,10 +1,10 @@
-"""The ``pod:`` of a template: is it a PodSpec fragment that may be merged, and does it stay inside what is allowed?
+"""The ``pod:`` of a template: checks that it is a mergeable PodSpec fragment, and within the permissions.
 
-Kubernetes drops fields that it does not know without a word, so names are checked here. What a pod may ask of its node
-(root, privileges, the host's network, paths or devices) needs a special permission, which the template must name and
-``cluster.yaml`` must switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. What
-counts in the end is the final manifest (`core.permissions`); here the administrator reads which line needs what. Deep
-values are left to Kubernetes, which refuses them with a sentence of its own.
+Kubernetes silently drops unknown fields, so names are checked here. Requests of a pod to its node (root, privileges,
+the host's network, paths or devices) need a special permission, which the template must name and ``cluster.yaml`` must
+switch on: together they are what Pod Security *restricted* refuses in the jobs' namespace. The final manifest decides
+in the end (`core.permissions`); the problems here name the line that needs a permission. Deep values are left to
+Kubernetes, which refuses them with a sentence of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONTAINER_FIELDS = """
     terminationMessagePolicy tty volumeDevices volumeMounts workingDir
 """
 _IDS = frozenset({"runAsUser", "runAsGroup", "fsGroup"})
-# Who the job is: no option may decide it, nor write a 0 that would need a permission.
+# The job's user and groups: no option may decide them, nor write a 0 that would need a permission.
 _NUMBERS = _IDS | {"supplementalGroups", "runAsNonRoot"}
 _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 
@@ -40,7 +40,7 @@ _POD_KEYS, _CONTAINER_KEYS = _POD_FIELDS.split(), _CONTAINER_FIELDS.split()
 _OWN_HOLES = frozenset({"unix_name", "job", "pod_name"})
 _VOLUME_TYPES = VOLUME_TYPES | {"hostPath"}
 
-# What the product decides about every pod, so that a template can not undo it by accident.
+# Fields that the product sets for every pod, so that a template cannot undo them by accident.
 _NOT_HERE = {
     "ephemeralContainers": "Kubernetes takes them only in running pods.",
     "terminationGracePeriodSeconds": "write grace_period_seconds beside pod: instead.",
@@ -48,7 +48,7 @@ _NOT_HERE = {
 
 
 def check_pod(pod: Entry, *, ssh: bool, image: bool, allowed: Collection[SpecialPermission]) -> None:
-    """Report what is wrong with the fragment; ``allowed`` are the special permissions that the template has."""
+    """Reports problems of the fragment; ``allowed`` are the special permissions of the template."""
     spec = pod.section(_POD_KEYS)
     for key, why in _NOT_HERE.items():
         if key in spec.entries:
@@ -97,7 +97,7 @@ def _check_main(main: Entry, *, ssh: bool, image: bool) -> None:
 
 
 def _check_name(entry: Entry, what: str) -> str:
-    """The merge goes by names, so they are there, and no chosen value is part of one."""
+    """Checks that there is a name, without chosen values in it: entries are merged by name."""
     name = _name(entry)
     if not name and isinstance(entry.value, dict):
         entry.problem(f"a {what} needs a name.")
@@ -116,7 +116,7 @@ def _name(entry: Entry) -> str:
 
 
 def _special_wishes(pod: Entry) -> Iterator[tuple[Entry, SpecialPermission, str]]:
-    """Everything in the fragment that reaches beyond the container, wherever it stands."""
+    """Yields everything in the fragment that reaches beyond the container, at any depth."""
     for entry in pod.walk():
         key = entry.path.rpartition(".")[2]
         if entry.value is None:
@@ -156,7 +156,9 @@ def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, SpecialPermis
 
 
 def _check_host_path(entry: Entry) -> None:
-    """Whose job it is may be part of a path on its node; what somebody chooses may not, a server's name included."""
+    """Checks the holes in a path on the node: the job's owner may be part of it; chosen values, the server's name
+    included, may not.
+    """
     for part in entry.walk():
         for hole in rendering.find_placeholders(part.value) if isinstance(part.value, str) else ():
             if hole.name not in _OWN_HOLES:

@@ -1,4 +1,4 @@
-"""The parts of ``cluster.yaml`` that say how GPUs are shared: priorities, scheduling, idle jobs."""
+"""The parts of ``cluster.yaml`` about the sharing of GPUs: priorities, scheduling, idle jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _IDLE = (
 
 
 def read_priorities(file: Section, name: str, hint: str) -> tuple[PriorityLevel, ...]:
-    """The named levels, highest first; the built-in ones where the file names none."""
+    """Returns the named levels, highest first; the built-in ones if the file names none."""
     if file.get("priorities") is None:
         return PRIORITIES
     levels: dict[int, str] = {}

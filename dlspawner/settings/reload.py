@@ -1,10 +1,11 @@
-"""The administrators' files as the Hub sees them: read at its first look, and again whenever one of them changes.
+"""The administrators' files in the Hub: read at the first use, and again whenever one of them changes.
 
-The Manager reads the same files by the same rule, within a second, so what people are offered is what they may have.
-Files that break while the Hub runs change nothing: the last good version stays, and the log says what is wrong. The
-Hub's configuration reads them first (``demand``), so there is one from its start on.
+The Manager reads the same files by the same rule, within a second, so the form offers only what the Manager admits.
+Files that become invalid while the Hub runs change nothing: the last good version stays, and the problems are logged.
+The Hub's configuration reads the files first (``demand``), so there is a good version from its start on.
 
-Whoever has begun to ask the Manager goes on asking, although the files have no limits any more: that is never wrong.
+Once the files have had limits, the spawner keeps sending requests to the Manager, also when the limits are removed:
+that is never wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dlspawner.errors import InvalidConfiguration
 
 log = logging.getLogger("dlspawner.spawner")
 
-LOOK_SECONDS = 0.05  # between two looks: a page with many jobs asks for the files many times
+LOOK_SECONDS = 0.05  # between two checks: a page with many jobs reads the files many times
 
 
 @dataclass(slots=True)
@@ -32,19 +33,19 @@ class CurrentConfig:
     templates: Path
     cluster: Path
     teams: Path
-    demands: Mapping[str, Any] = field(default_factory=dict)  # of this Hub, for `settings.load`
+    demands: Mapping[str, Any] = field(default_factory=dict)  # the Hub's arguments of `settings.load`
     _good: settings.Settings | None = None
     _limited: bool = False
     _seen: settings.Stamps = field(default=())
     _looked: float = 0.0
 
     def demand(self, **demands: Any) -> settings.Settings:
-        """Read them as the Hub starts; what they have to fit to, now and later, is told as to `settings.load`."""
+        """Reads the files at the Hub's start; ``demands`` are the arguments of `settings.load`, now and later."""
         self.demands = demands
         return self._read(self._stamps())
 
     def now(self) -> settings.Settings:
-        """The last good version; ``InvalidConfiguration`` if there has been none yet."""
+        """Returns the last good version; ``InvalidConfiguration`` if there has been none."""
         if self._good is None:
             return self._read(self._stamps())
         if time.monotonic() - self._looked >= LOOK_SECONDS:
@@ -78,7 +79,7 @@ class CurrentConfig:
             )
 
     def _read(self, stamps: settings.Stamps) -> settings.Settings:
-        """Read them; ``stamps`` are from before that, so that what changes meanwhile is a change."""
+        """Reads the files; ``stamps`` were taken before, so that a change meanwhile is noticed later."""
         self._seen = stamps
         self._good = settings.load(self.templates, self.cluster, self.teams, **self.demands)
         self._limited = self._limited or self._good.teams.has_limits(self._good.cluster)
@@ -90,5 +91,5 @@ class CurrentConfig:
 
 @cache
 def current_config(templates_dir: str, cluster_file: str, teams_file: str) -> CurrentConfig:
-    """One for all spawners of this process."""
+    """Returns the one instance for all spawners of this process."""
     return CurrentConfig(Path(templates_dir) / "jobs", Path(cluster_file), Path(teams_file))

@@ -1,6 +1,7 @@
-"""``teams.yaml``: teams with their quota, caps and mounts, and the people who are blocked.
+"""``teams.yaml``: teams with their quota, caps and mounts, and the blocked users.
 
-Read and checked against the cluster and the templates; ``core.scheduling.admission`` says what the numbers do.
+Read and checked against the cluster and the templates; ``core.scheduling.admission`` defines the meaning of the
+numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PERSON = r"[^\x00-\x1f\x7f]{1,255}"
 _MOST_GPUS = 1_000_000
 _LONGEST_WINDOW = 366 * 24 * 3600
 
-# Places that a job needs for itself; a team's data goes below none of them and hides none of them.
+# Directories that a job itself needs; a team's data must neither be below them nor hide them.
 _SYSTEM = "bin dev etc home job lib proc root run sbin sys tmp usr"
 _RESERVED = tuple(f"/{place}" for place in _SYSTEM.split())
 

@@ -35,7 +35,7 @@ KEYS = (
 _LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
-# By these KubeSpawner and the Manager find their pods.
+# KubeSpawner and the Manager find their pods by these.
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
 _NOTEBOOK_PORT = 8888
 _YEAR = 366 * 24 * 3600
@@ -49,7 +49,7 @@ _STOP_SECONDS = 30
 def read_template(
     name: str, root: Entry, cluster: ClusterConfig, teams: Collection[str] | None, start_timeout: float | None = None
 ) -> Template:
-    """The template that the file describes, as far as it can be read; ``teams`` are the names that ``who`` may hold."""
+    """Returns the template in the file, as far as it can be read; ``teams`` are the names permitted in ``who``."""
     file = root.section(KEYS)
     if not re.fullmatch(NAME, name, re.ASCII):
         root.problem(f"the file's name without .yaml is the template's name and must be {NAME_HINT}.")
@@ -83,7 +83,7 @@ def read_template(
 
 
 def _check_grace(template: Template, root: Entry, start_timeout: float) -> None:
-    """The Hub waits for a job to stop no longer than for one to start."""
+    """Checks the grace period: the Hub waits no longer for a job's stop than for its start."""
     most = int(start_timeout) - _STOP_SECONDS
     if template.grace_period.total_seconds() > most:
         entries = root.value if isinstance(root.value, dict) else {}
@@ -142,7 +142,7 @@ def _check_endpoint(entry: Entry, endpoint: Endpoint, others: Collection[Endpoin
 
 
 def _mounts(file: Section, *, special: bool) -> Mounts:
-    """What is mounted; the claims with a team's data are not in the namespace of jobs with special permissions."""
+    """Returns the mounts; the claims with a team's data are not in the namespace of jobs with special permissions."""
     found, team_data = file.get("mounts"), TeamDataAccess.NONE if special else TeamDataAccess.READ_WRITE
     if found is None:
         return Mounts(team_data=team_data)
@@ -228,7 +228,7 @@ def _check_key(key: str, entry: Entry) -> None:
 def _pod(file: Section) -> dict[str, object]:
     found = file.get("pod")
     plain = found.plain() if found is not None and isinstance(found.value, dict) else {}
-    # Wrong shapes are reported by check_pod; what is kept must be safe to look at for the checks that follow.
+    # check_pod reports wrong shapes; the kept part must be safe for the checks that follow.
     containers = plain.get("containers", [])
     if not isinstance(containers, list) or not all(isinstance(one, dict) for one in containers):
         plain.pop("containers")
@@ -260,7 +260,7 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
 def _check_holes(entry: Entry, known: frozenset[str]) -> None:
     for hole in rendering.find_placeholders(list(entry.value) if isinstance(entry.value, dict) else entry.value):
         if isinstance(entry.value, list):
-            return  # its items are walked one by one
+            return  # its items are checked one by one
         if isinstance(entry.value, dict):
             entry.problem(f"a key must not have holes: {hole.text}.")
         elif hole.name is None:

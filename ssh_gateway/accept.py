@@ -211,7 +211,7 @@ LONGEST = 2048
 _FIXED = 16
 _LOCAL, _PROXY = 0, 1
 _TCP4, _TCP6 = 0x11, 0x21
-# How many bytes an address has, and how many the part with both addresses and ports.
+# Bytes of one address, and bytes of the part with both addresses and ports.
 _SIZES = {_TCP4: (4, 12), _TCP6: (16, 36)}
 
 

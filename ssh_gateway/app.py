@@ -221,7 +221,7 @@ class Gateway(Application):
             _give_up(problem)
         logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
-        # asyncssh logs user names as they come; what happened is in our own lines, errors in `event=failed`.
+        # asyncssh logs user names unescaped; the gateway's own lines have the events, and errors in `event=failed`.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)
         # asyncssh wants a name for its own user, and in a container the uid may have none. The name is never sent.
         os.environ.setdefault("LOGNAME", self.name)
@@ -291,7 +291,7 @@ class Gateway(Application):
         doing.add(asyncio.create_task(stop.begin.wait(), name="stop signal"))
         ended, _ = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
-            await task  # raises what ended it
+            await task  # raises the error that ended it
         say("stopping", sessions=len(server.connections))
         await server.stop(hurry=stop.force)
         if answering is not None:

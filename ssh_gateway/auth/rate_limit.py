@@ -104,7 +104,7 @@ FREE_OF_A_NAME = 24
 MOST = 120
 NOTHING_TRIED = 0.4
 TOO_LATE = 2.0
-BURST_SECONDS = 20.0  # of connections above the permitted rate
+BURST_SECONDS = 20.0  # worth of connections at the permitted rate may come at once
 KNOWN_SECONDS = 7 * 86400.0
 
 

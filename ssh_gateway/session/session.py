@@ -43,7 +43,7 @@ MOST_PROOFS = (
 )
 LOOK_SECONDS = 2.0  # the wait for a line about a default server that the login may not want
 _TOUCH_SECONDS = 0.05
-MOST_ASKING = 64  # streams of one connection for which the cluster is asked at one time
+MOST_ASKING = 64  # streams of one connection with a pending request to the cluster
 
 Answer = TypeVar("Answer")
 

@@ -158,7 +158,7 @@ class RelayConnection(FastConnection):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        if not self._auth_complete:  # before authentication no honest peer is sent so much
+        if not self._auth_complete:  # before authentication, a peer that reads is never sent so much
             self._force_close(asyncssh.ProtocolError(UNREAD))
         self._flow()
 

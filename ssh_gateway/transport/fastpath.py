@@ -19,7 +19,7 @@ and data to write leaves at the end of the read that it came with.
 A cipher is one direction of one connection between two key exchanges; it keeps the state for both of its users, this
 module (`seal`, `opens`) and asyncssh (`encrypt_packet` …), one packet after the other. The formats are those of RFC
 4253 §6, RFC 5647 and OpenSSH's PROTOCOL (``-etm`` MACs) and PROTOCOL.chacha20poly1305; in all of them the length is
-readable before the packet is complete, and is not included in the padding.
+readable before the packet is complete, and does not count for the padding.
 
 Refused: MACs over plain packets (without ``-etm``), which are not offered. Ciphers without a class here use asyncssh's
 own layer.

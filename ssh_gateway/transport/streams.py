@@ -19,8 +19,8 @@ from asyncssh.connection import _DEFAULT_MAX_PKTSIZE, _DEFAULT_WINDOW, SSHConnec
 
 LONGEST = _DEFAULT_MAX_PKTSIZE
 TURN = 32 * 1024  # bytes of one stream per turn; a keystroke waits for one turn of each other stream
-# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; with one byte a turn
-# would be as many packets as bytes, and all other connections would wait for them.
+# The least that a client may take in one packet of a stream. Clients take 16 KiB and more; with a limit of
+# one byte a turn would be as many packets as bytes, and all other connections would wait for them.
 SHORTEST = 1024
 TOO_SHORT = f"a stream's packets may not be limited to less than {SHORTEST} bytes"
 

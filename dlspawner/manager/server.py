@@ -5,7 +5,7 @@ The addresses of approvals.
 The files of JupyterHub's own that its page.html loads, and what is in them.
 
 The Manager serves them itself: its pages can be read while the Hub is away. Files that no page of ours loads are not
-among them; templates of somebody's own take other files from the Hub.
+among them; an administrator's own templates take other files from the Hub.
 
 The addresses of logs.
 
@@ -18,7 +18,7 @@ The resources for programs, under /services/jobs/api/; README.md beside this fil
 
 The addresses of the parts that are one module each, as patterns below the service's prefix.
 
-GET static/PATH: the style sheet and scripts of the pages (`hub_static`), for everybody, as the Hub's own are.
+GET static/PATH: the style sheet and scripts of the pages (`hub_static`), for all clients, as the Hub's own are.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 and in every scheduling cycle for all pending jobs, because the configuration changes, and so does what the user's other
 jobs hold. Requests are written with the state of their job in one transaction.
 
-The notice to approvers (`pending_notice`) is made when it is read, from the requests that are pending and the users who
-may decide them then, so that none has to be withdrawn after a decision or a change of `teams.yaml`. Administrators of
+The notice to approvers (`pending_notice`) is made when it is read, from the pending requests and their present
+approvers, so that none has to be withdrawn after a decision or a change of `teams.yaml`. Administrators of
 the Hub are notified of requests that no other user may decide.
 """
 

@@ -1,27 +1,27 @@
 """Starts: scheduled jobs are started through the Hub, which has kept the options.
 
 A start is asked for without a body, and again until the Hub's spawner asks for this job (``desk``), which ends its
-being due, or until the turn is over. Nobody was told yet that the job may have a pod, so a turn that is over, or was
-cancelled, leaves nothing behind: the job is in its place again.
+being due, or until the turn is over. The Hub has no word yet that the job may have a pod, so a turn that is over, or
+was cancelled, leaves nothing behind: the job is in its place again.
 
 * The Hub does not answer, or is still stopping the server: later, with pauses.
-* It is full (429): later as well, and whoever's turn came later is asked for after that, so that a full Hub takes
-  people in the order of their turns. Once it was so for a whole turn, every further turn is over at its first 429, and
-  the next one comes after a pause, so that nothing is held for a Hub that takes nobody.
+* It is full (429): later as well, and jobs with a later turn are requested after it, so that a full Hub takes jobs in
+  the order of their turns. Once it was so for a whole turn, every further turn is over at its first 429, and the next
+  one comes after a pause, so that nothing is held for a full Hub.
 * It fails (500) before its spawner asks for the job, as with a hook that raises: the turn is over at once, and the next
   one comes after a longer pause each time. Each of these is a failure to the Hub, which may give up after a few
-  (``consecutive_failure_limit``): so the third one ends the job, whichever Manager counts.
+  (``consecutive_failure_limit``): so the third one ends the job, across changes of the leader.
 * It has taken the start (202) and does not start it any more, and its spawner has not asked for the job: that may be
   such a failure, or a refusal that passes. The turn is over at once, with a longer pause each time, and the job ends
   after many.
 * It wants a fresh login: *login-required*. The job holds nothing and keeps its place, and the person is told.
 * It says that the server runs: later, because it may not have noticed yet that the pod is gone; if another job of ours
   runs there, this one ends.
-* It says no: the job keeps its place, and holds nobody up; its person reads why, and it is asked for now and then.
+* It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
-Whoever was admitted and has no pod is the Hub's for the time of its reservation, unless the Hub says that it starts no
-such server: it was killed meanwhile. Then nobody asks for that pod any more, and the reservation is over at once.
+An admitted job without a pod belongs to the Hub for the time of its reservation, unless the Hub reports that it starts
+no such server: it was killed meanwhile. Then no pod will follow, and the reservation is over at once.
 """
 
 from __future__ import annotations
@@ -184,8 +184,8 @@ class Dispatcher:
     async def probe(self, job: Job) -> bool:
         """Requests the start of a job while its victims have notice: the start has to wait as long as they run.
 
-        A job whose user has to log in first, or whose start fails or is refused, loses its reservation. False: the Hub
-        did not answer.
+        A job that needs a fresh login of its user, or a start that fails or is refused, gives the reservation back.
+        False: the Hub did not answer.
         """
         try:
             said: object = await self._tell(job)

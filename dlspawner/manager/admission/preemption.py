@@ -3,7 +3,7 @@
 * `issue_preemption` carries out a scheduling cycle's ``Preempt``: every victim gets its notice, which begins when the
   victim has run for the minimum time, and the nodes are reserved for the pending job.
 * `reconcile_preemptions` runs again and again: it releases reservations that cannot be had any more, cancels the
-  preemption of victims that are not needed, and stops victims whose notice has expired. No victim is stopped for a job
+  preemption of victims that are not needed, and stops victims with an expired notice. No victim is stopped for a job
   that is not pending any more, nor for one that the Hub would not start without a fresh login, or fails to start: the
   Hub is probed when the notices begin, now and then until they expire, and just before the stop.
 * Guaranteed jobs beyond a lowered quota turn preemptible when their notice expires, and continue. Until then they are
@@ -72,7 +72,7 @@ def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> No
 def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
     """One step of the consequences of changes or time; to be repeated until nothing changes.
 
-    ``by``: only victims whose notice had expired by then are stopped.
+    ``by``: only victims with a notice that had expired by then are stopped.
     """
     by = turn.now if by is None else by
     turn.cluster_state.memo[_UNCHANGED] = True

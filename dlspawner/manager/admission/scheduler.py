@@ -8,7 +8,7 @@ requested; what a node does after that, such as pulling a large image, delays no
 it has made enough reservations for victims' nodes: every other task of this process waits for it, and the next cycle
 follows at once.
 
-A job whose decision fails by a fault of the program is logged and skipped; the next cycle decides it again.
+A job that cannot be decided by a fault of the program is logged and skipped; the next cycle decides it again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The Hub deletes the pods of servers that it does not know (``DLSpawner.orphan_se
 servers in memory, from the first spawn or poll on. The Manager deletes only what the Hub cannot recognise: a pod that
 holds GPUs without an admission. Exactly the pod that was observed is deleted, with its own grace period.
 
-Refused: to delete here also the pods whose server the Hub does not list. The pods of a Hub whose database is lost stay
+Refused: to delete here also the pods of servers that the Hub does not list. The pods of a Hub without its database stay
 charged, and are deleted by that Hub after its first spawn; a Hub that never comes back leaves no Manager either.
 """
 

@@ -9,7 +9,7 @@
 * A pod with a job's label that no reservation covers (it is late, a user made it, its labels are another job's) is
   charged before anything else is done with it, and then deleted (`orphans`). Pods without that label are charged to no
   quota and never deleted.
-* A pod that was a job's once stays that job's, whatever becomes of its labels.
+* A pod that was a job's once stays that job's, also if its labels change.
 * Pods of jobs that the Hub has made without an admission request are adopted and continue. The Hub sends no request
   while it knows of no limits, so a pod without a request is not deleted before the Hub's first request in this term,
   and since there are limits: limits may come and go, and databases may be lost.

@@ -1,13 +1,13 @@
 """Carries out stops that were decided, and cancels starts.
 
-`lifecycle.stop` is the decision. From then on the job is *stopping*, whatever happens to this process: the leader asks
+`lifecycle.stop` is the decision. From then on the job is *stopping*, also if this process is killed: the leader asks
 the Hub to stop the job's server until the pod is gone, as the user would, so that the template's grace period holds.
 The Hub asks back for the sentence (`api/jobs/{id}/ending`) and shows it to the user. If the Hub does not allow the
 Manager to stop servers, the pod itself is deleted, and administrators are notified.
 
 A stop is of one job and not of its server: if the Hub has another job there by now, or none, the pod itself is deleted;
 and before each request to the Hub the Manager makes sure that it is still the leader, because another leader would know
-more. `lifecycle.on_pods_gone` says what becomes of a job whose pods are gone.
+more. `lifecycle.on_pods_gone` is the transition of a job after its pods are gone.
 
 Cancelling ends a request anywhere between its submission and a ready server. A pending job, or one that the Hub does
 not know yet, ends at once. A job that the Hub knows may have a pod: it is stopped. The Hub says if a running job is

@@ -1,10 +1,9 @@
 """Leader election: of several Managers on one database the one that holds the lease decides.
 
-The leader renews the lease three times while it lasts, and steps down when it cannot; the database refuses whatever a
-former leader still tries to write (`db.repository`). The others request the lease once a second, so that one of them
-leads soon after it expired. A Manager that stops in order releases the lease. A term begins by reloading the
-administrators' files and rebuilding the job store, from the database and then from complete lists of nodes and pods;
-nothing is decided before.
+The leader renews the lease three times while it lasts, and steps down when it cannot; the database refuses the writes
+of a former leader (`db.repository`). The others request the lease once a second, so that one of them leads soon after
+it expired. A Manager that stops in order releases the lease. A term begins by reloading the administrators' files and
+rebuilding the job store, from the database and then from complete lists of nodes and pods; nothing is decided before.
 
 The health of the Hub is observed from the Manager's own requests: each failed one says that the Hub is unavailable.
 Only then the Hub is probed every few seconds, until it is back.

@@ -1,11 +1,11 @@
 """Finds unused jobs, warns their owners, and stops them. `core.idle` decides when a job is idle.
 
-Every round gathers what is known (`gathering`), writes it down, judges every running job, and does what follows in one
-turn. A round in which the Hub does not answer judges nobody; a job with GPUs of which nothing is known goes on.
+Every round collects the evidence (`evidence`), stores it, judges every running job, and carries out the decisions in
+one transaction. A round without an answer of the Hub judges no job; a job with GPUs and no known samples continues.
 
 A job that is known to be unused is marked in the world: preemption takes it first.
 
-What people are told of a job that nobody uses, or that is old. PURE.
+The texts on a job that is unused, or old. PURE.
 """
 
 from __future__ import annotations

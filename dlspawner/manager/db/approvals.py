@@ -37,7 +37,7 @@ class ApprovalQuery:
     standings: Collection[ApprovalState] = ()
     kinds: Collection[ApprovalKind] = ()
     team: str = ""
-    of: str = ""  # whose
+    of: str = ""  # the user
     job: str = ""
     id: str = ""
     after: tuple[datetime, str] | None = None

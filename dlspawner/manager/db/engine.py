@@ -3,7 +3,7 @@
 Rules: every write transaction on SQLite takes the write lock at its start (BEGIN IMMEDIATE), so none fails half-way
 because another process wrote; commits are durable (`synchronous=FULL`); migrations run at start inside one transaction
 and under a lock, so that two Managers starting at once do not collide; a database newer than the code is refused.
-Nothing waits for PostgreSQL for ever: a statement, and a connection whose other end is silent, end after a while. Nor
+Nothing waits for PostgreSQL for ever: a statement, and a connection to a silent server, end after a while. Nor
 does PostgreSQL wait for a Manager that has vanished in a transaction, and keep what it has locked from the next one:
 the server ends such a session in time for a stand-by to take over within 15 seconds.
 

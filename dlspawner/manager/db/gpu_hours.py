@@ -156,7 +156,7 @@ def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
 
 
 def _again() -> Any:
-    """Returns the time of the next start of a server whose job was stopped as idle."""
+    """Returns the time of the next start of a server after its job was stopped as idle."""
     later = jobs.alias("later")
     same = (later.c.user_name == jobs.c.user_name) & (later.c.server_name == jobs.c.server_name)
     return (

@@ -5,11 +5,11 @@ service's own OAuth login. With the cookie, everything but reading a page also n
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
 long a revoked token lives on here; with what goes on for long, twice that (`lasting`). What the Hub has said of a
-*service's* token holds for ten minutes more while the Hub does not answer within two seconds, so that nobody's SSH key
-waits for a Hub that is started anew. Such a token changes with the Hub's configuration, by a start; if that Hub answers
+*service's* token holds for ten minutes more while the Hub does not answer within two seconds, so that no SSH key
+waits for a restart of the Hub. Such a token changes with the Hub's configuration, by a start; if that Hub answers
 later than that, or not the Manager, what was taken back lives on for so long.
 
-The Hub itself shows the token of ``core.link``; its spawners ask for people's accounts, and nobody else can.
+The Hub itself shows the token of ``core.link``; only its spawners can ask for users' accounts.
 
 The rules are the pure functions `may_…`: each returns None or the sentence that refuses.
 """

@@ -1,6 +1,6 @@
 """Reads the logs of jobs, and keeps their ends: Kubernetes has a log only as long as the pod is there.
 
-* Of a container whose pod is being deleted the log is *followed* until the container has ended, so an ordinary stop
+* The log of a container in a pod that is being deleted is *followed* until the container has ended, so an ordinary stop
   loses nothing, however long its grace period is.
 * Of a container that has ended by itself it is read at once; the Hub asks whether that is done (``kept``) before it has
   the pod deleted.
@@ -20,7 +20,7 @@ The end of a log, in bounded memory, and how a log that is read again goes on wh
 
 Kubernetes gives a log from a time on, to the second; with time stamps, one at the beginning of each line, what is known
 already can be told from what is new. Several lines may have one stamp, so those of the last one are counted. A line
-whose end has not been printed is nobody's yet: it is read again, whole, unless its container has ended. So is a private
+without its end is not complete yet: it is read again, whole, unless its container has ended. So is a private
 key, from its first line on: a reading from its middle would not recognise it.
 """
 
@@ -104,7 +104,7 @@ class LogCollector:
     _urgent: dict[Key, None] = field(default_factory=dict)  # containers that have ended
     _usual: dict[Key, None] = field(default_factory=dict)
     _broken: dict[Key, Iterator[float]] = field(default_factory=dict)  # logs that cannot be read, and their pauses
-    _resting: set[Key] = field(default_factory=set)  # those of them whose pause is not over
+    _resting: set[Key] = field(default_factory=set)  # those of them in a pause
     _silent: dict[str, float] = field(default_factory=dict)  # nodes, and until when they are not asked
     _forbidden: bool = False
     _busy: set[Key] = field(default_factory=set)
@@ -298,7 +298,7 @@ class LogCollector:
         self._quiet[key] = 0 if news else min(_QUIETEST, self._quiet.get(key, 0) + 1)
 
     def _printed(self, key: Key, *, previous: bool = False, follow: bool = False) -> LogRequest:
-        """Returns the request: new lines only, but all of a run whose container runs again.
+        """Returns the request: new lines only, but all of an earlier run of the container.
 
         Kubernetes cannot be asked for a run by its number, so what was read of it last may be of the next one.
         """
@@ -342,7 +342,7 @@ class LogCollector:
         return bool(text)
 
     async def _job(self, uid: str) -> str | None:
-        """Returns the job of a pod whose log was read: a short job may be gone before its log is stored."""
+        """Returns the job of a pod after its log was read: a short job may be gone before its log is stored."""
         if self.job_of(uid) is None:
             await self.caught_up()
         return self.job_of(uid)

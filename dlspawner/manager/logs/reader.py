@@ -5,12 +5,12 @@ and marked as such.
 
 Where people are in logs that they follow, so that what is asked for again goes on with the very next line. PURE.
 
-Only this process remembers it, and not for long: who comes later, or to another Manager, begins with the last lines.
+Only this process remembers it, and not for long: a later reader, or one at another Manager, begins with the last lines.
 
-Whose turn it is to read a log: nobody keeps others from reading, however many they ask for at one time.
+Turns of reading logs: no user keeps others from reading, with however many requests.
 
 A reading costs a stream from Kubernetes and memory for what is kept of a log. One person has a few at one time, some
-more wait for those, and whatever comes beyond is refused at once, so that a line is never long.
+more wait for those, and more are refused at once, so that a line is never long.
 """
 
 from __future__ import annotations

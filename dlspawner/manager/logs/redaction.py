@@ -2,7 +2,7 @@
 
 *Kept* is the output, byte for byte, but for secrets: known ones (the job's own tokens) and text that looks
 like one where our own programs might print it (private keys, tokens in addresses and headers). *Shown* is text without
-anything that moves a cursor, rings, or turns a line around: a log is written by whoever wants to.
+anything that moves a cursor, rings, or turns a line around: any program may write to a log.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 PURE. In a browser users have their own rights. A token counts for less than its owner: to see jobs with it, it must be
 able to read its owner's servers in the Hub (``read:servers``), and to act on jobs, to start and stop them
-(``servers``); for what an administrator sees beside their own, it must hold that scope for everybody. The token inside
+(``servers``); for what an administrator sees beside their own, it must hold that scope for all users. The token inside
 a job is none of its person's, and sees nothing here.
 """
 

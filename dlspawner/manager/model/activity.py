@@ -2,12 +2,12 @@
 
 Kernels are told by the pod itself, SSH by the gateway, GPUs by Prometheus, HTTP by the Hub, which keeps that itself.
 The rest is kept in the database, so that a restart forgets no use. Each report contains how long ago the use was: the
-clocks of pods and gateways are theirs. What nobody has seen counts as use:
+clocks of pods and gateways are theirs. Times without evidence count as use:
 
 * A gateway tells all sessions that are open in every report, and of one that has ended until we have heard it. A
   session that was open when its gateway was last heard may be in use as long as nothing is heard.
-* Nobody tells what came through a gateway that has ended before it was heard. When none was heard for a while, and
-  then another one is, the jobs with SSH were in use until then.
+* There is no report on sessions of a gateway that has ended before its report. When none reported for a while, and
+  then another one does, the jobs with SSH were in use until then.
 * Samples of GPUs from before the job are another's; a gap in them is not filled (`core.idle.joined`).
 """
 

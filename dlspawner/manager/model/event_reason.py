@@ -2,8 +2,8 @@
 
 The value of a reason is what the database, REST, logs and metrics say. Rules:
 
-* ``user_text`` is the line of the event in the job's timeline; ``end_text`` is the sentence about a job whose last
-  event this is. A sentence that ends with a colon is followed by the event's detail.
+* ``user_text`` is the line of the event in the job's timeline; ``end_text`` is the sentence about a job with this as
+  its last event. A sentence that ends with a colon is followed by the event's detail.
 * ``operator_text`` completes the log line: which component decided, and on what evidence.
 * ``has_public_detail``: the detail is shown to the job's owner; it names no other user's job.
 """

@@ -2,11 +2,11 @@
 
 The job store has what is on the disk; a moment later each listener receives the changes that concern it, several
 together. A listener receives no job that its user may not see (`access`): they learn that *something* of the queue or
-the cluster has changed, and look for themselves. What waits for one listener is bounded, however slow it reads, and a
-change costs a look at those whom it concerns: what was heard together is sorted by person and team once for all.
+the cluster has changed, and look for themselves. The events that wait for one listener are bounded, and a
+change costs a look at the listeners that it concerns: simultaneous changes are sorted by user and team once for all.
 
-Listeners have *shares*, so that nobody's programs keep anybody's pages from following: each person's pages one, each
-person's programs another one, and each service its own.
+Listeners have *shares*, so that no program keeps a page from following: each user's pages have one, each
+user's programs another one, and each service its own.
 
 Refused: a look per listener every few seconds, which costs the same whether anything has changed or not.
 """

@@ -4,8 +4,8 @@ Rules:
 
 * No other module calls ``Transaction.write``. A policy decides, and calls the function of the transition in the same
   transaction.
-* A transition withdraws the notices that it makes untrue. Notices whose text depends on a policy's decision are posted
-  by that policy, in the same transaction.
+* A transition withdraws the notices that it makes untrue. Notices with a text that depends on a policy's decision are
+  posted by that policy, in the same transaction.
 * A pending job that the configuration does not allow keeps its place, because the configuration may change again; its
   owner is notified. Which nodes exist does not matter for that: nodes come back by themselves.
 """

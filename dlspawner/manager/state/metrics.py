@@ -1,6 +1,6 @@
 """The Manager's own metrics, in a registry of their own.
 
-Counters follow committed events (`record`), so that a decision whose commit failed is not counted. They are of this
+Counters follow committed events (`record`), so that a decision without a commit is not counted. They are of this
 process: after a restart they begin at 0, as Prometheus expects. Gauges (GPUs held, queued, free) are read from the
 leader's job store at each scrape; other Managers have none, so that a sum over several Managers counts nothing
 twice.

@@ -2,22 +2,22 @@
 
 A notice is posted in the transaction of the decision that it is about, so that both are on the disk or neither is:
 
-    post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
-    withdraw(turn, job.id, Kind.PREEMPTED)
+post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
+withdraw(turn, job.id, Kind.PREEMPTED)
 
 Rules:
 
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its
-  time; for another cause (the second warning) it takes the first one's place, as a new one that nobody has seen.
+  time; for another cause (the second warning) it takes the first one's place, as a new one, not seen yet.
 * Notices end with their job. ``GOES_ON`` takes back another one, and is over after a while by itself. So is
-  ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some
-  days, or when its person asks for that server again.
-* No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and nobody reads that a
+  ``APPROVED``, also of a job that runs by then. ``DENIED`` is about a job that has ended: it is over after some days,
+  or when its user requests that server again.
+* No two of a job contradict each other: the later one withdraws the earlier (``_TAKES_BACK``), and no user reads that a
   job goes on while it will be stopped for another reason.
 * The text says what and why in one or two plain sentences, with ``{when}`` where ``until`` belongs: a browser and a
-  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. Who else
-  is concerned is a team, never a person, but for who decided about a request; a text never quotes what a job or a file
-  says.
+  terminal say a time in their own ways (`core.telling`). JupyterLab cuts what is longer than 140 characters. A text
+  names other parties as teams, never as users, but for the user that decided a request; a text never quotes what a job
+  or a file says.
 * What is shown anywhere was written down before: readers see the board as it was after the last commit.
 """
 

@@ -1,13 +1,12 @@
 """REST resources of approvals, under /services/jobs/api/: ApproveJob.
 
-    GET   approvals             those that the caller may see, newest first; ?mine=decide or ?mine=asked
-    POST  jobs/{id}/approve     {"reason"}: the job may wait for its turn
-    POST  jobs/{id}/deny        {"reason"}: the job ends
+GET   approvals             those that the caller may see, newest first; ?mine=decide or ?mine=asked POST
+jobs/{id}/approve     {"reason"}: the job may wait for its turn POST  jobs/{id}/deny        {"reason"}: the job ends
 
-People see their own requests, admins those of their teams, administrators of the Hub all; what else there is is 404.
-Who sees a request and may not decide it is answered 403 with a sentence, what was decided already 409 with one: a
-request is decided once. ``request`` in the body, an id that was read before, makes sure that nothing else was asked for
-meanwhile; without it the word is about what is asked for now.
+People see their own requests, admins those of their teams, administrators of the Hub all; what else there is is 404. A
+viewer without the right to decide a visible request is answered 403 with a sentence, what was decided already 409 with
+one: a request is decided once. ``request`` in the body, an id that was read before, makes sure that nothing else was
+asked for meanwhile; without it the word is about what is asked for now.
 """
 
 from __future__ import annotations

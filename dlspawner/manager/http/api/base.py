@@ -6,8 +6,8 @@ A check without an answer ends nothing: as with sessions of the SSH gateway, an 
 
 What a list was asked for: filters, a page's size and a cursor, read from a query. PURE.
 
-A cursor says where a page ends. It is a text that nobody needs to understand, holds no secret, and opens nothing: what
-somebody may see is asked anew for every page.
+A cursor says where a page ends. It is an opaque text without a secret or a right: the
+right of the viewer is checked again for every page.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """GET api/events: server-sent events for pages and programs, with a login or a token that may see jobs.
 
-    event: changed
-    data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices": true,
-           "hub": true}
+event: changed data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices":
+true, "hub": true}
 
-    event: ended
-    data: {"detail": "a sentence"}
+event: ended data: {"detail": "a sentence"}
 
 Each part is there when it has changed: of the Hub, that it does not answer any more, or does again. Jobs are those that
 the reader may see; ``more``: there were too many to name. The first event, ``ready``, comes at once. A comment every
-few seconds keeps the connection; a stream ends in a while, and ``retry`` says when to come back. Who listens is asked
-for every half a minute: whoever may not any more is told why by ``ended``, and a team's former admin is not told of its
-jobs. 429: this person's pages, this person's programs, or this service have too many of them open; 503: too many listen
-altogether, or this Manager does not decide now. Who cannot listen asks again now and then.
+few seconds keeps the connection; a stream ends in a while, and ``retry`` says when to come back. Listeners are checked
+every half a minute: without the right any more they receive the reason as ``ended``, and a team's former admin receives
+no more of its jobs. 429: this person's pages, this person's programs, or this service have too many of them open; 503:
+too many listen altogether, or this Manager does not decide now. Clients that cannot listen poll now and then.
 """
 
 from __future__ import annotations

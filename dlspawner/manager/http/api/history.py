@@ -4,7 +4,7 @@
     GET  history/gpu-hours.csv?…                                     the same as CSV
 
 Days are UTC's, both included; thirty days until today unless they are given. People see their own hours, and those of
-the teams that they administer; the Hub's administrators all. What is free belongs to nobody, and is told by GPU type.
+the teams that they administer; the Hub's administrators all. Free GPUs have no owner, and are listed by GPU type.
 
 An answer may have a row for each of thousands of people and a thousand days. It is put together and written in a
 thread, and row by row: one call of json or sort for all of it would keep the Manager from all else, in a thread too.
@@ -14,7 +14,7 @@ What a job used over time, as Prometheus knows it: its GPUs, their memory, CPU a
 Each point is what was measured in the step before it, a mean, so a step without a sample is not known, and no sample is
 shown twice. A pod's name may have been another job's before: only the job's own life is asked for.
 
-What a job used over time, for who may see it.
+The use of a job over time, for viewers that may see it.
 
     GET  api/jobs/{id}/usage?since=&until=&step=    times and series, for programs
     GET  jobs/{id}/usage                            the same as a page, with lines and a table
@@ -170,7 +170,7 @@ class GpuHoursCsvHandler(ApiHandler):
         self.finish(body)
 
 
-POINTS = 200  # of a series whose step is not given
+POINTS = 200  # of a series without a given step
 MOST_POINTS = 1000
 SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(days=31)

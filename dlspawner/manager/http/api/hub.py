@@ -5,7 +5,7 @@
     GET   jobs/{id}/ending      why it is being stopped; 404 if the Manager did not decide that
     GET   users/{name}/waiting  what of this person's waits, at all servers or at ?server=
     PUT   users/{name}/starting what a start needs before its pod is built: the id of what waits there, and the uid
-    POST  users/{name}/interrupted  somebody has stopped a server of theirs while the Hub started it
+    POST  users/{name}/interrupted  a user has stopped a server while the Hub started it
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that

@@ -9,14 +9,14 @@ What the resources that tell jobs share: a job as JSON, with what the queue says
 
 A job as JSON, the same in every answer. PURE.
 
-    id, user, server, team, template    whose it is, and what; the default server has an empty name
+    id, user, server, team, template    its owner and kind; the default server has an empty name
     team_title                          what people call the team; its name where it has no title
     state, reason, why                  where it stands, the word of its last event, and a sentence
     position                            in its queue, from 1; null when it does not wait there
     estimate                            {from, to, basis}: it probably starts between these; null when that is not known
     priority, preemptible               the level's name
     gpus, gpu_type, cpu, memory_bytes   what it asks for: 1 is one GPU, or one core
-    nodes                               where its pods are; null for one whose node is not known yet
+    nodes                               where its pods are; null where the node is not known yet
     submitted, started, ended, notice   ISO 8601 in UTC; ``notice`` is when a victim will be stopped
     endpoints                           ways into it, while it runs
     stop                                {reason, sentence, at} when it was decided to stop it

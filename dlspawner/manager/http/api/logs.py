@@ -9,11 +9,11 @@ GET  jobs/{id}/log     one of them as text: the newest of people's own program, 
     previous=true         the run before that
     tail                  its last lines, 1,000 unless said; 0 for all that is kept
     search                only lines with these words, in capitals or not
-    follow=true           go on with what is printed, for ten minutes at most; not with tail or search. Whoever may not
-                          read it any more is told so in its last line, within half a minute or so
+    follow=true           go on with what is printed, for ten minutes at most; not with tail or search. A reader without
+                          the right any more is told so in its last line, within half a minute or so
     place                 a name for where that ends: 32 hexadecimal digits
     after                 go on at the place of this name, with the very next line; 410 where the log does not go on
-                          there, or nobody remembers: after more than some minutes, or with another Manager
+                          there, or the place is forgotten: after more than some minutes, or with another Manager
 """
 
 from __future__ import annotations

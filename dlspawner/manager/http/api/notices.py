@@ -1,14 +1,13 @@
 """REST resources of notices, under /services/jobs/api/.
 
-    GET   notices?after=VERSION&wait=SECONDS    the open notices of the caller
-    POST  notices/{id}/seen                     its reader has read it
-    POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
-    GET   users/{name}/notices                  for the Hub's own pages
+GET   notices?after=VERSION&wait=SECONDS    the open notices of the caller POST  notices/{id}/seen
+its reader has read it POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
+GET   users/{name}/notices                  for the Hub's own pages
 
 An answer is always the whole list, with its version. With the version of the list that the client has, the answer waits
-until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, whatever was restarted between
-two requests. Waiting costs an event and no question to the Hub; who may read was settled when the request came, so a
-token that is revoked meanwhile learns of its own job's notices until then.
+until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, also if a process was
+restarted between two requests. Waiting costs an event and no question to the Hub; the right to read was checked when
+the request came, so a token that is revoked meanwhile learns of its own job's notices until then.
 """
 
 from __future__ import annotations

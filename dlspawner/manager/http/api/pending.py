@@ -3,8 +3,8 @@
     GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
     DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
 
-404 when nothing waits there, and for everybody else. Once its turn has come both work until its server is ready, which
-is 409 then: who has a server that is ready stops it.
+404 without a pending job, and for all others. Once its turn has come both work until its server is ready, which
+is 409 then: a server that is ready is stopped.
 """
 
 from __future__ import annotations

@@ -1,35 +1,31 @@
 """REST resources, under /services/jobs/api/.
 
-    GET, POST   keys                     a person's own keys
-    DELETE      keys/{id}
-    PUT         key-suggestions          keys found in the home directory; a job's own token is enough
-    GET         users/{name}/keys        for the gateway, by the scope custom:ssh-keys:read
-    POST        users/{name}/keys/{id}/used
-    PUT         users/{name}/account     for the Hub: the person's uid and gid, the same for ever
+GET, POST   keys                     a person's own keys DELETE      keys/{id} PUT         key-suggestions          keys
+found in the home directory; a job's own token is enough GET         users/{name}/keys        for the gateway, by the
+scope custom:ssh-keys:read POST        users/{name}/keys/{id}/used PUT         users/{name}/account     for the Hub: the
+person's uid and gid, the same for ever
 
 Bodies are checked field by field; an unknown field is refused, so that a typing error is not silently ignored.
 
 The gateway's public host keys, from the file that `Manager.ssh_host_key_file` names; for people to pin.
 
-One question of the gateway about everybody who is connected: ``POST /services/jobs/api/ssh-access``.
+One question of the gateway about all connected users: ``POST /services/jobs/api/ssh-access``.
 
-It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and reads which of them
-are registered no more, and of ``teams.yaml`` whom it blocks. By the scope
-custom:ssh-keys:read, for all users.
+It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and receives the keys
+that are registered no more, and the blocked users of ``teams.yaml``. By the scope custom:ssh-keys:read, for all users.
 
 What a person's own OpenSSH needs to know, so that ``ssh train.dl`` works: as data, and as two files to download.
 
-    GET  api/ssh-config     who, through which gateway, to which servers; what `dlspawner ssh-config` reads
-    GET  ssh-config         the file for ~/.ssh (`dlspawner.ssh_config`)
-    GET  ssh-known-hosts    the gateway's host keys
+GET  api/ssh-config     user, gateway and servers; what `dlspawner ssh-config` reads GET  ssh-config         the file
+for ~/.ssh (`dlspawner.ssh_config`) GET  ssh-known-hosts    the gateway's host keys
 
 The host keys are read from `Manager.ssh_host_key_file` for every answer, so a new key is told at once. While the Hub
 does not answer, or nothing is decided here, no server is named; what is told then still reaches each of them.
 
-Starts by a login: the gateway asks, for the person whose credential it has just verified. Scope custom:ssh-starts.
+Starts by a login: the gateway asks, for a user with a credential that it has just verified. Scope custom:ssh-starts.
 
-    POST  api/ssh-starts/{user}/{server}          start it unless it is on its way; where it stands then
-    GET   api/ssh-starts/{user}/{server}?job=ID   where it stands, after such a start
+POST  api/ssh-starts/{user}/{server}          start it unless it is on its way; where it stands then GET
+api/ssh-starts/{user}/{server}?job=ID   where it stands, after such a start
 
 * Nothing starts against the person's wish (`api/ssh-settings`) or the template's (``start_on_connect``), and no server
   that has never been, but for one with the name of a template that always starts by a login. All that is ``off``.

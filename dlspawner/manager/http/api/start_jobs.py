@@ -1,14 +1,14 @@
-"""Starts that we ask the Hub for, which makes the pod and asks us whether it may: by REST, SSH, or for somebody else.
+"""Starts through the Hub, which makes the pod after our admission: by REST, SSH, or for another user.
 
-The Hub starts anything with our own token, so whoever calls this has looked before whether its caller may. What the Hub
-answers becomes a status and a sentence: a refusal 422, what runs already 409, a place in the queue 202 like a start.
+The Hub starts anything with our own token, so the caller of this module checks the rights of its own caller first. The
+Hub's answer becomes a status and a sentence: a refusal 422, a running job 409, a place in the queue 202 like a start.
 
-Whether what the Hub has kept of a server is what a job of it was started with. PURE.
+Compares the options that the Hub has of a server with those of an earlier job. PURE.
 
 The Hub keeps the options of the last start that was asked for, also of one that was refused and left no job. Of a job
-the Manager knows what it costs and for whom; its image, its command and a template's own options it does not know.
+the Manager knows the resources and the owner; its image, its command and a template's own options it does not know.
 
-Whether a job that has ended can start again as what it was: the Hub starts a server with what it keeps now.
+The check before a restart: the Hub starts a server with the options that it has now.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _EVERYBODYS = Viewer("", all=True)
 
 
 def check_may_start(acting: LeaderElector, viewer: Viewer, user: str) -> None:
-    """403 for who may act on jobs and start none for this person, and for a person who may not work here."""
+    """403 for viewers without the right to start jobs of this user, and for blocked users."""
     if user != viewer.name and not viewer.all:
         raise HttpProblem(403, NOT_FOR_OTHERS)
     if user in acting.settings.teams.blocked:
@@ -115,7 +115,7 @@ class JobStarter:
         return None
 
     async def _ran(self, wanted: StartRequest, begun: datetime) -> JobHistory | None:
-        """The job whose program has ended already: to the Hub a start that failed, to its person a job with a log."""
+        """Returns a job that has ended already: to the Hub a start that failed, to its user a job with a log."""
         found = await self.since(wanted, begun)
         for _ in range(_LOOKS_AT_ITS_END):
             if found is None or found.submitted < begun or found.state in _WAITING:
@@ -160,7 +160,7 @@ class JobStarter:
 def differences(
     kept: JobHistory, given: Mapping[str, object], settings: Settings, teams: Sequence[Team]
 ) -> tuple[str, ...]:
-    """What would be another thing, in words; nothing where the Hub will refuse these options by itself."""
+    """Returns the differences in words; none where the Hub will refuse these options by itself."""
     template = options.find_template(settings.templates, given, teams, settings.cluster.default_template)
     if isinstance(template, options.InvalidOptions):
         return ()

@@ -4,19 +4,19 @@
 
 The answer is the job: 201 when it runs, 202 while it starts or waits in the queue. The options are the form's.
 
-What is done to one job by those who may act on it.
+Actions on one job.
 
 DELETE  jobs/{id}            KillJob: 202 while it stops, 204 when it has ended, or had before
 POST    jobs/{id}/cancel     only what waits or is being started; 409 for what runs
 POST    jobs/{id}/requeue    a job that has ended starts again with the same options: a new job
 
 User and server are the natural key of a start: the same submit again is answered with the job that is there, so a
-request whose answer was lost may be repeated. Refused: idempotency keys, which need a table, an owner and an expiry.
+request without an answer may be repeated. Refused: idempotency keys, which need a table, an owner and an expiry.
 
-The address of one job, at which people and their programs, and the Hub itself, ask.
+The address of one job, for users, their programs and the Hub itself.
 
 GET     jobs/{id}    GetJobDetail
-PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``); nobody else may ask it
+PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``); for no other caller
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class EndJobHandler(JobApiHandler):
 
 
 class CancelHandler(EndJobHandler):
-    """For those who would not stop what runs. A pod may run before the server is ready, which the Hub knows."""
+    """Cancels a job before it runs. A pod may run before the server is ready, which the Hub knows."""
 
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
@@ -202,7 +202,7 @@ class Answer:
 
 
 class JobHandler(jobs.JobDetailHandler, EndJobHandler):
-    """Who asks decides how they are recognised: the Hub by its own token, for its one method."""
+    """Identifies the caller by method: the Hub by its own token, for its one method."""
 
     async def prepare(self) -> None:
         if self.request.method == "PUT":

@@ -4,7 +4,7 @@
     POST  approvals/{id}/approve     the buttons, with a reason; answered by a redirect to the page, which says what was
     POST  approvals/{id}/deny        done, or by the page with what is wrong
 
-It is for everybody: people without requests or a team to look after read that there are none.
+It is for all users: without requests or a team to administer it says that there are none.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ What teams may use and use now, as the portal's bars say it. PURE.
 
 The queue as the portal shows it. PURE.
 
-Everybody sees that a job waits, where, for which team, how large and since when: that is what says how long one's own
-may take. Whose it is and why exactly it waits is for who may see the job (`access`): a sentence may say how many jobs
+All users see that a job waits, where, for which team, how large and since when: that is what says how long one's own
+may take. Its owner and exact reason are for viewers that may see the job (`access`): a sentence may say how many jobs
 its person has. Others read the kind of reason.
 """
 

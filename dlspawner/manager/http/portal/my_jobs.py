@@ -5,7 +5,7 @@
     POST  start              the job in the form starts again with its options; without one: those that the Hub keeps.
                              Of others for administrators of the Hub, as REST's `requeue`
     POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
-    POST  jobs/{id}/stop     the end of a job, for whoever may act on it
+    POST  jobs/{id}/stop     ends a job, with the right to act on it
     POST  jobs/{id}/keep     *keep alive*, for its owner
 
 A button is answered by a redirect to a page that says what has happened; what the Hub refuses is said in its words.

@@ -4,7 +4,7 @@
     POST  wait/{user}/{server}/cancel   end the request, wherever it is on its way
     POST  wait/{user}/{server}/go-on    after a fresh login
 
-Whoever else asks gets what is said of an address that is not there. The page works without JavaScript, and looks again
+All others get the answer of an unknown address. The page works without JavaScript, and looks again
 by itself; with it, only what has changed is replaced.
 """
 

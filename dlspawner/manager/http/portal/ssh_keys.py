@@ -2,7 +2,7 @@
 
 Every form works without JavaScript: it posts, and is answered by a redirect to the page (or, when something is wrong,
 by the page itself with the reason and what was typed, unless that was a private key). What the page then says of what
-was done comes from a signed cookie that is read once: anybody can write an address, with any sentence, into a link.
+was done comes from a signed cookie that is read once: a link may contain any address, with any sentence.
 """
 
 from __future__ import annotations

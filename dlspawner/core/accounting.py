@@ -1,16 +1,16 @@
 """GPU-hours of jobs, by day: what was asked for, what was held, and what culling gave back.
 
-What is counted, of a job with GPUs:
+Counted are, for a job with GPUs:
 
 * *asked*: its GPUs, from submit until it ends, whether it waits or holds them;
 * *held*: its GPUs, from being let in until its pods are gone (the states that hold); what waits again after a
   preemption holds nothing meanwhile;
-* *reclaimed*: its GPUs, after it was stopped for being unused: until its person asked for the server again, a day at
-  most. Nobody knows how long it would have gone on; who has not missed it for a day would have left it idle that long.
+* *reclaimed*: its GPUs, after it was stopped for being unused: until its user requests the server again, a day at most.
+  How long it would have run is unknown; a user who does not miss it for a day would have left it idle that long.
 
-Days are those of UTC. Spans may overlap in any way: each job is counted for itself. Events whose times go backwards,
-after a clock was set, count as if nothing had passed in between. Amounts are milli-GPU-seconds, rounded once for each
-job and day, so that what was written down for good and what is worked out anew are the same number.
+Days are those of UTC. Spans may overlap in any way: each job is counted for itself. Events with times that go
+backwards, after a clock was set, count as if nothing had passed in between. Amounts are milli-GPU-seconds, rounded once
+for each job and day, so that what was written down for good and what is worked out anew are the same number.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _after(spans: Iterable[Span], since: datetime | None) -> Iterator[Span]:
 
 
 def measured(percents: Iterable[float], span: Span) -> dict[date, GpuTime]:
-    """Of GPUs whose mean utilisation is known in a span, one number in percent each."""
+    """Adds GPUs with a known mean utilisation in a span, in percent each."""
     known = [min(100.0, max(0.0, percent)) for percent in percents]
     found = {}
     for day, length in by_day(span):

@@ -1,8 +1,8 @@
-"""The cluster and its teams as values: what administrators write in ``cluster.yaml`` and ``teams.yaml``.
+"""The cluster and its teams as values: the contents of ``cluster.yaml`` and ``teams.yaml``.
 
 Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs whole as people write them; decisions
 count in milli-GPUs (``amounts``). Nothing here knows a file format;
-``dlspawner.settings`` reads and checks, everybody else is handed these values.
+``dlspawner.settings`` reads and checks the files, all other modules receive these values.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class PriorityClasses:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingConfig:
-    """How jobs are queued and stopped for each other.
+    """The rules of the queue and of preemption.
 
     ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before its
     notice begins; ``patience`` is how long a job may be passed by those behind it; ``half_life`` is after how long half
@@ -134,12 +134,12 @@ class CpuJobs:
 
 @dataclass(frozen=True, slots=True)
 class Culling:
-    """When unused jobs are stopped, for teams and templates that say nothing else; ``None`` for never.
+    """The times after which unused jobs are stopped, for teams and templates without their own; ``None`` for never.
 
     ``silent_ssh``: how long an open SSH session without a byte protects. ``keep_alive``: how long after their last real
     use people may keep jobs by the button. ``gpu_busy``: percent from which a GPU is used. ``metrics_age``: what is
-    older, or has a larger gap, is not known. ``dry_run``: say what would be stopped, stop nothing, warn nobody; so it
-    is until an administrator has read what would be.
+    older, or has a larger gap, is not known. ``dry_run``: report the jobs that would be stopped, stop none, warn no
+    user; so it is until an administrator has read what would be.
     """
 
     window: timedelta | None = None
@@ -255,10 +255,10 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class TeamsConfig:
-    """``teams.yaml``: the teams in their order, and the people who may not work here at all.
+    """``teams.yaml``: the teams in their order, and the blocked users.
 
     ``templates``: the teams that may use each by its own word, none for all of them; ``borrowing``: those of them that
-    offer preemptible jobs. ``None`` where nobody has looked.
+    offer preemptible jobs. ``None`` if they were not read.
     """
 
     teams: tuple[Team, ...] = ()

@@ -1,19 +1,19 @@
-"""Idle: may this job be stopped because nobody uses it?
+"""Idle: may this job be stopped because it is unused?
 
 A job is idle since the last thing that counts as use. Rules:
 
 * Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
-  busy kernel, no HTTP or kernel activity, no SSH bytes. What nobody has seen counts as use: a GPU is idle only from the
-  moment since which its samples are without a gap.
+  busy kernel, no HTTP or kernel activity, no SSH bytes. Time without evidence counts as use: a GPU is idle only from
+  the moment since which its samples are without a gap.
 * Missing or stale metrics never stop a job, neither do reports of kernels or of SSH sessions that cease or never began
   where they should be. Only the lifetime does not care.
 * An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last
   real use: pressing it again does not add up.
 * TensorBoard: an open tab asks again and again by itself. A template may say for how long HTTP counts alone; a job that
   writes the logs which are shown counts as use (``watched``).
-* Nobody is stopped unwarned. There are warnings at 50 % and 90 % of the window, and a stop only when the second one
-  has stood for a tenth of the window (at most 30 minutes). So a clock that jumps, or a Manager that was away, stops
-  nothing by itself.
+* No job is stopped without a warning. There are warnings at 50 % and 90 % of the window, and a stop only when the
+  second one has stood for a tenth of the window (at most 30 minutes). So a clock that jumps, or a Manager that was
+  away, stops nothing by itself.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ IdleDecision = KeepJob | WarnUser | StopJob
 def idle_rule_of(template: IdlePolicy, team: IdleWindows, culling: Culling, preemptible: bool) -> IdleRule:
     """The windows of a job: its template's, else its team's, else the cluster's.
 
-    A preemptible job has the window for preemptible ones of whoever names one, else the ordinary window.
+    A preemptible job has the first window for preemptible jobs in that order, else the ordinary window.
     """
     window = _first(template.window, team.guaranteed, culling.window)
     if preemptible:
@@ -148,7 +148,7 @@ def idle_rule_of(template: IdlePolicy, team: IdleWindows, culling: Culling, pree
 def gpu_use(
     samples: Iterable[tuple[datetime, float]], culling: Culling, memory_bytes: int | None = None
 ) -> GpuUse | None:
-    """What samples of one GPU's utilisation (percent) say, in any order; ``None`` without samples.
+    """Returns the use that samples of one GPU's utilisation (percent) show, in any order; ``None`` without samples.
 
     What is before a gap of more than ``metrics_age`` is forgotten. Not-a-number is no sample.
     """

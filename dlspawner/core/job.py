@@ -45,10 +45,10 @@ class Permissions:
 class Job:
     """One launch on a named server. ``priority`` is the level's number.
 
-    ``submitted`` is its first submit time, whatever happened since; ``started`` is since when it runs, ``None`` before.
+    ``submitted`` is its first submit time, also after a requeue; ``started`` is since when it runs, ``None`` before.
     ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
     when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
-    ``exempt_from_quota`` that nobody had a quota when it started, or nobody had asked: no quota takes away what it has.
+    ``exempt_from_quota`` that there was no quota when it started, or no admission: no quota takes away its GPUs.
     ``refused`` is the Hub's own sentence why it does not start it as things are.
     """
 

@@ -1,7 +1,7 @@
-"""How the Hub proves to the Manager that it is the Hub.
+"""The proof of the Hub to the Manager that it is the Hub.
 
-Both hold the Manager's service token: the Hub gave it. What the Hub shows is not that token, which would let whoever
-answers at the Manager's address act as the Manager at the Hub, but one derived from it, good for nothing else.
+Both hold the Manager's service token: the Hub gave it. The Hub does not show that token, which would let any server
+at the Manager's address act as the Manager at the Hub, but one derived from it, good for nothing else.
 
 Refused: a secret more to make, mount and rotate; and a token that the Manager would have to ask the Hub about, while
 the Hub waits for the Manager's answer.

@@ -3,10 +3,11 @@
 Rules that hold here:
 
 * A *slug* is safe as a label value and as a DNS label, and different names have different slugs. A name that needed a
-  change ends in ``---`` and a hash; a name that merely looks like that is hashed as well, so nobody can pick another's.
+  change ends in ``---`` and a hash; a name that merely looks like that is hashed as well, so no user can pick another
+  user's.
 * Labels select, annotations decide. A selector may be too generous (hashes are finite, labels can be forged), so every
   reader compares the exact names in the annotations, which :func:`read_job` does.
-* Whatever a pod says about itself is a claim. :func:`read_job` answers ``None`` when labels and annotations disagree.
+* All metadata of a pod is a claim. :func:`read_job` answers ``None`` when labels and annotations disagree.
 
 Refused: escaping (``-2d`` for every ``-``), which makes the common names unreadable to spare the rare ones a hash.
 """
@@ -60,9 +61,9 @@ _TAKEN = frozenset(_SYSTEM_ACCOUNTS.split())
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """What a pod's metadata says about the job that it belongs to; ``server`` is ``""`` for the default server.
+    """The job that a pod belongs to, as its metadata claims; ``server`` is ``""`` for the default server.
 
-    ``nonce``: of the start that made the pod. Before the pod is there nobody but the Hub and the Manager knows it.
+    ``nonce``: of the start that made the pod. Before the pod is there only the Hub and the Manager know it.
     """
 
     id: str
@@ -90,7 +91,7 @@ def sign(nonce: str, pod: str) -> str:
 
 
 def verify(told: str, nonce: str, pod: str) -> bool:
-    """Whether a pod of this name and nonce is the one that was ``told``; by its nonce alone where no name was told."""
+    """True if a pod of this name and nonce is the ``told`` one; by its nonce alone without a told name."""
     return told == (sign(nonce, pod) if told.startswith(_BOUND) else nonce)
 
 

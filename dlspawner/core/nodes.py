@@ -42,7 +42,7 @@ class ForeignUsage:
 class Node:
     """A node: what pods can get there, and ``others``, what pods that are no jobs hold of it.
 
-    ``cordoned``: nothing new goes there. ``ready`` is false as well when nobody has heard of it for too long.
+    ``cordoned``: nothing new goes there. ``ready`` is false as well if its last report is too old.
     """
 
     name: str

@@ -1,10 +1,10 @@
-"""What a job costs: read from its *final* pod manifests, whichever way a number got there.
+"""The resources of a job: read from its *final* pod manifests, with the changes of all hooks.
 
 * A pod asks for the most that it needs at any moment, as Kubernetes counts: its containers together with all sidecars
   (init containers that restart always), or one init container with the sidecars before it; and its overhead.
 * GPUs are whole, of one type in all of a job's pods. The type follows from the resource and from the nodes that the pod
   demands. What may be one of several types is refused, never guessed: a guess too cheap would be a way around a quota.
-* What looks like a GPU, or is of a vendor whose GPUs are known, and is of no type is refused, and so are claims of
+* What looks like a GPU, or is of a known GPU vendor, and is of no type is refused, and so are claims of
   devices, which ask for GPUs without a number.
 
 https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
@@ -90,7 +90,7 @@ def request_of(pods: Sequence[Manifest], cluster: ClusterConfig) -> ResourceRequ
 
 
 def foreign_usage(pods: Iterable[Manifest]) -> ForeignUsage:
-    """What pods that are no jobs hold of their node together, for ``Node.others``; pods that have ended hold nothing.
+    """Returns the resources that pods without a job hold of their node, for ``Node.others``; ended pods hold nothing.
 
     Kubernetes has taken these pods, so nothing is refused; what can not be read counts as nothing.
     """

@@ -1,4 +1,4 @@
-"""A job template as a value: what can be launched, by whom, with which choices, and what its pod looks like.
+"""A job template as a value: its teams, its options, and its pod.
 
 ``templates/README.md`` describes the YAML form, key by key; ``dlspawner.settings`` reads it. Everything here is already
 checked: names are known, defaults are in range, every hole has a meaning.
@@ -168,7 +168,7 @@ class Template:
 
     @property
     def tells_kernels(self) -> bool:
-        """Whether its jobs say if a kernel is busy: `start.sh` has them do so where it starts the notebook server."""
+        """True if its jobs report busy kernels: `start.sh` has them do so where it starts the notebook server."""
         program = self.command[0].rpartition("/")[2] if self.command else ""
         itself = self.ssh is not None and self.work_container == NOTEBOOK_CONTAINER
         return itself and program in {"jupyterhub-singleuser", "jupyter", "jupyter-lab"}

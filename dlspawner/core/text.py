@@ -1,4 +1,4 @@
-"""How what Kubernetes says becomes words for people: names of resources, short quotations, lists.
+"""Turns texts of Kubernetes into words for users: names of resources, short quotations, lists.
 
 A quotation is what a person's own program, or an administrator's own rule, has written: one short line of it, without
 anything that looks like a token. What Kubernetes itself writes is never quoted; the modules that use these functions
@@ -13,7 +13,7 @@ reader's own time zone (``jupyter_extension``).
 
 Text of other people's choosing, shown so that nothing hides in it. PURE.
 
-Names, titles and reasons may hold whatever their authors typed. HTML's own characters are the templates' to escape;
+Names, titles and reasons may hold any text. HTML's own characters are the templates' to escape;
 here it is about letters that show nothing or turn around what stands beside them, and those that no page can hold.
 """
 

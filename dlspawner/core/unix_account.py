@@ -3,10 +3,10 @@
 Numbers come from an authenticator (``read_numbers``), from the Manager's allocation, or from the spawner's own
 configuration; names are the product's (``naming.unix_name``). Rules:
 
-* A number is used as it was given or not at all. Whatever cannot be one is ``Unusable``, never replaced by another
+* A number is used as it was given or not at all. Any other value is ``InvalidIds``, never replaced by another
   source's: files that belong to a wrong number outlive the mistake.
-* Nobody is root, ``nobody``, or -1, neither by uid nor by gid.
-* A group has a name in the container, or ``id`` complains; whose name is unknown is called after its number.
+* No user is root, ``nobody``, or -1, neither by uid nor by gid.
+* A group has a name in the container, or ``id`` complains; a group without a known name is called after its number.
 """
 
 from __future__ import annotations
@@ -156,10 +156,10 @@ def account(user: str, numbers: UnixIds, home: str) -> UnixAccount:
 
 
 def passwd(who: UnixAccount, shell: str = "/bin/bash") -> str:
-    """The accounts in the container: root, whose the image's files are, the person with their shell, nobody.
+    """Returns the accounts in the container: root, the owner of the image's files; the user with their shell; nobody.
 
-    A person who is root (a special permission) logs in by their own name all the same; a sshd that root runs wants an
-    account of its own for who is not logged in yet.
+    A user with uid 0 (a special permission) logs in by their own name all the same; a sshd that root runs wants an
+    account of its own for connections before their login.
     """
     lines = ["root:x:0:0:root:/root:/bin/sh"]
     lines.append(f"{who.name}:x:{who.uid}:{who.gid}:{who.name}:{who.home}:{shell}")

@@ -1,4 +1,4 @@
-"""What a person may choose, and whether what they chose is all right.
+"""The options that a user may choose, and the check of the chosen values.
 
 The form and the check both come from :func:`offered`, so a form can not offer what the check refuses. Strings from an
 HTML form and JSON from the REST API are both accepted, and nothing else: every wrong value becomes one sentence that
@@ -8,7 +8,8 @@ An empty string and ``null`` mean *not given*, because that is what an untouched
 
 What a team's members may hold, in a sentence for the form. PURE.
 
-The Manager decides, with what is in use by then; this is what the files say, so that nobody asks for what can never be.
+The Manager decides, with what is in use by then; this is the check against the files alone, so that impossible requests
+never reach it.
 
 One value of one option: what a string of a form or a JSON value means, or the sentence that says what is wrong.
 
@@ -73,7 +74,7 @@ class InvalidOptions:
 
 @dataclass(frozen=True, slots=True)
 class SelectedOptions:
-    """What was chosen, checked and completed with defaults.
+    """The chosen options, checked and completed with defaults.
 
     ``values`` has every option of the template, ``None`` where nothing was given and nothing is the default; CPU and
     memory that come with the GPUs are only in ``amount``. ``priority`` is the level's name, the team's lowest without
@@ -319,7 +320,7 @@ class _Share:
     basis: str
 
     def take(self, wanted: Value | None, problems: list[str]) -> int:
-        """What the job gets in the base unit; a wish outside the limits becomes a problem."""
+        """Returns the amount of the job in the base unit; an amount outside the limits becomes a problem."""
         limit, least = self.limit, self._base(_SMALLEST[self.name])
         if self.option is not None:
             limit = limit if self.option.maximum is None else min(limit, self._base(Fraction(self.option.maximum)))

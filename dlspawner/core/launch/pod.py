@@ -4,14 +4,14 @@ Merging follows Kubernetes' strategic merge where that matters: containers, volu
 number and protocol, mounts by path. Mappings merge leaf by leaf and any other list is replaced, except tolerations and
 pull secrets, which only ever add up. Nothing is changed in place, and merging the same fragment twice changes nothing.
 
-Refused: deleting by ``null``, which makes the result depend on who merges first.
+Refused: deleting by ``null``, which makes the result depend on the order of merges.
 
-What a pod needs whose work container ``main`` is an image of the person's own, which nobody prepared for us.
+The additions to a pod with the user's own image in its work container ``main``, an image that is not prepared for us.
 
 * An init container copies the bundle of the image ``ssh`` (sshd, its libraries, a busybox) to an emptyDir, and ``main``
   sees it read-only at ``/dl``. Nothing is taken from the image and nothing is added to it.
 * ``main`` holds a lock on a file of another emptyDir as long as its first process lives; the login proxy waits for that
-  lock and ends. The kernel gives it up however the process ends, SIGKILL included, and nobody has to ask Kubernetes.
+  lock and ends. The kernel releases it at any end of the process, SIGKILL included, without a question to Kubernetes.
 
 Where no ``ssh`` image is configured the image must have an sshd, as this machine has on the embedded cluster.
 
@@ -54,10 +54,10 @@ def merge_pod(pod: Manifest, fragment: Manifest) -> Manifest:
 
 
 def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
-    """A new pod in which only containers that ask for a GPU can see one.
+    """Returns a new pod in which only containers that ask for a GPU can see one.
 
-    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, whatever
-    the form, the template, a hook, ``envFrom`` or the image say, and left to the device plugin where one is; so is
+    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, against
+    the form, the template, a hook, ``envFrom`` and the image, and left to the device plugin where one is; so is
     ``AMD_VISIBLE_DEVICES`` on a cluster with GPUs of AMD.
     """
     hidden: Manifest = copy.deepcopy(pod)
@@ -204,7 +204,7 @@ MANY_NODES = "ReadWriteMany"
 
 
 def needs_home_node(pod: Mapping[str, Any] | None) -> bool:
-    """Whether every job with the pod's home directory has to be on its node, so that none starts without that node."""
+    """True if every job with the pod's home directory has to be on its node, so that none starts without that node."""
     affinity = (((pod or {}).get("spec") or {}).get("affinity") or {}).get("podAffinity") or {}
     selectors = ((term.get("labelSelector") or {}).get("matchLabels") or {} for term in affinity.get(_REQUIRED) or ())
     return any(naming.HOME_LABEL in labels for labels in selectors)

@@ -72,7 +72,8 @@ _BINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RenderContext:
-    """What the spawner knows about this launch. The first block are names for holes, the second is for rendering only.
+    """The facts about this launch that the spawner knows. The first block are names for holes, the second is for
+    rendering only.
 
     ``None`` means that there is none; a hole that names it is then refused with a sentence.
     """
@@ -385,7 +386,7 @@ def find_placeholders(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[P
 
 
 def substitute(tree: Any, values: Mapping[str, Any], path: tuple[str | int, ...] = ()) -> Any:
-    """Returns a new tree with every hole filled; ``MissingValueError`` for one whose value is ``None`` or not there."""
+    """Returns a new tree with every hole filled; ``MissingValueError`` for a value that is ``None`` or missing."""
     if isinstance(tree, Mapping):
         return {key: substitute(value, values, (*path, key)) for key, value in tree.items()}
     if isinstance(tree, list | tuple):

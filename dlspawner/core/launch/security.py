@@ -1,14 +1,14 @@
-"""Who a pod's containers run as, and what Kubernetes' Pod Security *restricted* wants every pod to say. Pure.
+"""The user of a pod's containers, and the fields that Kubernetes' Pod Security *restricted* requires. Pure.
 
 Two steps around the merge of a template, on plain camelCase pods; neither changes its argument:
 
 * ``run_as`` before it: the numbers of the person on the pod itself, so that every container, init containers too, has
   them. What a template then says about a container, or about the pod, wins.
-* ``restricted`` after it: whatever is left open gets the strict value. What a template or a hook wrote stays as it is;
+* ``restricted`` after it: every open field gets the strict value. Values of a template or a hook stay as they are;
   if that breaks the namespace's rules, Kubernetes refuses the pod and names the field.
 
 Which groups a process has is decided by the container runtime. By itself it adds what the image's own ``/etc/group``
-gives to the image's own name for the uid, so an image of somebody's making chooses them; only
+gives to the image's own name for the uid, so a foreign image chooses them; only
 ``supplementalGroupsPolicy: Strict`` ends that, where the node can do it.
 https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#supplementalgroupspolicy
 
@@ -25,7 +25,7 @@ groups of root, and what needs a device.
 * ``root``: uid 0 or a group of root's, perhaps by ``sudo``; the capabilities that container runtimes give by default
   (those of *baseline*).
 * ``privileged``: every other capability, no seccomp, the kernel's settings, ``privileged`` itself, which includes
-  everything that a container's rights can be, but for who it runs as.
+  everything that a container's rights can be, but for its user.
 * ``host_network``: the node's network, processes or IPC, its ports, probes of other hosts.
 * ``host_paths``: paths of the node, and volumes of types that only an administrator may make claims of.
 * ``devices``: block devices and resource claims.
@@ -91,9 +91,9 @@ def _without(container: Manifest, *fields: str) -> Manifest:
 
 
 def restricted(pod: Manifest, *, strict_groups: bool = False) -> Manifest:
-    """The pod with the strict value in every field of *restricted* that nobody has decided.
+    """Returns the pod with the strict value in every open field of *restricted*.
 
-    ``strict_groups``: no group but the pod's own, whatever its images say.
+    ``strict_groups``: no group but the pod's own, against its images.
     """
     spec = pod["spec"]
     groups = {"supplementalGroupsPolicy": "Strict"} if strict_groups else {}

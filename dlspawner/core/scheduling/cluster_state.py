@@ -4,23 +4,23 @@
 with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and is at
 any time what building it anew would give (``tests/unit/core/test_world.py``).
 
-What is held, and by whom:
+The holders of resources:
 
 * A job holds its charge from the moment it is admitted until its pods are gone: in the states ``starting`` (that is a
   reservation until its pods are seen), ``running`` and ``stopping``.
-* ``Job.nodes`` says where: as ``Admit`` assumed, until the pods are bound, and then where they are. What is on no
-  known node (``None``) counts for quotas only.
-* A queued job with ``nodes`` has a *promise*: somebody was asked to leave for it. It counts for its team and its user
-  as if it were held. Others may use what is promised only as far as those who leave will make up for it.
+* ``Job.nodes`` says where: as ``Admit`` assumed, until the pods are bound, and then where they are. What is on no known
+  node (``None``) counts for quotas only.
+* A queued job with ``nodes`` has a *reservation*: victims were asked to leave for it. It counts for its team and its
+  user as if it were held. Others may use reserved resources only as far as the victims will make up for it.
 
 Refused: a World that is copied for every change, which costs more than the decision.
 
 Decayed usage: how much a team has used lately, of which half is forgotten after every half-life.
 
 While a team holds ``rate`` milli-GPUs its usage *u* obeys *du/dt = rate − λu*, which has a closed solution; so nothing
-needs to run in the background, and how often somebody asks changes nothing.
+needs to run in the background, and the number of reads changes nothing.
 
-Holdings: what the jobs of one team hold or were promised, counted where somebody asks for it.
+Holdings: what the jobs of one team hold or were promised, counted on request.
 
 All but ``cpu_jobs`` are milli-GPUs. Read them by ``get``: what was never counted is not there, what is gone may be 0.
 
@@ -47,8 +47,8 @@ from dlspawner.core.units import GPU
 _MOST_POOLS, _MOST_FACTS = 200, 20_000
 _QUEUED, _ENDED = JobState.QUEUED, JobState.ENDED  # looking them up in the class would be seen
 
-# Who waits for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the type, all teams'
-# together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
+# A lane of jobs that wait for the same: guaranteed jobs for their team's quota, preemptible ones for idle GPUs of the
+# type, all teams together; jobs without GPUs for CPU and memory. The team is "" where it does not matter.
 QueueKey = tuple[str, str | None]
 JobOrderKey = tuple[int, datetime, str]  # the order within a team
 Found = TypeVar("Found")
@@ -192,7 +192,7 @@ class ClusterState:
     # questions
 
     def team_cache(self, team: str) -> dict[object, Any]:
-        """What was found out of a team that depends on its own jobs, nodes and files, and on nobody else's jobs."""
+        """The cached results on a team that depend on its own jobs, nodes and files, and on no other team's jobs."""
         found = self._team_memos.get(team)
         if found is None:
             found = self._team_memos[team] = {}
@@ -213,7 +213,7 @@ class ClusterState:
         return self._teams[name]
 
     def quota(self, team: str, gpu_type: str) -> int:
-        """Milli-GPUs that a team is entitled to; all there are while nobody has a quota, none for an unknown team."""
+        """Returns the team's quota in milli-GPUs; all there are without any quota, none for an unknown team."""
         return self.config_cache(("quota", team, gpu_type), lambda: self._quota(team, gpu_type))
 
     def _quota(self, team: str, gpu_type: str) -> int:
@@ -223,7 +223,9 @@ class ClusterState:
         return known.entitled(gpu_type) if known else 0
 
     def available_quota(self, team: str, gpu_type: str, request: Job | None = None) -> int:
-        """What is left of a team's quota, negative after it was lowered; what the request was promised is its own."""
+        """Returns the rest of a team's quota, negative after it was lowered; the request's own reservation counts as
+        free.
+        """
         own = request.request.gpus if request and request.reserved and request.id in self.jobs else 0
         return self.quota(team, gpu_type) - self.guaranteed(team, gpu_type) + own
 
@@ -405,7 +407,7 @@ class ClusterState:
 
 
 def _lies(node: Node) -> tuple[object, ...]:
-    """What a layout depends on; that a node is closed for a while moves nobody's share."""
+    """Returns the values that a layout depends on; a node that is closed for a while moves no share."""
     return node.gpus, node.labels, node.taints
 
 

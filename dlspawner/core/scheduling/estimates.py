@@ -1,12 +1,12 @@
-"""When will a job that waits start? A range, and an estimate: nobody knows how long the jobs before it will run.
+"""Estimates when a pending job will start: a range, because the run times of the jobs before it are unknown.
 
 The world is played forward a number of times with the decisions themselves (`quota.turns`). Each time every job that
 runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended (`durations`), and
-no longer than is known: what stops is gone in a moment, a victim when its notice is over, nobody outlives its lifetime.
-The range leaves out the earliest and the latest fifth of what came out.
+no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job outlives its lifetime.
+The range leaves out the earliest and the latest fifth of the results.
 
-Nothing is said of a job that did not start in most of the plays: too little is known of those whose end it needs, or it
-is too far back. Who may yet come, and be served before, is not played; the estimate is short by that.
+Nothing is said of a job that did not start in most of the plays: too little is known of the ends that it needs, or it
+is too far back. Later jobs that may be served before are not simulated; the estimate is short by that.
 
 The work is bounded: the first of the queue only, ends that are close to each other seen as one (`_GRAIN`), and so many
 passes and days in one play. The later, the coarser: what is days away need not be known to the minute.
@@ -14,8 +14,8 @@ passes and days in one play. The later, the coarser: what is days away need not 
 How long jobs run, learnt from those that have ended.
 
 A job's like are the ended jobs of its team and template; where too few of them are known, those of the template, then
-all. A job that runs already has as many left as those of its like had that ran at least as long. Of whom too few are
-known nothing is said: ``None``.
+all. A job that runs already has as many left as those of its like had that ran at least as long. With too few known
+ones there is no estimate: ``None``.
 
 Jobs that still run are not counted, so that what is said is a little short where long jobs are many.
 """
@@ -60,22 +60,22 @@ class Estimate:
         return f"an estimate from how long {self.jobs} such jobs ran"
 
     def remaining(self, now: datetime) -> Estimate | None:
-        """What of it is still to come; ``None`` once it turned out to be wrong."""
+        """Returns the remaining time; ``None`` once the estimate proved wrong."""
         return replace(self, earliest=max(self.earliest, now)) if self.latest >= now else None
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEnds:
-    """What is known of ends: how long jobs ran, and until when, by job, some may run at the most."""
+    """The known ends: run times of ended jobs, and by job the latest end that is allowed."""
 
     durations: RunTimes
     until: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def first_in_queue(snapshot: Snapshot, now: datetime, most: int, each: int) -> Snapshot:
-    """The same without those that are far back in the queue: so many altogether, and of each lane.
+    """Returns the same without the jobs far back in the queue: so many altogether, and of each lane.
 
-    Who is left out would hardly start before who stays.
+    A job that is left out would hardly start before one that stays.
     """
     order = queue.order(ClusterState.of(snapshot), now)
     if len(order) <= min(most, each):
@@ -91,12 +91,12 @@ def first_in_queue(snapshot: Snapshot, now: datetime, most: int, each: int) -> S
 
 
 def simulate(snapshot: Snapshot, known: KnownEnds, now: datetime, pick: Pick) -> Starts:
-    """When each job that waits started, this time; who did not is left out."""
+    """Returns the start of each pending job in one simulation, without those that did not start."""
     return _Simulation(ClusterState.of(snapshot), known, pick, now).run()
 
 
 def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunTimes) -> dict[str, Estimate]:
-    """What the plays say, by job; nothing of whom they do not know."""
+    """Returns the estimates of the simulations by job, without unknown jobs."""
     found: dict[str, Estimate] = {}
     if len(plays) < MIN_SIMULATIONS:
         return found
@@ -217,7 +217,7 @@ def similar(chance: Callable[[], float], spread: float = SPREAD) -> Pick:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """An ended job: whose, from which template, and for how many seconds it ran."""
+    """An ended job: its team, its template, and its run time in seconds."""
 
     team: str
     template: str
@@ -232,7 +232,7 @@ class RunTimes:
 
     @classmethod
     def from_run_times(cls, ended: Iterable[RunTime]) -> RunTimes:
-        """What these come to; the newest are told first."""
+        """Returns the known ends of these run times, newest first."""
         found = cls()
         for one in ended:
             for kind in _kinds(one.team, one.template):

@@ -1,15 +1,15 @@
-"""Guaranteed jobs: the search for their nodes, and for those who have to leave them. The rules are in ``quota``.
+"""Guaranteed jobs: the search for their nodes, and for victims there. The rules are in ``quota``.
 
 Guests: guaranteed jobs outside their team's share, and what they leave to the teams that wait inside their quota.
 
-* At once: the nodes of another team's share that a waiting job of it needs, if nobody but guests is in its way there.
+* At once: the nodes of another team's share that a waiting job of it needs, if only guests are in its way there.
 * Once it may not be passed any more (``queueing``): the nodes that come closest to holding another team's job that no
   open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
   came first is heeded, and a guest that came before it does not wait for it.
 
-Who waits behind a job of its own team that may not be passed is left nothing: it could not take it.
+A job behind a job of its own team that may not be passed is left nothing: it could not take it.
 
-So a team that waits inside its quota waits for those who run already and not for those who come, while on its own share
+So a team that waits inside its quota waits for jobs that run already and not for later ones, while on its own share
 no job is held up by another team. Borrowers are not held up at all: they leave when they must (``preemption``).
 """
 
@@ -50,7 +50,7 @@ Stops = Callable[[Job], bool]
 
 
 class NodeSearch:
-    """The search for nodes of one guaranteed job, and for those who have to leave them."""
+    """The search for nodes of one guaranteed job, and for victims there."""
 
     def __init__(self, request: Job, kind: str, short: int, world: ClusterState, now: datetime) -> None:
         self.request, self.kind, self.short, self.world, self.now = request, kind, short, world, now
@@ -61,7 +61,7 @@ class NodeSearch:
         self.owed = max(0, short - world.releasing(request.team, kind))
 
     def decide(self) -> Admit | Preempt | Blocked:
-        """What was promised is kept; whoever finds room before it is free starts there, and nobody has to leave."""
+        """Decides: a reservation is kept; a job that fits elsewhere before it is free starts there, without victims."""
         promised = self._reserved()
         if isinstance(promised, Admit) or (promised is not None and (self.short or not self._may_have_room())):
             return promised
@@ -91,7 +91,7 @@ class NodeSearch:
         return Blocked(Reason.NO_FIT, no_fit_message(self.request, self.world))
 
     def _reserved(self) -> Admit | Blocked | None:
-        """What was promised, if it is still there or coming."""
+        """Returns the reservation, if its nodes are still there or coming."""
         nodes = tuple(node for node in self.request.nodes if node is not None)
         if self.owed or not self.request.reserved or len(nodes) != len(self.pods):
             return None
@@ -108,13 +108,15 @@ class NodeSearch:
         return None
 
     def _waits_for_own_to_leave(self, node: str) -> bool:
-        """Whether it is a part of the own share that is missing there, and others' GPUs that are idle."""
+        """True if a part of the own share is missing there, and GPUs of other teams are idle."""
         room = self.world.rooms[node]
         beyond = share_overrun(self.request.team, self.kind, room, self.world)
         return beyond > 0 and self._own_terminating(room) > 0
 
     def _nodes_kept(self, ahead: Job) -> frozenset[str]:
-        """Nodes that the one who may not be passed needs, of the team's share if it can be there: the closest ones."""
+        """Returns the nodes for the job that may not be passed, of the team's share if it can be there: the closest
+        ones.
+        """
         if not self.share:
             return closest_nodes(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
@@ -131,7 +133,7 @@ class NodeSearch:
         return known
 
     def _search(self, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        """The first of: the own share, GPUs of nobody's share, anywhere; sparing the own team's jobs if possible."""
+        """Searches the own share, GPUs of no share, then all nodes; spares the own team's jobs if possible."""
         stops: list[tuple[Stops, Stops]] = [] if self.short else [(self._stops_borrowed, self._stops_any_borrowed)]
         team = self.world.team(self.request.team)
         if team is not None and team.preempt_within_team:
@@ -161,7 +163,7 @@ class NodeSearch:
     def _reserved_for_others(self) -> tuple[Job | None, frozenset[str]]:
         return nodes_reserved_for_others(self.request, self.kind, self.world, self.now)
 
-    # who may be stopped
+    # possible victims
 
     def _stops_borrowed(self, job: Job) -> bool:
         return job.preemptible and self._stops_own(job)
@@ -170,7 +172,7 @@ class NodeSearch:
         return self._stops_any_own(job) and not is_protected(job, self.world, self.now)
 
     def _stops_any_borrowed(self, job: Job) -> bool:
-        """Also who has not run for the minimum time."""
+        """Tries victims below the minimum run time as well."""
         return job.preemptible and self._stops_any_own(job)
 
     def _stops_any_own(self, job: Job) -> bool:
@@ -182,9 +184,9 @@ class NodeSearch:
     # where
 
     def _in_share(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
-        """The node of which the least is left, as on a private cluster; of nodes that are alike to that, an idle one.
+        """Returns the node with the least left, as on a private cluster; of equal nodes an idle one.
 
-        An emptier node is not taken although nobody had to leave there: a larger job of the team would miss it.
+        An emptier node is not taken although it needs no victim: a larger job of the team would miss it.
         """
         least = min(pod.gpus for pod in self.pods)
         shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
@@ -238,7 +240,7 @@ class NodeSearch:
         return self._conclude(place_best(self.pods, rooms.values(), space, self._fewest_victims), stop)
 
     def _waits_for_own_share(self, stop: Stops, kept: frozenset[str]) -> bool:
-        """Whether a private cluster would make the job wait, too: then it has no claim on the shares of others."""
+        """True if a private cluster would make the job wait, too: then it has no claim on the shares of others."""
         if not self.share:
             return False
         rooms = self._share_nodes()
@@ -274,7 +276,7 @@ class NodeSearch:
         return {**held, team: held.get(team, 0) - own} if own else held
 
     def _unclaimed_on(self, room: NodeInfo) -> int:
-        """What is left beside the shares of others, used or not, and what is held."""
+        """Returns the resources beside the shares of others, used or not, and the held ones."""
         held = self._guaranteed_on(room)
         shares = self.world.quota_by_node(self.kind).get(room.node.name, {})
         claimed = sum(
@@ -283,7 +285,7 @@ class NodeSearch:
         return room.node.gpus_of(self.resource) - claimed
 
     def _own_victims(self, room: NodeInfo, stop: Stops) -> int:
-        """What guaranteed jobs of the team itself would give back of its share, and those that leave already."""
+        """Returns the resources of its share that the team's own guaranteed jobs, and victims, would give back."""
         if not self._is_of_own(stop):
             return 0
         jobs = ((self.world.jobs[name], pods) for name, pods in room.allocations.items())
@@ -302,7 +304,7 @@ class NodeSearch:
         return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
 
     def _with_borrowed(self, room: NodeInfo) -> Resources:
-        """Everybody sees the same of a node, but for those who were promised something there."""
+        """Returns the same free resources of a node for all jobs, but for jobs with a reservation there."""
         if self.request.id in room.reservations:
             return self._and_of(room, self._stops_borrowed, room.preemptible)
         known: tuple[datetime, Resources] | None = room.cache.get(("lent", self.resource))
@@ -312,7 +314,7 @@ class NodeSearch:
         return known[1]
 
     def _and_of(self, room: NodeInfo, stop: Stops, holders: Iterable[str]) -> Resources:
-        """What will be free there, and what those hold who may be stopped."""
+        """Returns the future free resources there, and those of possible victims."""
         found = self._available_after_termination(room)
         for name in holders:
             if stop(self.world.jobs[name]):
@@ -355,7 +357,7 @@ class NodeSearch:
     def _conclude(
         self, nodes: Nodes | None, stop: Stops, bound: Callable[[NodeInfo], int] = lambda _: _ENDLESS
     ) -> Admit | Preempt | Blocked | None:
-        """What to do about these nodes: start, wait for those who leave already, or ask others to leave.
+        """Decides about these nodes: start, wait for victims that stop already, or choose more victims.
 
         Above the ``bound`` of a node, jobs of the team itself have to give back what the job takes.
         """
@@ -397,7 +399,7 @@ class NodeSearch:
 
 
 def _nobody(room: NodeInfo, stop: Stops) -> int:
-    """Milli-GPUs that are given back where nobody of the own team has to leave."""
+    """Returns the milli-GPUs that are given back where no job of the own team has to leave."""
     return 0
 
 
@@ -407,7 +409,7 @@ def _covers(space: Resources, want: Resources) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _WaitingTeams:
-    """Those to whom guests leave something: at most one of each team in either part, in order of their submit times."""
+    """The jobs to which guests leave resources: at most one of each team in either part, in order of submit times."""
 
     owners: tuple[tuple[Job, Nodes], ...]  # with the nodes of their share
     no_share: tuple[Job, ...]
@@ -473,7 +475,9 @@ def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tu
 
 
 def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
-    """The first job of a team that nobody may pass any more and that its share could not hold as the nodes are."""
+    """Returns the first job of a team that may not be passed any more and that its share cannot hold with these
+    nodes.
+    """
     share = world.quota_by_team(kind).get(team, {})
     keys = queue.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
@@ -487,7 +491,7 @@ def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job |
 def _inside_quota(
     team: str, kind: str, keys: Iterable[JobOrderKey], world: ClusterState, now: datetime
 ) -> Iterator[Job]:
-    """Those of a team whose quota is enough for them and for the one of their own team that they may not pass."""
+    """Returns the jobs of a team within its quota, together with the job of their own team that they may not pass."""
     left, ahead = world.available_quota(team, kind), first_past_max_wait((team, kind), team, world, now)
     behind = left if ahead is None else left - ahead.request.gpus
 
@@ -504,7 +508,9 @@ def _inside_quota(
 
 
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
-    """Where on its team's share a job would be without others, beside the team's own jobs or instead of them."""
+    """Returns the nodes of its team's share for a job without other teams, beside the team's own jobs or instead of
+    them.
+    """
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
     rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]
 

@@ -1,10 +1,10 @@
-"""Limits: what can never start, and what must wait whatever is free: caps of people and teams, approvals.
+"""Limits: what can never start, and what must wait even with free GPUs: caps of users and teams, approvals.
 
-A limit says why in a sentence for the person, with the number that would have worked.
+A limit says why in a sentence for the user, with the number that would have worked.
 
-Approval: what a job needs somebody's word for before it may wait for its turn, and whose word counts.
+Approval: the properties of a job that need an approval before it may be queued, and its approvers.
 
-A job that needs one holds nothing, competes with nobody and keeps its submit time (*pending-approval*). What is needed
+A job that needs one holds nothing, competes with no job and keeps its submit time (*pending-approval*). What is needed
 follows from the job and the files alone, so it is found again whenever one of them changes: a cap that is raised, or a
 job of the same person that ends, may make it needless.
 """
@@ -142,7 +142,7 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
 
 
 def _share_sentence(pod: PodRequest, rooms: list[NodeInfo]) -> str:
-    """What of a pod's CPU and memory no node has beside its GPUs, and the most that one has."""
+    """Names the CPU and memory of a pod that no node has beside its GPUs, and the most that a node has."""
     wholes = [room.allocatable(pod.resource) for room in rooms if pod.placement.matches(room.node)]
     spaces = [space for space in wholes if space.gpus >= pod.gpus]
     if not spaces:
@@ -203,13 +203,15 @@ def _some_node_fits(pod: PodRequest, world: ClusterState) -> bool:
 
 
 def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApproval, ...]:
-    """What somebody has to approve; nothing where the files do not let it start whoever approves it."""
+    """Returns the approvals that are missing; none where the files forbid the start in any case."""
     found = required_approvals(request, world)
     return found if found and config_violation(request, world) is None else ()
 
 
 def caps(request: Job, world: ClusterState) -> Blocked | None:
-    """What a job waits for that is not the cluster's: an approval, or that the person or the team ends another job."""
+    """Returns the wait that is independent of the cluster: for an approval, or for the end of another job of user or
+    team.
+    """
     needs = required_approvals(request, world)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
@@ -260,8 +262,8 @@ class ApprovalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequiredApproval:
-    """One word that a job needs: ``what`` it asks for and ``why`` that needs one, for who decides; ``sentence`` says
-    the same to the job's person.
+    """An approval that a job needs: ``what`` it asks for and ``why``, for approvers; ``sentence`` is the text for the
+    job's user.
     """
 
     kind: ApprovalKind
@@ -281,7 +283,7 @@ def approvers(team: Team, user: str) -> tuple[str, ...]:
 
 
 def approver_sentence(team: Team, user: str) -> str:
-    """The same as a sentence for the person who waits."""
+    """Returns the sentence for the waiting user."""
     names, title = approvers(team, user), team.title or team.name
     if names:
         return f"{list_names(names)} can approve it for team {title}."
@@ -290,7 +292,7 @@ def approver_sentence(team: Team, user: str) -> str:
 
 
 def holding_text(user: str, held: int, *, promised: bool = False) -> str:
-    """What somebody has besides, as the end of ``why`` says it."""
+    """Returns the user's other resources, as the end of ``why``."""
     return f"{user} holds {'or was promised ' if promised else ''}{shown(held)}"
 
 
@@ -300,7 +302,7 @@ def list_names(names: Sequence[str]) -> str:
 
 
 def _special(job: Job) -> RequiredApproval | None:
-    """Special permissions: nobody has them by being in a team, and an approval is for this job alone."""
+    """Special permissions: no team gives them, and an approval is for this job alone."""
     asked = job.special
     if asked is None or asked.approved:
         return None

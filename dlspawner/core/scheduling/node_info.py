@@ -1,4 +1,4 @@
-"""Rooms: what is free on one node, and for whom.
+"""The free resources of one node, for each kind of job.
 
 Placing: on which nodes the pods of a job fit, each on one, together.
 
@@ -38,7 +38,7 @@ NO_RESOURCES = Resources(0, 0, 0)
 
 
 def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
-    """What pods take together of one node, seen by somebody who wants one resource."""
+    """Returns the resources that pods take together of one node, from the view of one resource."""
     gpus = cpu = memory = 0
     for pod in pods:
         if pod.resource == resource:
@@ -136,7 +136,9 @@ class NodeInfo:
             del teams[team]
 
     def free(self, resource: str) -> Resources:
-        """What nobody holds now, promised or not; without GPUs (``""``) what is beside that which comes with them."""
+        """Returns the resources that are free now, reserved or not; without GPUs (``""``) those beside the GPUs'
+        part.
+        """
         if resource:
             return Resources(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
         cpu = self.cpu_milli - max(0, self.gpu_share.cpu_milli - self.cpu_with_gpus)
@@ -153,13 +155,15 @@ class NodeInfo:
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
     def guaranteed_and_reserved(self, resource: str) -> int:
-        """What guaranteed jobs hold there or were promised, and pods that are no jobs: borrowers leave for them."""
+        """Returns the resources of guaranteed jobs there, held or reserved, and of foreign pods: borrowers leave for
+        them.
+        """
         return dict(self.node.others.gpus).get(resource, 0) + sum(self.guaranteed_by_team.get(resource, {}).values())
 
     def available(self, resource: str, but: str = "") -> Resources:
-        """What may be taken now; the promise of the job ``but`` is its own.
+        """Returns the resources that may be taken now; the reservation of the job ``but`` is its own.
 
-        What is promised to others is theirs, except as far as those who leave will make up for it.
+        Reservations of others are theirs, except as far as victims will make up for them.
         """
         free = self.free(resource)
         if not self.reservations:

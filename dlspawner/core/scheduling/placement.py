@@ -1,4 +1,4 @@
-"""Vacancy: where something is free now, without anybody's leaving, and what people read about it."""
+"""Placement on nodes that are free now, without victims, and its texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dlspawner.core.units import counted, shown
 
 
 def find_free_nodes(request: Job, world: ClusterState, kept: frozenset[str]) -> Nodes | None:
-    """The fullest nodes that can hold a job now; those with a name in ``kept`` are somebody else's.
+    """Returns the fullest nodes that can hold a job now, without those in ``kept``, which are for another job.
 
     Preemptible jobs prefer nodes without guaranteed ones: those fill up nodes where their team's jobs are already, and
     would then find a borrower there, to be stopped while other nodes are empty.

@@ -1,22 +1,22 @@
 """Victims: which jobs are stopped so that another one can start.
 
 In this order: borrowed before guaranteed (which only its own team can ask to stop, where it opted in), confirmed idle
-first, the lowest priority, the team that is most over its share, the youngest. Whoever turns out not to be needed after
-all is spared, the best protected first.
+first, the lowest priority, the team that is most over its share, the youngest. A victim that turns out not to be needed
+is spared, the best protected first.
 
-Nobody has to leave before the minimum run time and the notice after it are over. Who has not run for so long is a
-victim only where the others are not enough, and is told at once: the waiting job has its place promised from then on,
-so that whatever ends early is not lent again. Never victims are jobs that are leaving already, and every guaranteed job
-of another team. Nobody is stopped unless that lets the waiting job start.
+No job has to leave before the minimum run time and the notice after it are over. A job below that time is a victim only
+where the others are not enough, and is told at once: the waiting job has its place promised from then on, so that
+resources of jobs that end early are not lent again. Never victims are jobs that are leaving already, and every
+guaranteed job of another team. No job is stopped unless that lets the waiting job start.
 
-Leaving: who makes room for a job that waits, as its person reads it.
+Leaving: the jobs that make room for a waiting job, as its user reads it.
 
-Said is who leaves and not whose GPUs they are: borrowers may be on nodes of others, and where a team stops jobs of its
-own (``preempt_within_team``) it is a colleague's job that leaves.
+The text names the jobs that leave and not the owners of the GPUs: borrowers may be on nodes of others, and where a team
+stops jobs of its own (``preempt_within_team``) it is a colleague's job that leaves.
 
 Lowered quotas: which guaranteed jobs are more than their team's quota then, and which may be guaranteed again.
 
-A quota that is lowered stops nobody: the newest jobs beyond it turn preemptible, after notice. When it is enough again
+A quota that is lowered stops no job: the newest jobs beyond it turn preemptible, after notice. When it is enough again
 they turn back, the oldest first, with nothing that another guaranteed job holds or was promised.
 """
 
@@ -69,9 +69,10 @@ def deferred_stop_time(job: Job, world: ClusterState, now: datetime) -> datetime
 
 
 def order_candidates(candidates: Iterable[Job], world: ClusterState, now: datetime) -> list[Job]:
-    """Who is asked to leave first is first: of those who borrow, and then of the team's own, who may leave the soonest.
+    """Orders possible victims, the first one first: borrowers, then the team's own jobs, by the time of their earliest
+    stop.
 
-    All who have run for the minimum time may leave equally soon, so that the rest of the order decides.
+    All jobs beyond the minimum run time may leave equally soon, so that the rest of the order decides.
     """
     return sorted(candidates, key=lambda job: (not job.preemptible, stop_time(job, world, now), *_order(job, world)))
 
@@ -82,7 +83,7 @@ def choose_victims(
     candidates: Iterable[Job],
     quota_missing: int = 0,
 ) -> tuple[Job, ...] | None:
-    """The jobs whose end gives what is missing, by node; ``None`` when all candidates are not enough.
+    """Returns the jobs that free the missing resources, by node; ``None`` when all candidates are not enough.
 
     ``candidates`` may all be stopped, and are asked in their order (``in_order``). ``quota_missing``: milli-GPUs that
     guaranteed jobs among them have to give back.
@@ -105,14 +106,14 @@ def choose_victims(
 
 
 def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
-    """Jobs with notice for whom nobody waits any more: the one that was promised their place is gone, or has another.
+    """Returns the victims that no job waits for any more: the job with the reservation is gone, or has another place.
 
     Jobs that are stopping already can not be spared.
     """
     found: list[Job] = []
     wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
-    kept: dict[str, Resources] = {}  # what those who are spared go on holding, by node
-    quota: dict[tuple[str, str], int] = {}  # what comes back of a quota beyond what somebody of the team waits for
+    kept: dict[str, Resources] = {}  # the resources that spared jobs keep, by node
+    quota: dict[tuple[str, str], int] = {}  # the freed quota beyond the needs of the team's pending jobs
     noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
         kind = job.request.gpu_type
@@ -120,7 +121,7 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
         if whose is not None and whose not in quota:
             quota[whose] = world.available_quota(*whose) + world.releasing(*whose)
         if whose is not None and quota[whose] < job.request.gpus:
-            continue  # it is the quota that somebody of the team waits for
+            continue  # a job of the team waits for that quota
         resource = next((pod.resource for pod in job.request.pods if pod.resource), "")
         wanted = {name for name in job.nodes if name in world.rooms and world.rooms[name].reservations}
         holds = _gives(job, dict.fromkeys(wanted, NO_RESOURCES), resource)
@@ -162,7 +163,7 @@ def releasing_of(team: str, room: NodeInfo, resource: str, world: ClusterState) 
 
 
 def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
-    """Waiting jobs whose promise is worth nothing any more; the last in the queue is the first to lose its own.
+    """Returns the pending jobs with a void reservation; the last in the queue is the first to lose its own.
 
     A node is closed or gone, or others are there now; the quota was lowered; the job may not start for other reasons.
     """
@@ -227,7 +228,7 @@ def _rest(missing: Mapping[str, Resources], gives: Mapping[str, Resources]) -> d
 def _needed(
     taken: list[tuple[Job, dict[str, Resources], int]], missing: Mapping[str, Resources], quota_missing: int
 ) -> list[tuple[Job, dict[str, Resources], int]]:
-    """Those without whom it would not be enough; who was taken last is asked first."""
+    """Returns the victims that are needed; the one that was chosen last is examined first."""
     needed = list(taken)
     for one in reversed(taken):
         others = [other for other in needed if other is not one]
@@ -240,7 +241,7 @@ def _needed(
 
 
 def victims_of(request: Job, world: ClusterState) -> tuple[Job, ...]:
-    """Those who leave already and hold what a job was promised: its nodes, or a part of its team's quota."""
+    """Returns the leaving jobs that hold a job's reservation: its nodes, or a part of its team's quota."""
     kind, nodes = request.request.gpu_type, set(request.nodes)
     short = (
         kind is not None
@@ -321,7 +322,7 @@ def restorable(turned: Iterable[Job], world: ClusterState) -> tuple[Job, ...]:
     """Of the jobs that turned preemptible for a lowered quota those that their team's quota has room for, oldest first.
 
     One that has notice is among them only where it is on its team's share: there the place that it should leave was
-    promised to a guest, who has to look for another one. Elsewhere its place is promised to whom it belongs.
+    promised to a guest, who has to look for another one. Elsewhere its place is reserved for its owner.
     """
     found: list[Job] = []
     left: dict[tuple[str, str], int] = {}

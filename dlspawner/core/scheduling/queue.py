@@ -1,19 +1,19 @@
-"""The queue: who comes first, who may pass whom.
+"""The queue: its order, and which jobs may pass others.
 
 Guaranteed jobs come before those that run on idle GPUs, which would only be stopped for them. Then: the higher
 priority, the team with the smaller decayed usage in relation to its quota, the earlier submit time. Within a team usage
 is the same for all, so a team's queue never changes its order by itself. Usage is that of GPUs: it says nothing about
 jobs without, so for those, which come last, it is the priority and the submit time.
 
-There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, nobody
+There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, no job
 passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
 the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
-their team's quota that it needs. That holds on idle GPUs whatever its team has used: whoever came once it was not to
-be passed any more, and wants less, leaves it the node although their team has used less (``backfill``). A lower
-priority waits, if need be for ever, for higher ones of its lane. Who waits for something else (an approval, a login, an
-own cap, a node that is closed) holds up nobody.
+their team's quota that it needs. That holds on idle GPUs independently of its team's usage: a job that came once it was
+not to be passed any more, and wants less, leaves it the node although its team has used less (``backfill``). A lower
+priority waits, if need be for ever, for higher ones of its lane. A job that waits for something else (an approval, a
+login, an own cap, a node that is closed) blocks no other job.
 
-Backfill: who may not be passed any more, and what has to be left for them. The rule is in ``queueing``.
+Backfill: the jobs that may not be passed any more, and the resources to leave for them. The rule is in ``queueing``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def position(request: Job, world: ClusterState, now: datetime) -> int:
 
 
 def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobOrderKey]:
-    """Those of a team who came until then, in the team's order."""
+    """Returns the jobs of a team that came until then, in the team's order."""
     index = 0
     while index < len(keys):
         if keys[index][1] <= limit:
@@ -92,11 +92,11 @@ _Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
 
 @dataclass(frozen=True, slots=True)
 class _PastMaxWait:
-    """Those of a lane that teams share whom nobody may pass any more.
+    """The jobs of a lane shared by teams that may not be passed any more.
 
-    ``starved``: of each priority, the one that wants the most GPUs; it is heeded by whoever came late and wants less,
-    however little their team has used. ``first``: of those that need not heed one themselves, the first of the queue.
-    So there is always one that heeds nobody, and not all wait for each other.
+    ``starved``: of each priority, the one that wants the most GPUs; it is heeded by late jobs that want less,
+    even if their team has used little. ``first``: of those that need not heed one themselves, the first of the queue.
+    So there is always one that heeds none, and not all wait for each other.
     """
 
     first: Job | None
@@ -105,7 +105,7 @@ class _PastMaxWait:
 
 @dataclass(frozen=True, slots=True)
 class _OfTeam:
-    """Those of a team there: the first with its rank, and of each priority the first that wants the most GPUs."""
+    """The jobs of a team there: the first with its rank, and of each priority the first that wants the most GPUs."""
 
     first: Job
     rank: OrderKey
@@ -140,7 +140,7 @@ def _past_max_wait(where: QueueKey, world: ClusterState, now: datetime) -> _Past
 
 
 def _starving(teams: Iterable[_OfTeam]) -> dict[int, Job]:
-    """By priority, the one that wants the most GPUs; of several who came first."""
+    """Returns by priority the job that wants the most GPUs; of several the first one."""
     sizes: dict[int, tuple[_Size, Job]] = {}
     for team in teams:
         for one in team.largest:
@@ -151,7 +151,7 @@ def _starving(teams: Iterable[_OfTeam]) -> dict[int, Job]:
 
 
 def _must_yield(job: Job, starved: dict[int, Job], world: ClusterState) -> bool:
-    """Whether a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
+    """True if a job came when one of its priority was not to be passed any more, and could pass it as it wants less."""
     one = starved.get(job.priority)
     if one is None or job.request.gpus >= one.request.gpus:
         return False
@@ -186,7 +186,7 @@ def _largest_past_max_wait(
 
 
 def first_past_max_wait(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Job | None:
-    """The first of a team in a lane that nobody may pass any more."""
+    """Returns the first job of a team in a lane that may not be passed any more."""
     memo = world.team_cache(team)
     known: tuple[datetime, Job | None] | None = memo.get(("overdue", where))
     if known is None or known[0] != now:
@@ -204,9 +204,9 @@ def _late(where: QueueKey, team: str, world: ClusterState, now: datetime) -> Ite
 def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator[Job]:
     """A team's jobs, in its order, that wait for what others hold, for nothing of their own, and have no promise.
 
-    Many jobs of somebody who holds as much as one may are passed over at once.
+    Many jobs of a user at the cap are passed over at once.
     """
-    capped: dict[str, int] = {}  # by user: who may not have so many GPUs may have no more either
+    capped: dict[str, int] = {}  # by user: a user at the cap for so many GPUs may have no more either
     for job in jobs:
         gpus, most = job.request.gpus, capped.get(job.user)
         if job.reserved or (most is not None and gpus >= most and not job.approved):
@@ -237,7 +237,7 @@ def _could_be_on_open_nodes(charge: ResourceRequest, world: ClusterState) -> boo
 
 
 def nodes_kept_for_blocking_job(request: Job, world: ClusterState, now: datetime) -> tuple[Job | None, frozenset[str]]:
-    """Who may not be passed any more, and the nodes that come closest to holding it."""
+    """Returns the job that may not be passed any more, and the nodes that come closest to holding it."""
     ahead = blocking_job(request, world, now)
     return (None, frozenset()) if ahead is None else (ahead, closest_nodes(ahead, world))
 
@@ -260,7 +260,7 @@ def closest_nodes(job: Job, world: ClusterState) -> frozenset[str]:
 
 
 def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | None:
-    """Borrowers are in nobody's way, for they leave; where there is a choice it is not from the shares of others."""
+    """Returns the nearest nodes of a guaranteed job. Borrowers are not in its way; shares of others are avoided."""
     largest = max(job.request.pods, key=lambda pod: pod.gpus)
     pools = (world.pool(pod.resource, pod.placement) for pod in job.request.pods)
     rooms = {name: room for pool in pools for name, room in pool.rooms.items()}

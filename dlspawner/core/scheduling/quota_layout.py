@@ -1,8 +1,8 @@
-"""Shares: on which nodes each team's quota is, so that quotas are never in pieces that nobody can use.
+"""Shares: the nodes of each team's quota, so that quotas are never in unusable pieces.
 
 Counting is not enough. Two teams with 8 GPUs each on two nodes of 8: when one of them has a single GPU on either node,
 the other one's job of 8 GPUs can not start, although it would on a cluster of its own. So a team's quota is *laid out*:
-whole nodes first, then the rest where it fits best. Guaranteed jobs go to their team's share; anybody's preemptible
+whole nodes first, then the rest where it fits best. Guaranteed jobs go to their team's share; preemptible
 jobs go anywhere and leave when they must. A team is then no worse off than with those nodes as its private cluster
 [HiveD, OSDI'20, which calls them virtual clusters; its cells are bound to nodes as they are used, ours are fixed].
 

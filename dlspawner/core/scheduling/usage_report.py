@@ -1,13 +1,13 @@
-"""How a cluster stands: what there is of each GPU type and what of it is free, the nodes, the teams' quotas.
+"""The state of a cluster: total and free GPUs of each type, the nodes, the teams' quotas.
 
 Amounts are milli-GPUs. *Free* is what a job could take now: not what is held, promised, or on a node that is closed.
 
-Where everybody stands at one moment: GPUs held, borrowed, asked for and free, and what of the free nobody can use.
+The state of all teams at one moment: GPUs held, borrowed, requested and free, and the free GPUs that are unusable.
 
-All amounts are milli-GPUs. A free GPU is of no use while its node takes nothing new (``closed``: cordoned, or nobody
-hears of it), or while jobs wait for the type and not a pod of theirs fits into what is free on that node
-(``fragmented``). Where nobody waits nothing is fragmented. What waits for a quota only, and would fit, finds the GPUs
-usable: that nobody may use them is the quota's doing, not the node's.
+All amounts are milli-GPUs. A free GPU is of no use while its node takes nothing new (``closed``: cordoned, or
+silent), or while jobs wait for the type and not a pod of theirs fits into what is free on that node
+(``fragmented``). Without pending jobs nothing is fragmented. GPUs that fit a job that waits for its quota only are
+usable: the quota forbids their use, not the node.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[Type
 
 
 def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
-    """Each of these teams with each type; all there is of it is everybody's while nobody has a quota."""
+    """Returns each of these teams with each type; without any quota all GPUs are for all teams."""
     kinds = [kind.name for kind in world.cluster.gpu_types]
     return [
         QuotaStatus(

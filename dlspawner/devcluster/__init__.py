@@ -1,4 +1,5 @@
 """A small Kubernetes on one machine, for development and tests: `api` (the API server) and `node` (plays the kubelets).
 
-It listens on loopback and is no isolation boundary: whoever may start a pod acts as the person who runs the cluster.
+It listens on loopback and is no isolation boundary: an account that may start a pod acts as the user that runs the
+cluster.
 """

@@ -84,12 +84,12 @@ async def _start_nodes(options: argparse.Namespace, kubeconfig: Path) -> Process
     command += [f"--hide={path}" for path in options.hide]
     if options.nodes:
         command.append(f"--nodes={options.nodes}")
-    # A session of its own: Ctrl-C in the terminal is for us, who stop the nodes before the API they write to.
+    # A session of its own: Ctrl-C in the terminal is for us: we stop the nodes before the API that they write to.
     return await asyncio.create_subprocess_exec(*command, stdout=PIPE, start_new_session=True)
 
 
 async def _ready(nodes: Process, stopped: asyncio.Task[bool]) -> str:
-    """The nodes' line; empty when somebody stops us before it comes."""
+    """The nodes' line; empty if we are stopped before it comes."""
     if nodes.stdout is None:
         raise ChildFailed("the nodes have no standard output")
     line = asyncio.create_task(nodes.stdout.readline(), name="readiness of the nodes")

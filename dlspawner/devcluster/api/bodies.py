@@ -23,7 +23,7 @@ _POLICIES = ("Background", "Foreground", "Orphan")
 
 
 def decode(body: bytes, content_type: str) -> Any:
-    """The value that a body holds, whatever it is; ApiError 400, 413 or 415."""
+    """Returns the value in a body, of any type; ApiError 400, 413 or 415."""
     if len(body) > MAX_BODY:
         raise errors.too_large(MAX_BODY)
     media = content_type.partition(";")[0].strip()

@@ -11,7 +11,7 @@ from dlspawner.devcluster.api.objects.resources import RESOURCES, VERBS, Resourc
 
 Object = dict[str, Any]
 
-# The release whose behaviour is followed; the build part says that it is not that release.
+# The release that is imitated; the build part says that it is not that release.
 VERSION = {
     "major": "1",
     "minor": "34",

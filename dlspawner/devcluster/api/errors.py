@@ -135,7 +135,7 @@ def precondition(resource: Resource, name: str, why: str) -> ApiError:
 
 
 def forbidden_user(target: Target, verb: str) -> ApiError:
-    """What somebody without credentials is told about objects."""
+    """The answer about objects without credentials."""
     resource = target.resource
     asked = "/".join(part for part in (resource.plural, target.subresource) if part)
     where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
@@ -146,7 +146,7 @@ def forbidden_user(target: Target, verb: str) -> ApiError:
 
 
 def forbidden_path(verb: str, path: str) -> ApiError:
-    """What somebody without credentials is told about everything else."""
+    """The answer about everything else without credentials."""
     return ApiError(403, "Forbidden", f'forbidden: User "system:anonymous" cannot {verb} path "{path}"', {})
 
 

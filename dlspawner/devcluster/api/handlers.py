@@ -1,4 +1,6 @@
-"""HTTP: who asks, what for, and the answer's form. Decisions are elsewhere (`registry`, `listing`, `watching`)."""
+"""HTTP: the caller, the request, and the form of the answer. Decisions are elsewhere (`registry`, `listing`,
+`watching`).
+"""
 
 import hmac
 import http
@@ -22,12 +24,12 @@ from dlspawner.devcluster.api.watching import Bell, Watch, WatchOptions
 
 log = logging.getLogger(__name__)
 
-_OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")  # Kubernetes shows these to anybody, too
+_OPEN_PATHS = ("/healthz", "/livez", "/readyz", "/version")  # Kubernetes shows these to anonymous callers, too
 _OPENAPI_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 class Api:
-    """What all requests share."""
+    """The base of all requests."""
 
     def __init__(self, registry: Registry, token: str, relay: Relay) -> None:
         self.registry = registry
@@ -82,7 +84,7 @@ class BaseHandler(RequestHandler):
             self.fail(errors.unauthorized())
 
     def _anonymous(self) -> ApiError:
-        """Who shows nothing is somebody who may do nothing, not somebody unknown."""
+        """A caller without credentials is anonymous and has no rights, as in Kubernetes."""
         try:
             target = requests.parse_path(self.request.path)
         except ApiError:
@@ -105,7 +107,7 @@ class BaseHandler(RequestHandler):
         self.answer(encode(error.status()), error.code)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Whatever else goes wrong; tornado has logged it with its traceback."""
+        """Answers all other errors; tornado has logged them with their tracebacks."""
         if status_code == 405:
             error = errors.method_not_allowed()
         else:
@@ -167,7 +169,7 @@ class OpenApiHandler(BaseHandler):
 
 
 class ReviewHandler(BaseHandler):
-    """May I? Yes: whoever has the token may do everything."""
+    """May I? Yes: the token has all rights."""
 
     def post(self) -> None:
         try:

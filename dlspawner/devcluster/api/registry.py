@@ -47,7 +47,7 @@ class DeleteOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binding:
-    """What a scheduler decided about a pod; with a uid, about this one only."""
+    """The decision of a scheduler about a pod; with a uid, about this one only."""
 
     node: str
     uid: str | None = None
@@ -146,7 +146,7 @@ class Registry:
             raise errors.forbidden(resource, "", why, "NamespaceTerminating")
 
     def _resolve_priority(self, resource: Resource, manifest: Object) -> None:
-        """What the Priority admission plugin does: a class's name becomes a number."""
+        """The Priority admission plugin: a class's name becomes a number."""
         if resource is not PODS or not isinstance(manifest.get("spec"), dict):
             return
         spec = manifest["spec"]
@@ -191,7 +191,7 @@ class Registry:
         return self._replace(resource, old_version, old, new, dry_run=dry_run)
 
     def _merged(self, resource: Resource, old: Object, given: Object, subresource: str) -> Object:
-        """What a write through this path may change: everything but status, or status alone."""
+        """Returns the part that a write through this path may change: everything but status, or status alone."""
         if subresource == "status":
             new = copy.deepcopy(old)
             new["status"] = given.get("status", {})

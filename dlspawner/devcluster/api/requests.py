@@ -81,7 +81,7 @@ _MATCHES = ("", "Exact", "NotOlderThan")
 
 
 def check_list_options(query: Mapping[str, str]) -> None:
-    """What may be asked together about a list's version; ApiError 400 or 422."""
+    """Checks the combination of parameters about a list's version; ApiError 400 or 422."""
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
     if query.get("continue") and version not in ("", "0"):
         raise errors.bad_request("specifying resource version is not allowed when using continue")

@@ -82,7 +82,7 @@ def _now() -> dt.datetime:
 
 
 def _make_first_objects(registry: Registry) -> None:
-    """What every cluster has."""
+    """The objects that every cluster has."""
     for name in NAMESPACES_AT_START:
         if registry.store.get(NAMESPACES, "", name) is None:
             registry.create(NAMESPACES, "", {"metadata": {"name": name}})

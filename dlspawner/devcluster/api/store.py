@@ -1,17 +1,16 @@
 """Where objects are kept: one SQLite file, and the same in memory.
 
 The file is a log. A write appends one row (revision, key, what happened, the object); the revision is the object's
-resourceVersion and never goes back, not even after a restart or when the newest object is deleted (AUTOINCREMENT).
-The latest row of a key is its object; the rows since `floor` are the history from which watches resume. Compaction
-raises the floor and drops the rows that something before it has replaced: etcd's model, in a hundred lines of SQL-free
-Python.
+resourceVersion and never goes back, not even after a restart or when the newest object is deleted (AUTOINCREMENT). The
+latest row of a key is its object; the rows since `floor` are the history from which watches resume. Compaction raises
+the floor and drops the rows that something before it has replaced: etcd's model, in a hundred lines of SQL-free Python.
 
 An object is kept as the JSON bytes that go out on the wire, without `kind` and `apiVersion`, so that a list is a join
-and an event is serialised once for all its watchers. `Version.read()` gives a fresh dictionary every time: nobody can
-change what is stored by accident.
+and an event is serialised once for all its watchers. `Version.read()` returns a fresh dictionary every time: no caller
+can change the stored object by accident.
 
-Durability: WAL with synchronous=NORMAL survives SIGKILL of the process; a power cut may lose the last moments.
-One process owns the file (exclusive lock). Everything is synchronous, so one call is one transaction and, in a
+Durability: WAL with synchronous=NORMAL survives SIGKILL of the process; a power cut may lose the last moments. One
+process owns the file (exclusive lock). Everything is synchronous, so one call is one transaction and, in a
 single-threaded server, atomic towards every other request.
 """
 
@@ -131,7 +130,7 @@ class Store:
         return iter(self._shelves[resource].objects.values())
 
     def changes_since(self, resource: Resource, revision: int) -> list[Change]:
-        """What happened to a resource after a revision that is not below `floor`."""
+        """Returns the changes of a resource after a revision that is not below `floor`."""
         shelf = self._shelves[resource]
         return shelf.changes[bisect_right(shelf.revisions, revision) :]
 
@@ -253,7 +252,7 @@ def _fields(resource: Resource, manifest: Object) -> dict[str, str]:
 
 
 def _text(manifest: Object, path: str) -> str:
-    """What a field selector compares: the empty string for what is not there."""
+    """Returns the value that a field selector compares: the empty string for a missing field."""
     value: Any = manifest
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None

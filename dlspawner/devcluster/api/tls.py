@@ -25,7 +25,7 @@ _LIFETIME = dt.timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the server shows and what it asks for."""
+    """The server's certificate and its demands on clients."""
 
     ca: Path
     certificate: Path
@@ -40,7 +40,7 @@ class Credentials:
 
 
 def credentials(state: Path) -> Credentials:
-    """Those of the state directory; made when the first server of this directory starts."""
+    """Returns the certificates of the state directory; made when the first server of this directory starts."""
     kept = Credentials(state / "ca.crt", state / "server.crt", state / "server.key", _token(state / "token"))
     if not all(path.exists() for path in (kept.ca, kept.certificate, kept.key)):
         _issue(kept)
@@ -81,7 +81,7 @@ def _token(path: Path) -> str:
 
 
 def _issue(kept: Credentials) -> None:
-    """A CA whose key is forgotten at once (nothing else will ever be signed) and the one certificate it signs."""
+    """Makes a CA and the one certificate that it signs; the CA's key is forgotten at once."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     server_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = _name("dlspawner embedded cluster CA")

@@ -116,7 +116,7 @@ class Watch:
         return [line for line in lines if line]
 
     def _line(self, change: Change) -> bytes:
-        """What the change is for this watcher: objects enter and leave a selector."""
+        """Returns the change as this watcher sees it: objects enter and leave a selector."""
         before = change.previous is not None and self.scope.covers(change.previous)
         if change.type is ChangeType.DELETED:
             return _event(ChangeType.DELETED, self.render(change.version)) if before else b""

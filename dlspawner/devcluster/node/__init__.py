@@ -7,7 +7,7 @@ It speaks the public Kubernetes API and nothing else, so it works against any AP
     pod          one pod's life;  container: one container's
     runner       starts commands;  sandbox: runs between it and the command, in the new namespaces
     endpoint     logs and exec for the API server: execution, channels (spdy, websocket), logs
-    serving      the endpoint's certificate, and who may use it
+    serving      the endpoint's certificate, and its access rules
     forward      NodePorts;  provision: claims;  recorder: events;  addresses, probes, volumes, image
     gpu_metrics  what pretended GPUs do, for a Prometheus
     facts        what the environment refers to

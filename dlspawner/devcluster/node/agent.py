@@ -32,12 +32,12 @@ from dlspawner.devcluster.node.streaming.forward import Forwarder
 
 log = logging.getLogger(__name__)
 
-# Ctrl-C is pressed by somebody who waits: less than a pod's own grace period.
+# A user waits after Ctrl-C: less than a pod's own grace period.
 STOP_SECONDS = 2.0
 
 
 class CannotStart(Exception):
-    """One sentence for the person who started it."""
+    """A sentence for the user that started it."""
 
 
 class Agent:
@@ -116,7 +116,7 @@ class Agent:
         self._addresses().free(uid)
 
     def checkpoint(self) -> None:
-        """Addresses and GPUs must be the same after a crash: written before anybody uses them."""
+        """Addresses and GPUs must be the same after a crash: written before their first use."""
         with self._writing:  # a start sweeps in a thread while the first pods take addresses
             held = devices.checkpoint({node.name: node.holdings for node in self.nodes})
             text = json.dumps({"addresses": self._addresses().taken(), "devices": json.loads(held)})
@@ -162,7 +162,7 @@ class Agent:
         await process.wait()
 
     def _sweep(self) -> None:
-        """Directories of pods that went while nobody was here."""
+        """Directories of pods that went while the node was down."""
         known = {pod.uid for pod in self.pods}
         for path in (self.directory / "pods").glob("*"):
             if path.name not in known:

@@ -28,13 +28,13 @@ from dlspawner.devcluster.node.streaming.logs import LogFile
 LONGEST_MESSAGE = 4096
 MESSAGE_FROM_LOGS = {"lines": 80, "size": 2048}
 FORGET_CRASHES_SECONDS = 600.0
-# A container whose grace was used up by its preStop hook still gets a moment for SIGTERM, as the kubelet gives it.
+# A container without grace left after its preStop hook still gets a moment for SIGTERM, as the kubelet gives it.
 LEAST_GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a crashing container waits before it is started again; the first time it does not."""
+    """Returns the pause before a crashing container is started again; none the first time."""
 
     first: float = 10.0
     most: float = 300.0
@@ -48,7 +48,7 @@ class Backoff:
 
 
 class Housing(Protocol):
-    """What a pod offers its containers."""
+    """The values that a pod offers its containers."""
 
     backoff: Backoff
     ip: str
@@ -119,7 +119,7 @@ class Container:
         await self._terminate(grace, why or f"Stopping container {self.name}")
 
     def shorten(self, grace: float) -> None:
-        """Somebody deleted the pod again, with less patience."""
+        """The pod was deleted again, with a shorter grace period."""
         self._kill_at = min(self._kill_at, asyncio.get_running_loop().time() + grace)
         self._hurry.set()
 

@@ -27,7 +27,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the downward API may tell. ``objects`` holds data as text, None for an object that does not exist."""
+    """The values of the downward API. ``objects`` holds data as text, None for an object that does not exist."""
 
     pod: Mapping[str, Any]
     pod_ip: str
@@ -70,7 +70,7 @@ def decode(kind: str, manifest: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def variables(container: Mapping[str, Any], facts: Facts) -> dict[str, str]:
-    """What the pod's manifest sets."""
+    """The variables of the pod's manifest."""
     result: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         for field, kind in (("secretRef", "secret"), ("configMapRef", "configMap")):

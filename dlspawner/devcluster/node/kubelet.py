@@ -48,11 +48,11 @@ VERSION = "v1.34.0-devcluster"
 
 
 class NameTaken(Exception):
-    """Somebody else keeps a node of this name alive in the cluster; a sentence."""
+    """Another process keeps a node of this name alive in the cluster; a sentence."""
 
 
 class Shared(Protocol):
-    """What the nodes of one process have in common."""
+    """The parts that the nodes of one process share."""
 
     cluster: KubernetesClient
     directory: Path
@@ -278,7 +278,7 @@ class Kubelet:
                 await asyncio.sleep(next(waits))
 
     async def _register_again(self) -> None:
-        """Somebody deleted the node's object."""
+        """The node's object was deleted."""
         try:
             await self._register()
         except KubernetesError as error:

@@ -38,7 +38,7 @@ ADMISSION_SECONDS = 10.0
 
 
 class Host(Protocol):
-    """What a node offers its pods."""
+    """The services that a node offers its pods."""
 
     name: str
     ip: str
@@ -118,7 +118,7 @@ class Pod:
         self.changed()
 
     def vanished(self) -> None:
-        """The object is gone (deleted by force): nobody waits for the processes any more."""
+        """The object is gone (deleted by force): nothing waits for the processes any more."""
         self._gone.set()
         self._deleted.set()
         for container in self.containers:
@@ -361,7 +361,7 @@ class Pod:
                 await asyncio.sleep(next(waits))
 
     async def _flush(self, publisher: asyncio.Task[None]) -> None:
-        """Until the status that holds now is written (or nobody is there to read it)."""
+        """Until the status that holds now is written (or there is no reader left)."""
         clock = asyncio.get_running_loop().time
         until = clock() + 10
         self._dirty.set()

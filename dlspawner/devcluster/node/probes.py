@@ -26,7 +26,7 @@ EAGER_MOST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a probe found; the text is an Unhealthy event's."""
+    """The result of a probe; the text is an Unhealthy event's."""
 
     ok: bool
     text: str = ""
@@ -34,7 +34,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How to reach one container."""
+    """The addresses of one container."""
 
     ip: str
     ports: Mapping[str, int]  # by name

@@ -22,7 +22,7 @@ from pathlib import Path
 START_SECONDS = 60.0
 # As a descriptor: the null device.
 NOTHING = subprocess.DEVNULL
-_unwanted: set[asyncio.Task[Process]] = set()  # being started, for nobody any more
+_unwanted: set[asyncio.Task[Process]] = set()  # being started, not needed any more
 _PROGRAM = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import sandbox; sandbox.main()"
 
 
@@ -55,7 +55,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute, and where: in a new container (`root`) or in that of process `enter`."""
+    """A program and its place: in a new container (`root`) or in that of process `enter`."""
 
     args: Sequence[str]
     env: Mapping[str, str]
@@ -105,8 +105,8 @@ class Process:
 async def start(command: Command, *, stdin: int, stdout: int, stderr: int) -> Process:
     """Execute a command; the three descriptors stay the caller's to close.
 
-    Who is cancelled leaves no process: what was begun is killed and reaped as soon as it is known. As a zombie that
-    nobody reaps it would keep its container from ever ending.
+    A cancelled start leaves no process: it is killed and reaped as soon as it is known. An unreaped zombie
+    would keep its container from ever ending.
     """
     source = os.memfd_create("sandbox")
     reader, writer = os.pipe()

@@ -8,7 +8,7 @@ the command cannot run, with one sentence (``error …``); the descriptor closes
 A new container gets
 * a user namespace that maps its uid and gid to the node's own: it works without root, files have one owner wherever
   they are looked at, and the interpreter may live in a directory that only the node's owner can read;
-* a mount namespace whose root is a tmpfs with read-only binds of the machine's top-level entries. A mount point that
+* a mount namespace with a tmpfs as its root and read-only binds of the machine's top-level entries. A mount point that
   the machine does not have is made on a tmpfs laid over its parent, with binds of the siblings: nothing is ever
   created on the machine. /proc, /dev (with its own terminals) and /dev/shm are fresh, /tmp is the container's;
 * a PID namespace: the command is process 1, as in any container, and the kernel kills the rest when it ends.
@@ -190,7 +190,7 @@ class Root:
         self.ours["/proc"] = False
 
     def owner(self, path: str) -> bool:
-        """Whether things may be made below ``path`` without touching the machine."""
+        """True if files may be made below ``path`` without touching the machine."""
         while path not in self.ours:
             path = os.path.dirname(path)
         return self.ours[path]
@@ -298,7 +298,7 @@ def become(spec: Spec) -> NoReturn:
 
 
 def node_is_gone(status: int) -> bool:
-    """PDEATHSIG only counts from when it is set: look whether the node died before (nobody reads the answers)."""
+    """PDEATHSIG only counts from when it is set: look whether the node died before (nothing reads the answers)."""
     import select
 
     poll = select.poll()

@@ -40,7 +40,7 @@ def terminated(code: int, *, started: str, finished: str, reason: str = "", mess
 
 @dataclass(slots=True)
 class Run:
-    """What is known about one container now. The pod's tasks change it; this module only reads it."""
+    """The known state of one container. The pod's tasks change it; this module only reads it."""
 
     name: str
     image: str
@@ -115,7 +115,7 @@ def phase(spec: Mapping[str, Any], init: Sequence[Run], main: Sequence[Run]) -> 
 
 
 def initialized(spec: Mapping[str, Any], init: Sequence[Run]) -> bool:
-    """Whether every init container has completed, or has started where it is a sidecar."""
+    """True if every init container has completed, or has started where it is a sidecar."""
     sidecars = {c["name"] for c in spec.get("initContainers") or [] if c.get("restartPolicy") == "Always"}
     return all(run.started if run.name in sidecars else run.exit_code == 0 for run in init)
 
@@ -178,7 +178,7 @@ def pod_status(  # noqa: PLR0913  (everything a status is made of, by name)
 
 
 def restarts_again(policy: str, code: int) -> bool:
-    """Whether a container that ended with this code is started again."""
+    """True if a container that ended with this code is started again."""
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 

@@ -40,7 +40,7 @@ class MountError(Exception):
 
 
 async def prepare(cluster: KubernetesClient, facts: Facts, directory: Path) -> dict[str, Path]:
-    """Where each volume of the pod lies; raises `MountError` for the first that cannot be had now."""
+    """Returns the directory of each volume of the pod; raises `MountError` for the first one that is not available."""
     paths: dict[str, Path] = {}
     for volume in facts.pod["spec"].get("volumes") or []:
         path = directory / volume["name"]

@@ -58,7 +58,7 @@ class Controller(ABC):
                 delay = self.reconcile()
                 retry = _FIRST_RETRY
             except ApiError as error:
-                # Somebody else was faster; the next pass sees it.
+                # Another writer was faster; the next pass sees it.
                 log.debug("%s tries again: %s", type(self).__name__, error)
                 delay, retry = retry, min(retry * 2, _LAST_RETRY)
             except Exception:  # a task's root: nothing but this loop would see it

@@ -53,7 +53,7 @@ class Recorder:
     def _create(self, same: tuple[str, str, str], namespace: str, event: Object) -> None:
         found = self._registry.store.get(NAMESPACES, "", namespace)
         if found is None or found.fields["status.phase"] == "Terminating":
-            return  # nobody will read it, and nothing may be created there
+            return  # it has no reader, and nothing may be created there
         version = self._registry.create(EVENTS, namespace, event)
         self._recent[same] = version.key
         while len(self._recent) > _REMEMBERED:
@@ -74,7 +74,7 @@ class Recorder:
 
 
 class EventExpiry(Controller):
-    """Deletes events that nobody has seen again for an hour."""
+    """Deletes events that were not repeated for an hour."""
 
     watches = (EVENTS,)
 

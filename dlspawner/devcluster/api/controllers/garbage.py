@@ -1,7 +1,7 @@
-"""Deletes objects whose owners are all gone, and carries out what a deletion said about dependents.
+"""Deletes objects without any owner left, and applies a deletion's policy for dependents.
 
 An owner counts as gone when no object of its uid exists, so a new object of the same name does not keep the old one's
-dependents. Objects whose owner went while the server was down are found at start.
+dependents. Objects that lost their owner while the server was down are found at start.
 """
 
 import contextlib

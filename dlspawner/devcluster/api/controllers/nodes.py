@@ -1,8 +1,8 @@
-"""Nodes by their Ready condition: who is not ready is tainted; who stops reporting is Unknown after 40 s.
+"""Nodes by their Ready condition: a node that is not ready is tainted; one that stops reporting is Unknown after 40 s.
 
 A node reports by renewing its Lease in kube-node-lease or by its Ready heartbeat. When it last did is measured by this
-server's clock from what it saw, so a restart of the server makes no node late. Pods whose node object is gone are
-deleted (the real pod garbage collector's work); pods on a silent node stay: whether they still run nobody knows.
+server's clock from what it saw, so a restart of the server makes no node late. Pods of a deleted node are
+deleted (the real pod garbage collector's work); pods on a silent node stay: they may still run.
 """
 
 import time
@@ -112,7 +112,7 @@ class NodeLifecycle(Controller):
 
 
 def _pulse(manifest: Object) -> object:
-    """What a living node keeps changing."""
+    """The fields that a living node keeps changing."""
     if manifest["kind"] == "Lease":
         return manifest.get("spec", {}).get("renewTime")
     conditions = manifest.get("status", {}).get("conditions") or []

@@ -21,7 +21,7 @@ _DEFAULT_PODS = Fraction(110)
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the scheduler knows of a node by itself."""
+    """The scheduler's own facts about a node."""
 
     name: str
     labels: Mapping[str, str]
@@ -32,7 +32,7 @@ class NodeFacts:
 
 @dataclass(slots=True)
 class Usage:
-    """What the pods on a node ask for together."""
+    """Adds the requests of the pods on a node."""
 
     amounts: dict[str, Fraction] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ def node_facts(node: Object) -> NodeFacts:
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Containers together or the largest init container, whichever is more; each pod also counts as one pod."""
+    """Containers together or the largest init container, the larger of both; each pod also counts as one pod."""
     total = Usage()
     for container in spec.get("containers") or []:
         total.add(_container_requests(container))

@@ -1,7 +1,7 @@
 """Of which JSON type a field is, as far as this server looks into it. Pure.
 
 The real API server decodes into typed structures and answers 400 when a type does not fit; everything behind it may
-rely on that. Here the same promise is a table: an object is a dictionary of the fields that somebody reads (others are
+rely on that. Here the same promise is a table: an object is a dictionary of the fields that are read (others are
 free), `[x]` a list of x, `{ANY: x}` a map of strings to x. A field that is null is not there.
 """
 
@@ -190,7 +190,7 @@ _NAMES = {str: "a string", int: "a whole number", bool: "true or false", float: 
 
 
 def malformed(resource: Resource, manifest: Any) -> str | None:
-    """The first field whose JSON type does not fit, as a sentence; None when all that is looked at fits."""
+    """Returns a sentence on the first field with a wrong JSON type; None if all checked fields fit."""
     shape = {"metadata": _METADATA, "spec": {}, "status": {}} | _SHAPES[resource]
     return next(_misfits(manifest, shape, ""), None)
 

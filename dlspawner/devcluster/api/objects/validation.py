@@ -79,7 +79,7 @@ def _metadata(resource: Resource, metadata: Object) -> Causes:
 
 
 def _ties(metadata: Object) -> Causes:
-    """What binds an object to others: owners, and those who want a word before it goes."""
+    """The links of an object: owners, and finalizers."""
     for owner in metadata.get("ownerReferences") or []:
         for field, word in (("apiVersion", "version "), ("kind", ""), ("name", ""), ("uid", "")):
             if not (isinstance(owner, dict) and owner.get(field)):

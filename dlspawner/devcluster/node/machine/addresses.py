@@ -1,6 +1,6 @@
 """Loopback addresses for nodes and pods.
 
-Every address in 127.0.0.0/8 can be listened on without asking anybody. A cluster takes one block 127.B.0.0/16, holds
+Every address in 127.0.0.0/8 can be listened on without any permission. A cluster takes one block 127.B.0.0/16, holds
 it by an abstract socket (which vanishes with the process), and writes it down so that it gets the same one again:
 two clusters on one machine never share an address. Nodes are 127.B.0.x, pods 127.B.1.1 and up.
 """

@@ -1,7 +1,7 @@
 """Which whole GPU belongs to which container (pure).
 
-A holding is a container of a pod; devices go to nobody else until the pod has ended, so the kubelet's rule that two
-containers never share a device holds across crashes as long as the holdings are written down (`checkpoint`).
+A holding is a container of a pod; devices go to no other container until the pod has ended, so the kubelet's rule that
+two containers never share a device holds across crashes as long as the holdings are written down (`checkpoint`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ def inventory(node: str, resource: str, count: int) -> tuple[str, ...]:
 
 
 def wanted(container: Mapping[str, Any], resources: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """How many devices of each simulated resource a container asks for; extended resources count by their limit."""
+    """Returns the requested devices of each simulated resource; extended resources count by their limit."""
     limits = (container.get("resources") or {}).get("limits") or {}
     return {name: int(limits[name]) for name in resources if int(limits.get(name, 0))}
 
 
 @dataclass(slots=True)
 class Holdings:
-    """The devices of one node and who holds them: {pod uid: {container: {resource: devices}}}."""
+    """The devices of one node and their holders: {pod uid: {container: {resource: devices}}}."""
 
     devices: Mapping[str, tuple[str, ...]]
     held: dict[str, dict[str, dict[str, list[str]]]] = field(default_factory=dict)
 
     def assign(self, pod: str, container: str, count: Mapping[str, int]) -> list[str]:
-        """What this container holds already, else the first free ones; raises `NotEnough` and then holds nothing."""
+        """Returns the container's devices, else assigns the first free ones; raises `NotEnough` and then holds
+        nothing.
+        """
         mine = self.held.get(pod, {}).get(container)
         if mine is None or {name: len(ids) for name, ids in mine.items()} != dict(count):
             mine = {name: self._free(name, number, besides=(pod, container)) for name, number in count.items()}

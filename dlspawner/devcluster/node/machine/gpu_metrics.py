@@ -1,8 +1,8 @@
 """The metrics of a node's pretended GPUs, as NVIDIA's dcgm-exporter serves them: its names, labels and port.
 
-Nobody computes on them, so a GPU is as busy as the processes of the container that holds it: their share of one CPU. It
-is measured between two looks, at least a second apart, as an exporter's own samples are. An idle GPU has 0 %, and
-memory is in use where a container holds it.
+There is no computation on them, so a GPU is as busy as the processes of the container that holds it: their share of one
+CPU. It is measured between two looks, at least a second apart, as an exporter's own samples are. An idle GPU has 0 %,
+and memory is in use where a container holds it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Look:
 
 
 class Exporter:
-    """`start` it for one node; `devices` are all of its GPUs, `holders` says who has which now."""
+    """`start` it for one node; `devices` are all of its GPUs, `holders` returns the present holders."""
 
     def __init__(self, node: str, model: str, devices: Sequence[str], holders: Callable[[], Iterable[Holder]]) -> None:
         self._node, self._model, self._devices, self._holders = node, model, devices, holders

@@ -22,7 +22,7 @@ _TEMPORARY = Path("/tmp")  # noqa: S108  (containers have their own: what we nee
 
 
 def environment(gpus: Sequence[str], hostname: str) -> dict[str, str]:
-    """What image and device plugin set; the pod's own variables win over it."""
+    """The variables of image and device plugin; the pod's own win over them."""
     extra = [entry for entry in os.environ.get(PATH_SETTING, "").split(":") if entry]
     path = ":".join([str(Path(sys.executable).parent), *extra, _SYSTEM])
     result = {"PATH": path, "HOME": "/", "LANG": "C.UTF-8", "HOSTNAME": hostname}
@@ -83,7 +83,7 @@ def _own_files(container: Mapping[str, Any], directory: Path, ip: str, hostname:
 
 
 def _visible() -> tuple[str, ...]:
-    """Whatever of the interpreter and the extra programs lies in the machine's temporary directory."""
+    """Returns the parts of the interpreter and the extra programs in the machine's temporary directory."""
     needed = [sys.prefix, sys.base_prefix, *os.environ.get(PATH_SETTING, "").split(":")]
     paths = {Path(entry).absolute() for entry in needed if entry}
     below = {_TEMPORARY / path.relative_to(_TEMPORARY).parts[0] for path in paths if _TEMPORARY in path.parents}

@@ -1,4 +1,4 @@
-"""Claims become directories: a hostPath volume for every claim that nobody else will provide for.
+"""Claims become directories: a hostPath volume for every claim without another provisioner.
 
 Only the public API is used: the volume carries a ``claimRef`` and the cluster's own binder binds the two. Served are
 claims without a storage class and those of class `STORAGE_CLASS`. A deleted claim's directory goes with its volume

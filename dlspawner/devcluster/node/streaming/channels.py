@@ -30,7 +30,7 @@ class Channels(Protocol):
     """One client of one command."""
 
     async def receive(self) -> tuple[str, bytes]:
-        """What the client sent next; empty bytes are the end of that channel. Raises `Disconnected`."""
+        """Returns the client's next bytes; empty bytes are the end of that channel. Raises `Disconnected`."""
 
     async def send(self, name: str, data: bytes) -> None:
         """Waits while the client is slow."""
@@ -108,7 +108,7 @@ class SpdyChannels:
 
 
 class WebSocketChannels:
-    """Binary messages whose first byte is the channel."""
+    """Binary messages; the first byte is the channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

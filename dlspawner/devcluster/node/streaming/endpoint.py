@@ -1,7 +1,7 @@
 """The kubelet's own server: logs and exec for the API server, on the node's address.
 
 One request per connection, because the requests are rare and most of them take the connection over for something that
-is not HTTP. That is why no framework is used. Who may ask, and over TLS or not, is `serving.py`'s to say.
+is not HTTP. That is why no framework is used. `serving.py` decides about access and TLS.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Endpoint:
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The address, once it listens."""
         return int(self._server.sockets[0].getsockname()[1]) if self._server else 0
 
     async def stop(self) -> None:

@@ -27,7 +27,7 @@ SUCCESS = {"metadata": {}, "status": "Success"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the client asks for."""
+    """The client's request."""
 
     args: list[str]
     stdin: bool
@@ -169,7 +169,7 @@ class _Session:
             try:
                 data = os.read(fd, CHUNK)
             except BlockingIOError:
-                # Whatever else holds the pipe open after the command has ended is not what the client asked for.
+                # Other holders of the open pipe after the command's end are not the client's concern.
                 if self._exited.is_set():
                     return
                 await self._readable(fd)

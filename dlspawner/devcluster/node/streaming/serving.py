@@ -1,10 +1,10 @@
-"""How a node's own server shows who it is, and finds out who asks: as the cluster that it joined wants it.
+"""The identity of a node's own server, and of its callers, as the joined cluster wants them.
 
 A cluster that publishes how its API server proves itself (the ConfigMap `extension-apiserver-authentication`, which
 every kube-apiserver keeps) is served over TLS: the certificate comes from the cluster's own signer for kubelets, the
 client must show one of the cluster's, and a SubjectAccessReview decides whether that client may use `nodes/proxy`.
 The embedded API publishes nothing: it is on loopback too, speaks plain HTTP, and shows the token that it gave us.
-Where nobody signs, the certificate is self-signed: good for API servers that were given no authority for kubelets.
+Without a signer the certificate is self-signed: good for API servers that were given no authority for kubelets.
 Refused: certificates kept from an earlier start; a cluster made anew in between would not know them.
 """
 
@@ -40,7 +40,7 @@ _VERBS = {"GET": "get", "POST": "create"}
 
 
 class Doorkeeper(Protocol):
-    """What a node's server asks about a request."""
+    """The questions of a node's server about a request."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -132,7 +132,7 @@ async def _signed(
     names: x509.SubjectAlternativeName,
     key: ec.EllipticCurvePrivateKey,
 ) -> bytes:
-    """By the cluster's signer for kubelets; whoever started us may approve the request, or somebody else does."""
+    """By the cluster's signer for kubelets; the user that started us may approve the request, or another one does."""
     wanted = x509.CertificateSigningRequestBuilder().subject_name(subject).add_extension(names, critical=False)
     pem = wanted.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     spec = {

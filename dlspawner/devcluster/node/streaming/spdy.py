@@ -112,7 +112,7 @@ class Framer:
         return self._frame(PING, 0, struct.pack(">I", ping.id))
 
     def open(self, stream: int, headers: dict[str, str]) -> bytes:
-        """What a client sends; here for tests."""
+        """A client's messages; here for tests."""
         return self._frame(SYN_STREAM, 0, struct.pack(">IIH", stream, 0, 0) + self._headers(headers))
 
     def goaway(self) -> bytes:

@@ -7,6 +7,7 @@ import asyncio
 import aiohttp
 import pytest
 
+from ssh_gateway import metrics
 from ssh_gateway.metrics import OK, STOPPING, HealthAnswer, HealthServer
 
 
@@ -58,3 +59,12 @@ async def test_who_says_nothing_or_nonsense_keeps_nobody_from_being_answered() -
             assert answer.status == 200
         silent.close()
         loud.close()
+
+
+async def test_silent_client_is_disconnected_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "SECONDS", 0.05)
+    server = await HealthServer().serve("127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()

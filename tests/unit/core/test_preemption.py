@@ -19,6 +19,7 @@ from dlspawner.core.scheduling.node_info import Resources
 from dlspawner.core.scheduling.preemption import (
     choose_victims,
     deferred_stop_time,
+    may_be_stopped,
     order_candidates,
     share_overrun,
     stale_reservations,
@@ -54,7 +55,10 @@ TEAMS = (team("a", 8), team("b", 4), team("c", 4), node("n1"), node("n2"))
 CHOSEN: dict[str, tuple[list[Job], int, str]] = {
     "nobody, where nothing is missing": ([borrows("j", "b", 4, "n1")], 0, ""),
     "the idle one before the busy one": (
-        [borrows("busy", "b", 1, "n1", age=MINUTE), borrows("idle", "b", 1, "n1", idle=True, priority=100)],
+        [
+            borrows("busy", "b", 1, "n1", age=2 * HOUR),
+            borrows("idle", "b", 1, "n1", age=3 * HOUR, idle=True, priority=100),
+        ],
         1,
         "idle",
     ),
@@ -102,6 +106,14 @@ def test_chosen_is(name: str) -> None:
 
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
+
+
+@pytest.mark.parametrize(("priority", "victim"), [(40, True), (50, False), (60, False)])
+def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> None:
+    job = runs("own", "a", 1, "n1", priority=priority)
+    here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
+
+    assert may_be_stopped(job, wants("new", "a", 1, priority=50), here) is victim
 
 
 def test_nobody_is_chosen_where_all_are_not_enough() -> None:

@@ -113,6 +113,13 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
     assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
 
 
+def test_positions_of_teams_with_equal_usage_follow_the_submit_times() -> None:
+    jobs = [queues("late", "a", preemptible=True), queues("early", "b", preemptible=True, waited=HOUR)]
+    here = world(*TEAMS, node("n1"), *jobs)
+
+    assert {job.id: queue.position(job, here, NOW) for job in jobs} == {"early": 1, "late": 2}
+
+
 def test_positions_without_gpus_are_those_of_who_came_first() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
     here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}

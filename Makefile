@@ -1,6 +1,6 @@
 # make run     the whole product on this machine          make test          what every change must pass (about 8 minutes)
 # make check   lint, types, import contracts              make test-faults   kills, two storms, databases and API servers that go away
-# make test-nightly   storms, floods, matrices and fuzzing as well, and the Manager on real control planes (as root)
+# make test-nightly   storms, floods, matrices, fuzzing, known faults in a copy, the Manager on real control planes (as root)
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
 # make test-kubernetes   contract, journeys and failures there (as root)   make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
@@ -54,6 +54,7 @@ test-faults: $(VENV)/.tests
 
 test-nightly: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"
+	$(TEST_ENV) $(BIN)/python -m tests.mutations
 	$(MAKE) test-on-control-planes
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.

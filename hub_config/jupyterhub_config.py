@@ -29,7 +29,7 @@ def good(read, *given, **known):
 
 wanted = good(settings.load, templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml")
 
-# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts nobody's connection.
+# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection.
 c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
 c.JupyterHub.hub_bind_url = env.get("DLSPAWNER_HUB_BIND_URL") or env["DLSPAWNER_HUB_URL"]  # where it listens
 c.JupyterHub.hub_connect_url = env["DLSPAWNER_HUB_URL"]  # what jobs remember: it must never change
@@ -43,7 +43,7 @@ c.JupyterHub.upgrade_db = True  # as the Manager does with its own
 if "DLSPAWNER_STATE" in env:  # in a cluster the secret is in JPY_COOKIE_SECRET, and nothing is kept in files
     c.JupyterHub.cookie_secret_file = str(Path(env["DLSPAWNER_STATE"]) / "hub_cookie_secret")
 
-# Who may log in. One password for everybody is for a first look; the organisation's authenticator goes to overrides.py.
+# Login. One password for all users is for a first look; the organisation's authenticator goes to overrides.py.
 if "DLSPAWNER_PASSWORD" in env:
     c.JupyterHub.authenticator_class = "shared-password"
     c.SharedPasswordAuthenticator.user_password = env["DLSPAWNER_PASSWORD"]
@@ -94,7 +94,7 @@ c.JupyterHub.load_roles = [
     {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
 ]
 
-if "DLSPAWNER_LAUNCHER_TOKEN" in env:  # on one machine: whoever starts a proxy anew asks for its routes
+if "DLSPAWNER_LAUNCHER_TOKEN" in env:  # on one machine: the launcher reads the routes when it restarts the proxy
     launcher = env["DLSPAWNER_LAUNCHER_TOKEN"]
     c.JupyterHub.services.append({"name": "launcher", "api_token": launcher, "display": False})
     c.JupyterHub.load_roles.append({"name": "launcher", "scopes": ["proxy"], "services": ["launcher"]})
@@ -116,7 +116,7 @@ c.DLSpawner.ssh_ca_public_key_file = env["DLSPAWNER_SSH_CA"]
 c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT']}"
 c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
-c.DLSpawner.special_namespace = env.get("DLSPAWNER_SPECIAL_NAMESPACE", "")  # empty: nobody has special permissions
+c.DLSpawner.special_namespace = env.get("DLSPAWNER_SPECIAL_NAMESPACE", "")  # empty: no user has special permissions
 c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/job:latest")
 c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
 # Jobs run as the person: a uid from auth_state (DLSpawner.account_keys), else the one that the Manager keeps for them.
@@ -128,7 +128,7 @@ c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": 
 c.KubeSpawner.extra_pod_config = {"enableServiceLinks": False}  # or every job would see the Services of all others
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
-c.KubeSpawner.delete_pvc = False  # who is removed from the Hub loses no data: claims are an administrator's to delete
+c.KubeSpawner.delete_pvc = False  # a user removed from the Hub keeps the data: claims are an administrator's to delete
 c.KubeSpawner.pvc_name_template = "home-{username}"
 c.KubeSpawner.storage_capacity = wanted.cluster.storage.home_size
 c.KubeSpawner.storage_class = wanted.cluster.storage.storage_class

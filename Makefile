@@ -1,6 +1,6 @@
 # make run     the whole product on this machine          make test          what every change must pass (about 8 minutes)
 # make check   lint, types, import contracts              make test-faults   kills, two storms, databases and API servers that go away
-# make test-nightly   storms, floods, matrices, fuzzing, known faults in a copy, the Manager on real control planes (as root)
+# make test-nightly   storms, floods, matrices, fuzzing, known faults in a copy, make flakes, the Manager on real control planes
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
 # make kubernetes        build a real Kubernetes for this machine, once      make run CLUSTER=kubernetes   the product on it
 # make test-kubernetes   contract, journeys and failures there (as root)   make test-kubernetes CLUSTER=kubeconfig   on $KUBECONFIG's
@@ -33,7 +33,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes kubernetes check format bench bench-kubernetes reference tour images clean
+.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes reference tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -52,9 +52,17 @@ test: $(VENV)/.tests
 test-faults: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "faults and not kubernetes"
 
+# Tests that pass by luck: slow commits, a busy loop beside them, three orders.
+FLAKES := $(addprefix tests/component/manager/test_,team_moved.py approval_decisions.py approval_rest.py login_during_notice.py notices_rest.py preempt_notices.py preempt_stopping.py queue_decisions.py queue_looks.py queue_servers.py upgrades.py)
+flakes: $(VENV)/.tests
+	@python3 -c 'while True: pass' & busy=$$!; trap "kill $$busy" EXIT; for seed in 1 2 3; do \
+	  $(TEST_ENV) DLSPAWNER_TESTS_SLOW_COMMITS=0.25 $(BIN)/pytest -n $(WORKERS) --dist loadfile --reruns 0 --randomly-seed=$$seed \
+	    -m "not slow and not longer and not kubernetes" $(wildcard $(FLAKES)) || exit 1; done
+
 test-nightly: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"
 	$(TEST_ENV) $(BIN)/python -m tests.mutations
+	$(MAKE) flakes
 	$(MAKE) test-on-control-planes
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.

@@ -7,18 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.devcluster.api import start
+from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import Office, make_namespace, prepare
 from tests.component.manager.world import World, running
 from tests.kubernetes import planes
+
+SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
+
+
+@pytest.fixture(autouse=True)
+def slow_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delays commits where asked for: tests that read the database before the commit fail then."""
+    seconds, write = float(os.environ.get(SLOW_COMMITS, "0")), Database.write
+    if not seconds:
+        return
+
+    async def slow(self: Database, change: Callable[[Connection], Any]) -> Any:
+        def late(connection: Connection) -> Any:
+            found = change(connection)
+            time.sleep(seconds)
+            return found
+
+        return await write(self, late)
+
+    monkeypatch.setattr(Database, "write", slow)
 
 
 @pytest.fixture(scope="session")

@@ -38,8 +38,12 @@ async def test_who_waits_in_another_team_than_before_reads_which_ones(office: Of
 
         await until(lambda: team() == "other", "her job is one of the other team")
         assert state(acting, waits) is not JobState.ENDED
-        told = [one.text for one in desk(acting).store.notices.read(Recipient("alice"), office.clock())]
-        assert told == [
+
+        def told() -> list[str]:
+            return [one.text for one in desk(acting).store.notices.read(Recipient("alice"), office.clock())]
+
+        await until(told, "the move is committed")
+        assert told() == [
             "Your job does not count for team “Everybody” any more: it is now one of team “Others”, at the place it "
             "gets there."
         ]

@@ -135,7 +135,7 @@ class _Now(Collector):
     def collect(self) -> Iterator[Metric]:
         now = self._meters.inside()
         open_ = GaugeMetricFamily("dlspawner_gateway_open_connections", "Open now.", labels=["state"])
-        open_.add_metric(("door",), now.unauthenticated)
+        open_.add_metric(("unauthenticated",), now.unauthenticated)
         open_.add_metric(("authenticated",), now.authenticated)
         yield open_
         yield GaugeMetricFamily("dlspawner_gateway_sessions", "Connections joined with a job.", now.sessions)
@@ -145,12 +145,12 @@ class _Now(Collector):
         bytes_.add_metric(("up",), now.up)
         bytes_.add_metric(("down",), now.down)
         yield bytes_
-        owing = GaugeMetricFamily(
-            "dlspawner_gateway_owing", "Addresses (of IPv6 /64) and login names that owe penalties.", labels=["who"]
+        penalised = GaugeMetricFamily(
+            "dlspawner_gateway_penalised", "Addresses (IPv6: /64) and login names with a penalty.", labels=["kind"]
         )
-        owing.add_metric(("address",), now.penalised_addresses)
-        owing.add_metric(("name",), now.penalised_names)
-        yield owing
+        penalised.add_metric(("address",), now.penalised_addresses)
+        penalised.add_metric(("name",), now.penalised_names)
+        yield penalised
         yield GaugeMetricFamily("dlspawner_gateway_stopping", "1 from the first signal on.", int(now.stopping))
 
 

@@ -441,21 +441,21 @@ def _joined(last: logs.LogChunk | None, text: bytes) -> tuple[logs.LogChunk, ...
 class JobLogs(Configurable):
     """The size and time for which the Manager keeps logs of jobs in its database."""
 
-    kib = Integer(
+    max_kib = Integer(
         1024,
         min=64,
         max=65536,
         help="""KiB that are kept of the log of one run of a container: its end. What a database holds of it is
         compressed, to a fifth or a tenth. Default: 1024.""",
     ).tag(config=True)
-    days = Float(
+    retention_days = Float(
         7.0,
         min=0.0,
         max=3660.0,
         help="""Days for which the logs and events of a job are kept after its end. 0: none are kept, and a log is there
         as long as its pod is. Default: 7.""",
     ).tag(config=True)
-    seconds = Float(
+    poll_seconds = Float(
         60.0,
         min=1.0,
         max=3600.0,
@@ -465,7 +465,7 @@ class JobLogs(Configurable):
     ).tag(config=True)
 
     def keeping(self) -> LogRetention:
-        return LogRetention(self.kib * 1024, self.days, self.seconds)
+        return LogRetention(self.max_kib * 1024, self.retention_days, self.poll_seconds)
 
 
 LINES = 50_000  # of one reading; what is kept of a log has seldom as many

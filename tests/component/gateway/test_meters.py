@@ -37,7 +37,7 @@ async def test_connections_sessions_and_bytes_both_ways(running: Running, alice:
     await asyncio.wait_for(process.stdout.readexactly(MIB), 30)
     assert value(running, "sessions") == 1
     assert value(running, "open_connections", state="authenticated") == 1
-    assert value(running, "open_connections", state="door") == 0
+    assert value(running, "open_connections", state="unauthenticated") == 0
     open_down = value(running, "bytes_total", direction="down")
     assert open_down is not None
     assert open_down >= MIB
@@ -79,8 +79,8 @@ async def test_what_is_refused_and_who_owes(keys: GatewayKeys, people: FakePeopl
     async with gateway(keys, people, places, limits=limits) as running:
         for name in ("alice+train", "bob+train"):
             await guesses(running, name)
-        assert value(running, "owing", who="address") == 1
-        assert value(running, "owing", who="name") == 2
+        assert value(running, "penalised", kind="address") == 1
+        assert value(running, "penalised", kind="name") == 2
         await guesses(running, "carol+train")
         before = value(running, "refusals_total", what="connection") or 0
         for _ in range(3):

@@ -78,7 +78,7 @@ class Client:
                 self.context.load_cert_chain(chain.name)
 
     def stranger(self) -> "Client":
-        """Somebody who trusts the same authority and has no credentials."""
+        """Returns a client that trusts the same authority and has no credentials."""
         other = copy.copy(self)
         other.headers = {}
         other.context = self.unarmed

@@ -79,7 +79,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture(scope="session")
 def machine(cluster: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Where pods really run: a node of the cluster, else one of ours."""
+    """A node that runs pods: one of the cluster, else one of ours."""
     found = machines.real(cluster)
     if found is not None:
         yield found
@@ -131,7 +131,7 @@ NodeMaker = Callable[..., str]
 
 @pytest.fixture
 def make_node(cluster: Client) -> Iterator[NodeMaker]:
-    """Makes nodes that nobody runs, labelled so that pods of one test find only its own."""
+    """Makes nodes without a kubelet, labelled so that pods of one test find only its own."""
     names = []
 
     def make(**allocatable: str) -> str:

@@ -47,7 +47,7 @@ def real(cluster: Client) -> Machine | None:
 
 
 def is_here(cluster: Client) -> bool:
-    """Whether the API server runs on this machine: no other one could ask a simulated node for logs."""
+    """True if the API server runs on this machine: no other one could ask a simulated node for logs."""
     with socket.socket() as probe:
         try:
             probe.bind((str(cluster.server.hostname), 0))

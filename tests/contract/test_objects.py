@@ -410,7 +410,7 @@ def test_a_list_of_an_exact_moment(cluster: Client, config_maps: str) -> None:
     cluster.create(config_maps, {"metadata": {"name": "a"}})
     now = cluster.get(config_maps)["metadata"]["resourceVersion"]
     options = {"resourceVersionMatch": "Exact", "resourceVersion": now}
-    assert cluster.request("GET", config_maps, query=options).code in (200, 410)  # 410: somebody else wrote meanwhile
+    assert cluster.request("GET", config_maps, query=options).code in (200, 410)  # 410: another client wrote meanwhile
     assert cluster.get(config_maps, **options | {"resourceVersionMatch": "NotOlderThan"})["items"]
 
 

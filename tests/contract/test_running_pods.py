@@ -1,4 +1,4 @@
-"""What a pod's status, logs and exec tell while it runs and when it ends; whoever plays the kubelet."""
+"""What a pod's status, logs and exec tell while it runs and when it ends, with each kubelet."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def _ready(found: dict[str, Any]) -> bool:
 
 
 def _output(cluster: Client, pods: str, manifest: Any) -> str:
-    """What a pod printed until its good end."""
+    """The log of a pod until its good end."""
     name = manifest["metadata"]["name"]
     cluster.create(pods, manifest)
     ended = cluster.until(f"{pods}/{name}", _ended, "its end")

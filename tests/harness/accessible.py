@@ -1,4 +1,4 @@
-"""How a page is looked at: three ways to see it, what is wrong with it for somebody, and how much of it jumps."""
+"""Checks of pages: three ways to see a page, its accessibility problems, and the moves of its layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 # Nothing jumps: but once in hundreds of looks, on a machine with ten times the work that it can do, 0.0057 were counted
-# on the portal's page of keys, nobody knows of what. A button or a line that moves counts more.
+# on the portal's page of keys, of unknown origin. A button or a line that moves counts more.
 SEEN_ONCE = 0.01
 # What is shown by now is drawn, and its jumps are counted.
 DRAWN = """
@@ -39,7 +39,7 @@ document.fonts.ready.then(() => new Promise((done) => requestAnimationFrame(() =
 
 
 def violations(answer: dict[str, Any]) -> list[str]:
-    """What axe complains of: the rule, the element, and what would mend it."""
+    """Returns axe's complaints: the rule, the element, and the remedy."""
     return [
         f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
         for one in answer["violations"]

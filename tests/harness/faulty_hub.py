@@ -24,7 +24,7 @@ from tests.harness.spawner_hub import Hub, answers, running
 
 CONFIG = f"""
 import logging
-logging.basicConfig(level=logging.DEBUG)  # of aiohttp, kubernetes_asyncio and whoever else
+logging.basicConfig(level=logging.DEBUG)  # of aiohttp, kubernetes_asyncio and all others
 logging.getLogger("sqlalchemy").setLevel(logging.WARNING)
 RESPONDER = {RESPONDER!r}
 
@@ -120,7 +120,7 @@ class FaultyHub(Hub):
         wait_for(lambda: not left & set(self.names()), "nothing is left of it", 60)
 
     def names(self) -> list[str]:
-        """What there is of pods, Secrets and Services."""
+        """Returns the present pods, Secrets and Services."""
         return [line.partition("/")[2] for line in self.kubectl("get", "pod,secret,service", "-o", "name").splitlines()]
 
     def check_log(self) -> None:

@@ -1,4 +1,4 @@
-"""A Hub whose starts stop at a chosen point and stay there, so that a test kills it at exactly that moment.
+"""A Hub that stops starts at a chosen point and holds them there, so that a test kills it at exactly that moment.
 
 It is loaded by the Hub's own configuration. The name of a server says at which point its start is held: a file of that
 name in the given folder tells that it got there. Nothing is held once the folder's file `free` exists.

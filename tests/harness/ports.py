@@ -32,7 +32,7 @@ def free_port() -> int:
 
 def _take(port: int) -> None:
     """OSError when other tests have been given this port, and may not use it yet."""
-    folder = Path(tempfile.gettempdir()) / "ports-of-tests"  # of whatever user: tests without root run beside others
+    folder = Path(tempfile.gettempdir()) / "ports-of-tests"  # of any user: tests without root run beside others
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
         folder.chmod(0o1777)

@@ -136,7 +136,7 @@ class World:
         return f"jupyter-{self.user}--{server}"
 
     def progress(self, server: str) -> Iterator[dict[str, Any]]:
-        """What the progress page is told."""
+        """Returns the events of the progress page."""
         url = f"{self.hub.url}/hub/api/users/{self.user}/servers/{server}/progress"
         with requests.get(url, headers={"Authorization": f"token {TOKEN}"}, stream=True, timeout=60) as answer:
             for line in answer.iter_lines():
@@ -159,7 +159,7 @@ class World:
         return pod["metadata"]["uid"] if pod else None
 
     def problems(self) -> list[str]:
-        """What is not as it should be when nothing is going on."""
+        """Returns the deviations from the expected state at rest."""
         servers = {name: server for name, server in self.servers().items() if name not in self.waiting}
         found = self.all_objects()
         pods = found["Pod"]
@@ -230,7 +230,7 @@ def with_tiny(folder: Path) -> Path:
 def storm(world: World, seed: int, *, servers: int, kills: int, longest: float) -> None:
     """Start many servers and kill the Hub meanwhile, again and again; the last ones are also stopped now and then.
 
-    A server that nobody stops keeps its pod from the first moment on.
+    A server that is not stopped keeps its pod from the first moment on.
     """
     chance, first = random.Random(seed), dict[str, str]()
     names = [f"s{number}" for number in range(servers)]

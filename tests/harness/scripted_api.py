@@ -61,7 +61,7 @@ class ScriptedApi:
 
     @property
     def listings(self) -> int:
-        """How often a list was begun."""
+        """Counts the lists that were begun."""
         return sum("watch" not in query and "continue" not in query for query in self.asked)
 
     @property

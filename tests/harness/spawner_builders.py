@@ -88,7 +88,7 @@ class Answered:
 
 
 class Client:
-    """Where requests would go: the models' own (de)serialisation is real, a request is a mistake."""
+    """The target of requests: the models' own (de)serialisation is real, a request is a mistake."""
 
     def __init__(self) -> None:
         self.api_client = ApiClient.__new__(ApiClient)  # its __init__ opens a session
@@ -110,7 +110,7 @@ def person(name: str = "alice", *groups: str) -> Any:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Files that nobody changes."""
+    """Files that never change."""
 
     settings: Settings
 

@@ -55,7 +55,7 @@ class Hub:
     namespace: str = "jobs"
     address: str = "127.0.0.1"  # where pods reach the Hub
     cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
-    proxy_pages: Path | None = None  # what its proxy says when nobody answers, if not the Hub's own words
+    proxy_pages: Path | None = None  # the proxy's page without an answer, in place of the Hub's own
     nodes: Path | None = None  # what the embedded one's nodes are, if not the usual ones
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     plane: planes.ControlPlane | None = None  # the real one beneath its nodes
@@ -172,7 +172,7 @@ class Hub:
     def start_hub(self) -> None:
         config = self.state / "jupyterhub_config.py"
         ours = str(self.config / "jupyterhub_config.py")
-        # The Manager's address is nobody's here: the Hub would wait for it.
+        # There is no Manager at its address: the Hub would wait for it.
         config.write_text(
             f"load_subconfig({ours!r})\nc.JupyterHub.services = c.JupyterHub.services[1:]\n"
             "c.JupyterHub.load_roles = [r for r in c.JupyterHub.load_roles if r['name'] != 'jobs']\n"
@@ -209,7 +209,7 @@ class Hub:
 
 
 class Person:
-    """Somebody with a browser's session and an API token."""
+    """A user with a browser's session and an API token."""
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.hub, self.name = hub, name
@@ -250,7 +250,7 @@ class Person:
         return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
 
     def progress(self, server: str) -> Iterator[dict[str, Any]]:
-        """What the progress page is told, until the start has ended.
+        """Returns the events of the progress page until the start has ended.
 
         JupyterHub answers 400 ("is not starting") while it clears up after a start that has just failed
         (`User.stop` takes the mark of a start away, and the failure is only told when it is over): asked again then.

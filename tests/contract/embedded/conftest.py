@@ -1,4 +1,4 @@
-"""Here the cluster is always the embedded server, whatever $KUBECONFIG says."""
+"""Here the cluster is always the embedded server, independent of $KUBECONFIG."""
 
 from collections.abc import Iterator
 

@@ -56,7 +56,7 @@ def kubelet() -> Iterator[Kubelet]:
 
 @pytest.fixture
 def running(cluster: Client, pods: str, make_node: NodeMaker, kubelet: Kubelet) -> str:
-    """A pod whose node's kubelet is ours."""
+    """A pod on a node of ours."""
     node = make_node()
     status = {
         "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],

@@ -53,7 +53,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class Server(Protocol):
-    """What a fault needs of the proxy that it happens in."""
+    """The proxy as a fault uses it."""
 
     healed: asyncio.Event
 
@@ -74,14 +74,14 @@ class Seen:
 
 
 class Fault(Protocol):
-    """What happens instead of an answer."""
+    """A fault in place of an answer."""
 
     async def happen(self, proxy: Server, request: web.Request, seen: Seen) -> web.StreamResponse: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that is made up; ``done``: the API server has carried the request out, and nobody hears of it."""
+    """An answer that is made up; ``done``: the API server has carried the request out, unknown to the client."""
 
     status: int
     said: str = ""

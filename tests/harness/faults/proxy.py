@@ -53,7 +53,7 @@ class Proxy(Relay):
         return rule
 
     def heal(self) -> None:
-        """No more rules, and whoever waits for nothing is let go."""
+        """Drops all rules, and releases hanging requests."""
         self._rules.clear()
         self._call(self._heal())
 
@@ -73,7 +73,7 @@ class Proxy(Relay):
         return self._call(self._cut(ending, resource))
 
     def watching(self, resource: str = "*") -> int:
-        """How many watches are open."""
+        """Counts the open watches."""
         return sum(fnmatchcase(seen.resource, resource) for seen in list(self._open.values()))
 
     def count(self, verb: str = "*", resource: str = "*", status: int | None = None, name: str = "*") -> int:

@@ -63,7 +63,7 @@ def node(name: str, gpus: int = 8, kind: str | None = "a100", **more: Any) -> No
 
 
 def ask(gpus: int | Iterable[int] = 1, kind: str = "a100", cpu: int = 1000, memory: int = GIB) -> ResourceRequest:
-    """What a job asks for: so many GPUs, or a number for each of several pods."""
+    """The request of a job: so many GPUs, or a number for each of several pods."""
     numbers = [gpus] if isinstance(gpus, int) else list(gpus)
     found = TYPES[kind]
     place = NodePlacement(found.node_selector, tolerations=found.tolerations)
@@ -107,7 +107,7 @@ def world(
 
 
 def act(here: ClusterState, job: Job, decision: Admit | Preempt, now: datetime) -> None:
-    """Do what a decision says at once: whoever must leave is gone, and the job runs."""
+    """Carries out a decision at once: the victims are gone, and the job runs."""
     if isinstance(decision, Preempt):
         for victim in decision.victims:
             here.remove(victim)
@@ -115,7 +115,7 @@ def act(here: ClusterState, job: Job, decision: Admit | Preempt, now: datetime) 
 
 
 def ask_to_leave(here: ClusterState, job: Job, decision: Preempt, now: datetime) -> None:
-    """Give everybody the notice, and promise the job its place."""
+    """Gives all victims their notice, and reserves the nodes for the job."""
     for name in decision.victims:
         victim = here.jobs[name]
         here.put(replace(victim, notice=stop_time(victim, here, now)))
@@ -123,7 +123,7 @@ def ask_to_leave(here: ClusterState, job: Job, decision: Preempt, now: datetime)
 
 
 def notice_pass(here: ClusterState, now: datetime) -> dict[str, tuple[str, ...]]:
-    """Start whatever may start, ask others to leave; whom for which job."""
+    """Starts the jobs that may start and gives notice; returns the victims by job."""
     asked = {}
     for job, decision in schedule(here, now):
         if isinstance(decision, Preempt):
@@ -135,7 +135,7 @@ def notice_pass(here: ClusterState, now: datetime) -> dict[str, tuple[str, ...]]
 
 
 def one_pass(here: ClusterState, now: datetime) -> list[str]:
-    """Start whatever may start; the names of the jobs in their turn."""
+    """Starts the jobs that may start; returns their names in order."""
     started = []
     for job, decision in schedule(here, now):
         act(here, job, decision, now)

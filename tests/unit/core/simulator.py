@@ -32,7 +32,7 @@ def play(
     places: dict[str, Nodes] | None = None,
     like: Mapping[str, Nodes] | None = None,
 ) -> dict[str, int]:
-    """The minute in which each job first started. Whoever has to leave does so when it must, and begins anew.
+    """Returns the minute in which each job first started. Victims leave when they must, and are queued again.
 
     ``places`` is told where each job started last. ``like``: where each job goes among nodes that are the same to it,
     of which any may be taken.
@@ -77,7 +77,7 @@ def play(
 
 
 def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
-    """What the Manager does again and again: promises and notices that are worth nothing, notices that are over."""
+    """The Manager's periodic work: void reservations and notices, expired notices."""
     for job in stale_reservations(here):
         here.put(replace(job, nodes=()))
     for job in unneeded_victims(here):
@@ -90,7 +90,7 @@ def _review(here: ClusterState, now: datetime, ends: dict[str, int]) -> None:
 
 
 def _are_alike(here: ClusterState, nodes: Nodes, others: Nodes) -> bool:
-    """Whether as much is free of nodes that are as large."""
+    """True if equally large nodes have equal free resources."""
 
     def sizes(names: Nodes) -> list[object]:
         return [(here.rooms[name].node.gpus, here.rooms[name].gpus) for name in names if name in here.rooms]

@@ -1,4 +1,4 @@
-"""Approvals: what needs one, who may give it, and what it never does."""
+"""Approvals: the jobs that need one, the approvers, and the limits of an approval."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_an_approval_is_asked_for_exactly_where_the_soft_cap_is_in_the_way_and_n
     here = world(team("a", 12, soft=soft, hard=hard), N1, node("n2", 16), *jobs)
     job = wants("j", "a", gpus, preemptible=preemptible, approved=approved)
     found, waits = evaluate(job, here, NOW), bool(limits.missing_approvals(job, here))
-    # It is the reason, and the only one that somebody can take away.
+    # It is the reason, and the only one that an approver can take away.
     assert waits == (not isinstance(found, Admit | Refuse) and found.reason is Reason.APPROVAL)
     if waits:
         given_to = replace(job, approved=True)

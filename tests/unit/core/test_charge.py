@@ -1,4 +1,4 @@
-"""Charges: what the final pod manifest costs, whichever way a number got into it."""
+"""Charges: the resources of the final pod manifest, from every source of a number."""
 
 from __future__ import annotations
 

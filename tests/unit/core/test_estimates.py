@@ -1,4 +1,4 @@
-"""When a job that waits will start: what is said, of whom nothing is said, and what it never says."""
+"""Estimates of starts: their ranges, the jobs without one, and what an estimate never claims."""
 
 from __future__ import annotations
 

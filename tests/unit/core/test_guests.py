@@ -1,4 +1,4 @@
-"""Guests: what a guaranteed job outside its own share leaves to those of other teams who wait."""
+"""Guests: the resources that a guaranteed job outside its share leaves to pending jobs of other teams."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_of_two_who_have_waited_for_long_the_first_one_starts_and_then_the_other
 
 
 def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
-    """Within a team priority goes first, between teams who came first."""
+    """Within a team priority decides, between teams the submit time."""
     here = world(
         *TOO_MANY,
         queues("low", "a", 8, priority=10, waited=4 * HOUR),

@@ -1,4 +1,4 @@
-"""Whatever happens in any order: submits, passes, ends, restarts, files and nodes that change. What must hold holds."""
+"""Invariants under any order of submits, cycles, ends, restarts, and changes of files and nodes."""
 
 from __future__ import annotations
 

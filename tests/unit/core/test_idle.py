@@ -1,4 +1,4 @@
-"""Idle: what counts as use, who is warned, who is stopped, and what never stops anybody."""
+"""Idle: the evidence of use, warnings, stops, and the cases that never stop a job."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gpu(busy: float | None = None, since: float = 48, last: float = 0) -> GpuUse
 
 
 def old(**more: object) -> JobActivity:
-    """A job of two days that nobody used, whose owner was warned twice."""
+    """A job of two days, unused, after two warnings."""
     warned = (SentWarning(ago(6), 50), SentWarning(ago(2), 90))
     return replace(JobActivity(ago(48), warned=warned), **more)
 

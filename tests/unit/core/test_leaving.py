@@ -1,4 +1,4 @@
-"""Who leaves for a job that waits: named as it is, whoever it is."""
+"""The text about victims: it names them as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowered quotas: who turns preemptible, and who is guaranteed again when the quota is enough."""
+"""Lowered quotas: jobs turn preemptible, and guaranteed again when the quota is enough."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_who_is_leaving_is_no_excess() -> None:
 
 
 def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:
-    """A job of a team whose quota was lowered."""
+    """A job of a team with a lowered quota."""
     return runs(name, str(more.pop("of", "a")), gpus, where, preemptible=True, age=age * HOUR, **more)
 
 

@@ -1,4 +1,4 @@
-"""Manifests: a fragment is merged over a pod, and nobody sees a GPU that was not asked for."""
+"""Manifests: a fragment is merged over a pod, and no container sees a GPU that was not requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: valid for whoever reads them, different for different people, and never taken from another."""
+"""Names: valid for every reader, different for different people, and never taken from another."""
 
 from __future__ import annotations
 

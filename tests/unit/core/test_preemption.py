@@ -1,4 +1,4 @@
-"""Victims: their order, who is spared, who is protected."""
+"""Victims: their order, spared jobs, protected jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue: order, positions, who passes whom and for how long."""
+"""The queue: order, positions, and backfill with its limits."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 0),
         "admit n1",
     ),
-    # nobody is stopped for nothing, and no guaranteed job for another team
+    # no job is stopped for nothing, and no guaranteed job for another team
     "the owner's GPUs come back from the borrower": (
         world(*TWO, runs("r", "b", 8, "n1", preemptible=True)),
         wants("j", "a", 4),
@@ -461,7 +461,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 1),
         "wait no-node",
     ),
-    # who is stopped although GPUs of the team's own share are idle
+    # victims although GPUs of the team's own share are idle
     "nobody is stopped where as much is left of another node of the share": (
         world(
             team("a", 16),

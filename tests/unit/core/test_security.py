@@ -1,4 +1,4 @@
-"""Who containers run as, and the strict values of Pod Security restricted."""
+"""The user of containers, and the strict values of Pod Security restricted."""
 
 from __future__ import annotations
 

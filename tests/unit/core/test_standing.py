@@ -1,4 +1,4 @@
-"""GPUs by team and type at one moment, and which free ones nobody can use."""
+"""GPUs by team and type at one moment, and the free ones that are unusable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody starves inside their team's quota, whatever others ask: streams of borrowers, of other teams, of guests."""
+"""No job starves inside its team's quota, under streams of borrowers, of other teams, of guests."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_big_job_without_gpus_is_not_starved_by_teams_that_have_used_less(hour
 
 
 def beside(name: str, of: str, amount: int, without: bool) -> Job:
-    """A job that is in nobody's quota: with so many GPUs, or without any and with so many CPUs."""
+    """A job outside every quota: with so many GPUs, or without any and with so many CPUs."""
     return wants(name, of, 0, cpu=1000 * amount) if without else wants(name, of, amount, preemptible=True)
 
 
@@ -187,7 +187,7 @@ def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_b
 
 
 def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs() -> None:
-    """They leave when it is their turn to, so that nothing is idle for nobody."""
+    """They leave when it is their turn to, so that no GPU is idle in vain."""
     coming = [
         Comes(wants("old", "b", 1), 0, 200),
         Comes(wants("big", "a", 8), 1, 10),
@@ -200,7 +200,7 @@ def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs()
 
 @st.composite
 def queued(draw: st.DrawFn, preemptible: int = 9) -> list[Job]:
-    """Jobs of two teams that have waited for longer or shorter than anybody may be passed."""
+    """Jobs of two teams that have waited longer or shorter than the patience."""
     found = []
     for number in range(draw(st.integers(2, 6))):
         of, gpus, waited = draw(st.sampled_from("ab")), draw(st.sampled_from([8, 4, 1])), draw(st.integers(1, 90))

@@ -33,7 +33,7 @@ TRIES = [
     for preemptible in (False, True)
 ]
 
-QUEUE = [  # whom nobody may pass any more; any of them may change or go
+QUEUE = [  # jobs that may not be passed any more; any of them may change or go
     queues("j", "a", 4, waited=HOUR),
     queues("k", "a", 2, kind="v100", waited=HOUR),
     queues("l", "b", 4, waited=HOUR, user="bob"),
@@ -169,7 +169,7 @@ def test_both_decide_alike(changes: list[Any]) -> None:
 
 
 def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
-    """What the world says to everybody who asks, who may not be passed, and who comes first."""
+    """The answers of the cluster state, the jobs that may not be passed, and the order."""
     heads = [first_past_max_wait((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
     return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
 

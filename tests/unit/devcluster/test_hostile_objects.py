@@ -160,7 +160,7 @@ async def test_odd_objects(example: str, tmp_path: Path, data: st.DataObject) ->
 
 
 def _live(registry: Registry, resource: Resource, odd: dict[str, Any]) -> None:
-    """A whole life: created, its status reported, looked after by everybody, shown, deleted, found again."""
+    """A whole life: created, its status reported, read by all controllers, shown, deleted, found again."""
     namespace = "a" if resource.namespaced else ""
     base, status = odd, odd.get("status")
     if resource is PODS and status is not None:

@@ -53,9 +53,9 @@ PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
 _PACKAGED = {
     "start": "start.sh",
     "profile.sh": "profile.sh",
-    "suggest_keys.py": "suggest_keys.py",
-    "tell_kernels.py": "tell_kernels.py",
-    "door.py": "door.py",
+    "report_ssh_keys.py": "report_ssh_keys.py",
+    "report_kernels.py": "report_kernels.py",
+    "http_relay.py": "http_relay.py",
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods

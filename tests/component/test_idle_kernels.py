@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dlspawner.spawner.files import tell_kernels
+from dlspawner.spawner.files import report_kernels
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ TOLD = {
 def test_told_is(name: str) -> None:
     kernels, expected = TOLD[name]
 
-    assert tell_kernels.report(kernels, NOW) == expected
+    assert report_kernels.report(kernels, NOW) == expected
 
 
 ANSWERS = {
@@ -66,7 +66,7 @@ def test_whatever_is_answered_it_is_asked_again(name: str, monkeypatch: pytest.M
         thread.start()
         monkeypatch.setenv("JUPYTERHUB_SERVICE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "token")
-        monkeypatch.setattr(tell_kernels.time, "sleep", sleep)
+        monkeypatch.setattr(report_kernels.time, "sleep", sleep)
         with pytest.raises(_Slept):
-            tell_kernels.main()
+            report_kernels.main()
         thread.join(60)

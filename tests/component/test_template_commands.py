@@ -25,7 +25,7 @@ from dlspawner.core.launch import options, rendering
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-DOOR = ROOT / "dlspawner/spawner/files/door.py"
+DOOR = ROOT / "dlspawner/spawner/files/http_relay.py"
 PREFIX = "/user/alice/one/"
 DEADLINE = 60
 
@@ -62,7 +62,7 @@ def command(name: str, **given: object) -> list[str]:
     )
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
-    return [part.replace(f"{rendering.JOB_FILES}/door.py", str(DOOR)) for part in notebook["args"]]
+    return [part.replace(f"{rendering.JOB_FILES}/http_relay.py", str(DOOR)) for part in notebook["args"]]
 
 
 @asynccontextmanager

@@ -57,7 +57,7 @@ standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
 """
 PAGE_COMMAND = (
     *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
-    *("python3", f"{JOB_FILES}/door.py", "{unix_socket}"),
+    *("python3", f"{JOB_FILES}/http_relay.py", "{unix_socket}"),
 )
 
 _POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

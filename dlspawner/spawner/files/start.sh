@@ -131,17 +131,17 @@ make_directories() {
     done
 }
 
-suggest_keys() {
+report_ssh_keys() {
     if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && command -v python3 >/dev/null; then
-        python3 "$files/suggest_keys.py" </dev/null >/dev/null 2>&1
+        python3 "$files/report_ssh_keys.py" </dev/null >/dev/null 2>&1
     fi
 }
 
 # Whether kernels are busy. Only where the container is the notebook server itself: nothing else has any.
-tell_kernels() {
-    if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && [ -r "$files/tell_kernels.py" ] &&
+report_kernels() {
+    if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && [ -r "$files/report_kernels.py" ] &&
         command -v python3 >/dev/null; then
-        exec python3 "$files/tell_kernels.py" </dev/null >/dev/null 2>&1
+        exec python3 "$files/report_kernels.py" </dev/null >/dev/null 2>&1
     fi
 }
 
@@ -298,10 +298,10 @@ if [ $role != login-proxy ]; then
         directory=$(private_directory)
         serve_ssh </dev/null 9>&- &
         ssh=$!
-        suggest_keys 9>&- &
+        report_ssh_keys 9>&- &
     fi
     case ${1##*/} in
-        jupyterhub-singleuser | jupyter | jupyter-lab) tell_kernels 9>&- & kernels=$! ;;
+        jupyterhub-singleuser | jupyter | jupyter-lab) report_kernels 9>&- & kernels=$! ;;
     esac
 fi
 if [ -z "$reset" ]; then exec "$@"; fi

@@ -103,8 +103,8 @@ def job(tmp_path: Path) -> Job:
         "passwd": unix_account.passwd(account),
         "group": unix_account.group(account),
         "start": owned_objects.packaged("start.sh"),
-        "suggest_keys.py": owned_objects.packaged("suggest_keys.py"),
-        "tell_kernels.py": owned_objects.packaged("tell_kernels.py"),
+        "report_ssh_keys.py": owned_objects.packaged("report_ssh_keys.py"),
+        "report_kernels.py": owned_objects.packaged("report_kernels.py"),
         "sshd_config": f"{owned_objects.packaged('sshd_config')}Port {port}\n",
         "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
     }
@@ -270,7 +270,7 @@ def test_public_keys_in_the_home_directory_are_suggested(job: Job) -> None:
             "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{server.server_port}/services/jobs",
             "JUPYTERHUB_API_TOKEN": "hub-token",
         }
-        subprocess.run([sys.executable, str(job.files / "suggest_keys.py")], env=env, check=True, timeout=60)
+        subprocess.run([sys.executable, str(job.files / "report_ssh_keys.py")], env=env, check=True, timeout=60)
         answer.join(60)
 
     keys = [

@@ -1,4 +1,4 @@
-"""The server behind the login proxy of a job that is no notebook: python3 door.py SOCKET [PORT]
+"""The server behind the login proxy of a job that is no notebook: python3 http_relay.py SOCKET [PORT]
 
 The login proxy authenticates users at the Hub, and forwards admitted connections to a unix socket. Behind the socket is
 the server that the person runs in the job at PORT, or, without PORT or while nothing listens there, the page on how to

@@ -57,7 +57,7 @@ class Deployed(Stack):
 
 
 def kubectl(*arguments: str, input: str | None = None, timeout: float = 120) -> str:
-    """What it printed; a later --namespace wins over an earlier one."""
+    """Returns its output; a later --namespace wins over an earlier one."""
     done = subprocess.run(
         [KUBECTL, *arguments], input=input, capture_output=True, text=True, timeout=timeout, check=False
     )

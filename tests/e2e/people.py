@@ -1,4 +1,4 @@
-"""People: what somebody with a browser session, a token and OpenSSH's programs does with a running product."""
+"""Users with a browser session, a token and OpenSSH's programs at a running product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def wait_for(question: Callable[[], T], what: str, seconds: float = 60) -> T:
     """The first true answer to `question`; an AssertionError naming `what` when there is none in time.
 
-    A question that takes long is asked less often: whoever is asked has something to do.
+    A question that takes long is asked less often: its answer costs time.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -41,17 +41,17 @@ class Stack(ABC):
     url: str
     ssh_host: str
     ssh_port: int
-    device_plugin: bool  # whether NVIDIA_VISIBLE_DEVICES is set for who asks for GPUs
+    device_plugin: bool  # whether NVIDIA_VISIBLE_DEVICES is set for jobs with GPUs
     image: str  # what the template `custom` can run here
 
     @abstractmethod
     def password(self, name: str) -> str:
-        """What this person types on the login page."""
+        """The input of this user on the login page."""
 
     @property
     @abstractmethod
     def secret_values(self) -> dict[str, str]:
-        """What nobody but the product may read, by its name; of a private key, its last whole line."""
+        """The product's secrets, by name; of a private key, its last whole line."""
 
     @property
     def secrets_since(self) -> float:
@@ -65,14 +65,14 @@ class Stack(ABC):
 
     @abstractmethod
     def kubectl(self, *arguments: str) -> str:
-        """What kubectl says of the jobs' namespace; an AssertionError with its complaint when it fails."""
+        """Returns kubectl's output in the jobs' namespace; an AssertionError with its complaint when it fails."""
 
     def person(self, name: str) -> Person:
         return Person(self, name, self.password(name))
 
 
 class Person:
-    """Somebody with a browser session and a token, who may be another one in the next test."""
+    """A user with a browser session and a token; another test may have another user."""
 
     def __init__(self, stack: Stack, name: str, password: str) -> None:
         self.stack, self.name, self.password = stack, name, password
@@ -193,5 +193,5 @@ class Ssh:
 
     @property
     def remote_shell(self) -> str:
-        """What rsync's -e wants."""
+        """The value of rsync's -e."""
         return f"ssh -F {shlex.quote(str(self.config))}"

@@ -1,4 +1,6 @@
-"""A template whose sshd only other pods reach: the gateway inside the cluster goes to the Service's own address."""
+"""A template with an sshd that only other pods reach: the gateway inside the cluster goes to the Service's own
+address.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def carla(stack: Stack) -> Iterator[Person]:
 
 @pytest.fixture
 def run(stack: Stack, carla: Person, tmp_path: Path) -> Run:
-    """`dlspawner …` of somebody who has logged in on a machine of theirs."""
+    """`dlspawner …` of a user that has logged in on their own machine."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
 
     def command(*words: str, text: str | None = None, code: int | None = 0) -> subprocess.CompletedProcess[str]:
@@ -88,7 +88,9 @@ def test_a_job_from_the_forms_file_to_its_end(
 
 
 def own_ssh(run: Run, client: Ssh, home: Path, host: str) -> str:
-    """What `id -un` says at `ssh HOST`, with the files that `dlspawner ssh-config --write` has put into ~/.ssh."""
+    """Returns the output of `id -un` at `ssh HOST`, with the files that `dlspawner ssh-config --write` has put into
+    ~/.ssh.
+    """
     folder = home / ".ssh"
     assert "ssh train.dl" in run("ssh-config", "--write").stdout
     # OpenSSH takes ~ from the account, not from $HOME; `later` is what a file without it would know.

@@ -1,4 +1,4 @@
-"""One's files without a job: a login of somebody who has never started anything starts it, whichever client it is."""
+"""Files without a job: the login of a new user starts it, with any client."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_logins_start_one_job_without_gpus_for_ones_files(fred: Person, tmp_path
     sftp = ("sftp", "-q", "-F", str(client.config), "-b", "-", "fred+files@gateway")
     rsync = ("rsync", "-a", "-e", client.remote_shell, "fred+files@gateway:data.bin", str(tmp_path / "copy"))
     with ThreadPoolExecutor() as pool:
-        # A command's standard output is its own, whatever the login had to say meanwhile.
+        # A command's standard output is its own, without the login's own lines.
         shell = pool.submit(client.run, "files", "printf out; id -un >&2", options=("-o", "LogLevel=INFO"), seconds=180)
         sent = pool.submit(client.tool, *sftp, text=batch, seconds=180)
     done, moved = shell.result(), sent.result()
@@ -61,7 +61,7 @@ def test_logins_start_one_job_without_gpus_for_ones_files(fred: Person, tmp_path
 
 
 def test_other_servers_that_never_were_are_not_started(fred: Person, tmp_path: Path) -> None:
-    fred.launch("files", template="files")  # whichever way it was started
+    fred.launch("files", template="files")  # another way to start it
     client = fred.ssh(tmp_path / "fred")
     done = client.run("flies", "true")
     assert (done.returncode, "no job flies; yours: files" in done.stderr) == (255, True), done.stderr
@@ -75,7 +75,7 @@ FOLDERS = (".", TEAM)
 
 @pytest.fixture(scope="module")
 def vic(stack: Stack) -> Iterator[Person]:
-    """Somebody of the team vision, whose data may be written."""
+    """A user of the team vision, with writable data."""
     admin, person = stack.person("admin"), stack.person("vic")
     assert admin.api("POST", "/groups/vision").status_code in {201, 409}
     assert admin.api("POST", "/groups/vision/users", {"users": ["vic"]}).ok
@@ -105,7 +105,7 @@ def run(desk: Ssh, *command: str, text: str | None = None) -> subprocess.Complet
 
 
 def came_back(desk: Ssh, client: str) -> list[bool]:
-    """Whether the file that this client has sent to each folder is the one that it got back."""
+    """True if the file that this client has sent to each folder is the one that it got back."""
     sent = (desk.folder / "sent").read_bytes()
     return [(desk.folder / f"{client}-{number}").read_bytes() == sent for number, _ in enumerate(FOLDERS)]
 

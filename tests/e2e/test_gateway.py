@@ -1,4 +1,4 @@
-"""The gateway before the real Hub, Manager and jobs: who is sent home, who waits in the queue, files jobs that end.
+"""The gateway before the real Hub, Manager and jobs: refused users, queued jobs, files jobs that end.
 
 A product of its own, with a teams.yaml that is written while it runs and templates for which little time is enough.
 """
@@ -40,7 +40,7 @@ SENTENCES = {
     "blocked": "your account may not use this gateway: ask an administrator",
 }
 WINDOW_SECONDS = 60  # the shortest there is
-SILENT_SECONDS = 1  # for which a terminal on which nobody types keeps its job
+SILENT_SECONDS = 1  # for which an idle terminal keeps its job
 
 
 @dataclass
@@ -127,7 +127,7 @@ def stands(process: subprocess.Popen[str]) -> None:
 
 @dataclass
 class Ended:
-    """How a client ended, and how long after what."""
+    """The end of a client, and the seconds after its cause."""
 
     status: int
     said: str
@@ -162,7 +162,7 @@ def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
 def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sentence(product: Product) -> None:
     """With `Gateway.recheck_seconds` as it comes, and all at once.
 
-    The Hub removes nobody who has a job: who is removed has none, and holds the connection that `ssh -J` goes through.
+    The Hub removes no user with a job: the removed user has none, and holds the connection that `ssh -J` goes through.
     """
     names = ("keyless", "revoked", "blocked", "stays")
     people = {name: product.person(name) for name in (*names, "removed")}
@@ -207,7 +207,7 @@ def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sente
 
 @pytest.fixture
 def full(product: Product) -> Iterator[Person]:
-    """Somebody whose job holds all V100s there are."""
+    """A user with a job that holds all V100s."""
     holder = product.person("holder")
     holder.launch("holds", seconds=120, template="ssh", gpus=4, gpu_type="v100")
     yield holder
@@ -216,7 +216,7 @@ def full(product: Product) -> Iterator[Person]:
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """What the client has shown on standard error, up to the line that has these words."""
+    """Returns the client's standard error, up to the line that has these words."""
     assert process.stderr is not None
     said = ""
     for line in process.stderr:
@@ -298,12 +298,12 @@ def test_a_stopped_job_starts_by_a_login_where_its_person_has_switched_that_on(p
     assert all(job["state"] != "running" for job in jobs())
 
 
-# One's files, when nobody uses them
+# Files, while they are unused
 
 
 @pytest.fixture(scope="module")
 def unused(product: Product) -> Iterator[Path]:
-    """What the terminal of somebody shows who has left it: begun before what takes long, and looked at afterwards."""
+    """The terminal of a user that has left it: begun before what takes long, and looked at afterwards."""
     away = product.person("away")
     client, seen = product.client(away), product.folder / "seen"
     command = ["ssh", "-F", str(client.config), "-tt", f"{client.login('files')}@gateway", "echo in; exec cat"]

@@ -14,7 +14,7 @@ from tests.harness.accessible import SHOWN
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 TEAMS = ("vision", "language")
-# What can be chosen for the template that is chosen, from top to bottom, as somebody sees it.
+# What can be chosen for the template that is chosen, from top to bottom, as users see it.
 SEEN = """(fields) => fields
   .map((one) => [one.dataset.option, one.getBoundingClientRect()])
   .filter(([, box]) => box.height)
@@ -24,7 +24,7 @@ SEEN = """(fields) => fields
 
 @pytest.fixture
 def kit(stack: Stack) -> Iterator[Person]:
-    """Somebody of two teams, who has to say which of them pays."""
+    """A user of two teams, with the choice of the paying one."""
     person, admin = stack.person("kit"), stack.person("admin")
     for team in TEAMS:
         assert admin.api("POST", f"/groups/{team}").status_code in {201, 409}
@@ -39,7 +39,7 @@ def kit(stack: Stack) -> Iterator[Person]:
 
 
 def tab(page: Page) -> str | None:
-    """The Tab key, after which somebody sees where the keyboard is; the option that it is at, if it is at one."""
+    """The Tab key, after which the focus is visible; the option that it is at, if it is at one."""
     page.keyboard.press("Tab")
     focused = page.locator(":focus")
     if not focused.count():  # the browser's own

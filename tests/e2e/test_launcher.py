@@ -120,7 +120,7 @@ def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_ch
 
 
 def led(stack: Launched) -> bool:
-    """Whether the proxy leads to the Manager."""
+    """True if the proxy leads to the Manager."""
     try:
         return requests.get(f"{stack.url}/services/jobs/health", timeout=5, allow_redirects=False).ok
     except requests.RequestException:

@@ -77,7 +77,7 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
         assert person.start("waits", template="ssh", gpus=1).status_code in {201, 202}
         log_in(page, stack, "olga")
         page.goto(f"{stack.url}/hub/spawn-pending/olga/waits")
-        # Whoever comes late finds what holds it up in the page, hears it once, and has nothing raw unfolded.
+        # A late reader finds the obstacle in the page, hears it once, and has nothing raw unfolded.
         full = "No node of the kind that the job asks for takes jobs"
         expect(page.locator("#progress-message")).to_contain_text(full)
         expect(page.get_by_role("status").first).to_contain_text(full)
@@ -93,7 +93,7 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
 
 @contextlib.contextmanager
 def nodes_under_pressure(stack: Stack) -> Iterator[None]:
-    """Every node says something that passes, so that nobody but the scheduler minds: what is admitted waits for it."""
+    """Every node says something that passes, so that only the scheduler waits: an admitted job waits for it."""
     stack.kubectl("taint", "nodes", "--all", f"{PRESSURE}=:NoSchedule")
     try:
         yield

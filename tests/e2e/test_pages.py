@@ -18,14 +18,14 @@ from tests.harness.accessible import DRAWN, JUMPS, SEEN_ONCE, TOO_WIDE, VIEWS, v
 from tests.harness.chromium import PATIENCE
 
 PICTURES = Path("build/pages")
-# Pages that load themselves again after a while, and would do so while somebody looks.
+# Pages that load themselves again after a while, and would do so during a check.
 STILL = "const later = setTimeout; window.setTimeout = (what, wait) => wait >= 3000 ? 0 : later(what, wait);"
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 
 
 @dataclass
 class Looks:
-    """What was wrong with the pages one has looked at."""
+    """The problems of the visited pages."""
 
     page: Page
     stack: Stack
@@ -69,7 +69,7 @@ def looks(browser: Browser, stack: Stack) -> Iterator[Looks]:
 
 @pytest.fixture(scope="module")
 def iris(stack: Stack) -> Iterator[Person]:
-    """Somebody with a job in every state."""
+    """A user with a job in every state."""
     person = stack.person("iris")
     of_all = {"template": "custom", "image": stack.image, "gpus": 0}
     person.launch("work", **of_all)

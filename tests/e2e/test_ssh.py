@@ -47,7 +47,7 @@ def client(sara: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
 
 
 def in_terminal(command: list[str], typed: bytes, until: bytes, seconds: float = 60) -> bytes:
-    """What a person sees who runs `command` in a terminal and types `typed`."""
+    """Returns the terminal of a user that runs `command` and types `typed`."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvp(command[0], command)  # noqa: S606 - the child becomes the client
@@ -331,7 +331,7 @@ def test_whoever_has_no_right_key_gets_one_answer_in_one_time(
     client: Ssh, stack: Launched, bob: Person, tmp_path: Path
 ) -> None:
     """With as many keys as a connection may offer, so that what one costs counts five times; at a gateway of its own,
-    to which nobody owes anything afterwards.
+    without penalties afterwards.
     """
     stranger, *others = (Ssh(bob, tmp_path / f"stranger-{number}") for number in range(KEYS))
     bobs = bob.ssh(tmp_path / "bob")
@@ -405,7 +405,7 @@ def test_a_certificate_of_the_organisation_lets_in_whom_it_names_and_nobody_else
 
 
 def test_ssh_bytes_count_as_activity(client: Ssh, sara: Person) -> None:
-    """Nobody opens the job's page here, so that what the Hub hears, it hears from the gateway."""
+    """The job's page is not opened here, so all reports to the Hub are the gateway's."""
     sara.launch("active", template="ssh")
     typed = datetime.now(UTC)
     assert client.run("active", "echo x").returncode == 0

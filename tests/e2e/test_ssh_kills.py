@@ -1,6 +1,6 @@
 """What breaks in the middle, between OpenSSH's client and a real job: processes that are killed, jobs that go.
 
-Whoever is in it ends with a reason and does not hang, what was begun can be done again, and nothing is left of it:
+Its clients end with a reason and do not hang, what was begun can be done again, and nothing is left of it:
 neither a session of the job's sshd nor a connection of the gateway's.
 """
 
@@ -73,7 +73,7 @@ def ssh(client: Ssh, server: str, *command: str, options: Sequence[str] = LOUD) 
 
 
 def told(process: subprocess.Popen[str], seconds: float = 60) -> str:
-    """What a client says that has to end with a failure, in time."""
+    """Returns the output of a client that has to fail in time."""
     _, said = process.communicate(timeout=seconds)
     assert process.returncode not in {None, 0}, said
     return said
@@ -97,18 +97,18 @@ def in_pod(person: Person, server: str, script: str) -> str:
 
 
 def size_of(person: Person, name: str) -> int:
-    """How much of a file is in the home directory of who runs the job `train`."""
+    """Returns the size of a file in the home directory of the job `train`."""
     return int(in_pod(person, "train", f"stat -c %s /home/{person.name}/{name} 2>/dev/null || echo 0"))
 
 
 def sessions(person: Person, server: str) -> list[str]:
-    """What the job's sshd runs for connections, by their titles."""
+    """Returns the processes of the job's sshd, by title."""
     found = in_pod(person, server, "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done 2>/dev/null")
     return [line for line in found.splitlines() if re.match(r"sshd(-session)?: (?!.*\[listener\])", line)]
 
 
 def connected(port: int) -> int:
-    """How many established connections the gateway's port has."""
+    """Counts the established connections of the gateway's port."""
     there = f":{port:04X}"
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     return sum(words[1].endswith(there) and words[3] == "01" for words in (line.split() for line in lines))
@@ -126,7 +126,7 @@ def kill(stack: Launched, module: str) -> None:
 
 @contextlib.contextmanager
 def stopped(stack: Launched, module: str) -> Iterator[None]:
-    """While a process of the product answers nobody; it goes on if it lives then."""
+    """Stops a process of the product for a while."""
     number = stack.process_of(module)
     os.kill(number, signal.SIGSTOP)
     try:
@@ -211,7 +211,7 @@ def test_a_manager_that_is_killed_in_a_login_sends_it_away_with_a_sentence(
 def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_missed_by_who_has_a_key(
     stack: Launched, kit: Person, client: Ssh
 ) -> None:
-    """Who comes with a token waits for the Hub, which is asked again until it has taken too long."""
+    """A login by token waits for the Hub, which is asked again until it has taken too long."""
     options, env = by_token(client, kit.token)
     asked = client.folder / "asked"
     (client.folder / "askpass").write_text(f"#!/bin/sh\n: >{asked}\necho '{kit.token}'\n")
@@ -294,7 +294,7 @@ def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go
 
 
 def facts(person: Person, server: str) -> dict[str, Any]:
-    """What the Manager has written down of the use of a job."""
+    """Returns the Manager's record of the use of a job."""
     stack = person.stack
     assert isinstance(stack, Launched)
     query = "SELECT facts FROM activities JOIN jobs USING (job) WHERE user_name = ? AND server_name = ?"

@@ -1,4 +1,4 @@
-"""One's files in the way of WinSCP: ``python winscp.py``, with where and as whom as JSON on standard input.
+"""Files in the way of WinSCP: ``python winscp.py``, with address and login as JSON on standard input.
 
 The token answers keyboard-interactive's question; 32 requests are under way at a time when it reads, and any number
 when it writes; a file is sent as NAME.filepart, given its time and its name when it is whole, and keys are new in the
@@ -20,7 +20,7 @@ MODIFIED = 1_500_000_000
 
 
 def move(transport: paramiko.Transport, sftp: paramiko.SFTPClient, folder: str) -> list[object]:
-    """What came of a file there and back: whether all of it did, its time, and the names in the folder."""
+    """The result of a file there and back: whether all of it did, its time, and the names in the folder."""
     data, name = os.urandom(8 * MIB), f"{folder}/winscp"
     with sftp.open(f"{name}.filepart", "wb") as file:
         file.set_pipelined(True)

@@ -64,7 +64,7 @@ def signals_stop() -> Iterator[None]:
 
 
 def environment(instance: Instance) -> dict[str, str]:
-    """What the suites know of the cluster; the last is for tests that stop its node."""
+    """The variables of the cluster for the suites; the last is for tests that stop its node."""
     return {
         "KUBECONFIG": str(instance.kubeconfig()),
         "DLSPAWNER_KUBECTL": str(build.binaries(say).path("kubectl")),
@@ -122,7 +122,7 @@ def run_command(command: list[str], instance: Instance) -> int:
 
 
 def images(options: argparse.Namespace) -> list[Image]:
-    """What the node shall have beside its own; made where it is missing."""
+    """Makes the node's additional objects where they are missing."""
     if options.no_images or options.control_plane:
         return []
     return [*product.images(say), *(user_images.images(say) if options.test_images else [])]

@@ -1,7 +1,7 @@
 """Jobs of the template `custom` on a real cluster, made by the product's own functions, without a Hub.
 
 Beside them runs one pod of ours: the place of a person's terminal and browser, and of the one answer that login proxies
-ask the Hub for, who a token belongs to (here a token is its owner's name).
+ask the Hub for, the owner of a token (here a token is its owner's name).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Running:
         return next((one for one in statuses if one["name"] == name), {})
 
     def ended(self, name: str) -> dict[str, Any]:
-        """How a container ended, once it has."""
+        """Returns the end of a container, once it has ended."""
         return dict(wait_for(lambda: self.container(name).get("state", {}).get("terminated"), f"{name} ends", DEADLINE))
 
 

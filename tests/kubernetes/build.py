@@ -64,7 +64,7 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """Where the built programs are."""
+    """The directory of the built programs."""
 
     folders: dict[str, Path]
 

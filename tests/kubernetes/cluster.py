@@ -1,7 +1,7 @@
 """One cluster's life: start, stop, and cleaning up after a run that was killed.
 
-`held()` takes an instance's lock for as long as its cluster is somebody's; the record beside the lock says what there
-is to undo, by whomever. For tests, stop_node() and start_node() play a machine that is lost and comes back.
+`held()` takes an instance's lock for as long as its cluster is in use; the record beside the lock lists what
+the next run has to undo. For tests, stop_node() and start_node() play a machine that is lost and comes back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.kubernetes.record import Record
 
 
 def instances() -> Path:
-    """Locks and records: where the next run looks, whatever state directory it has."""
+    """The directory of locks and records, the same for every state directory."""
     return cache() / "instances"
 
 
@@ -36,7 +36,7 @@ def record(number: int) -> Record:
 
 @contextmanager
 def held(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """The first instance of these that nobody runs, and its lock, which the kernel opens however we end."""
+    """Returns the first free instance and its lock, which the kernel releases at any end."""
     for number in numbers:
         with _locked(number) as lock:
             if lock and not record(number).left():
@@ -126,7 +126,7 @@ def kubectl(instance: Instance, binaries: Binaries, *arguments: str, input: str 
 
 
 def stop(number: int) -> None:
-    """Undo whatever the last run of this instance did."""
+    """Undoes the last run of this instance."""
     record(number).undo()
 
 
@@ -134,7 +134,7 @@ def stop(number: int) -> None:
 def guarded(number: int, lock: int) -> Iterator[None]:
     """A process of its own that does nothing but stop the cluster when we were killed: our end closes its pipe."""
     command = [sys.executable, "-m", "tests.kubernetes", "--instance", str(number), "guard"]
-    # with the lock, so that nobody takes the instance before it is clean
+    # with the lock, so that no run takes the instance before it is clean
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=[lock], cwd=PROJECT):
         yield
 
@@ -152,7 +152,7 @@ def _node() -> Node:
 
 
 def stop_node() -> None:
-    """Kill the kubelet and containerd; the pods' processes go on, and nobody tells the API server."""
+    """Kill the kubelet and containerd; the pods' processes continue, unknown to the API server."""
     _node().kill("kubelet", "containerd")
 
 

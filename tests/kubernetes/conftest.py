@@ -1,7 +1,7 @@
 """What tests on a real cluster share: they know $KUBECONFIG and the images' names, not how the cluster was made.
 
 So the same tests run on the cluster of `python -m tests.kubernetes with` and on any other. Objects live in namespaces
-of their own, which go when the test ends (nobody waits for it: a namespace takes about ten seconds to go).
+of their own, which go when the test ends (without waiting: a namespace takes about ten seconds to go).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def made_node(kubernetes: Client) -> Iterator[str]:
 
 
 def renew_lease(kubernetes: Client, node: str, until: threading.Event) -> None:
-    """What a kubelet does every ten seconds so that its node stays Ready, until somebody says stop."""
+    """Renews the Ready condition every ten seconds like a kubelet, until it is stopped."""
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
     spec = {"holderIdentity": node, "leaseDurationSeconds": 40}
     kubernetes.create(leases, {"metadata": {"name": node}, "spec": spec})

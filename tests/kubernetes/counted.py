@@ -1,4 +1,4 @@
-"""A Hub with quota on a real Kubernetes: GPUs of a resource that is nobody else's, and more of them than the quota."""
+"""A Hub with quota on a real Kubernetes: GPUs of a resource of its own, and more of them than the quota."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def counted(kubernetes: Client, namespace: str, image: str, folder: Path, **more
 
 
 def there(kubernetes: Client, namespace: str) -> dict[str, Any]:
-    """What makes a Hub one of this cluster."""
+    """The settings of a Hub on this cluster."""
     return {"namespace": namespace, "cluster": kubernetes.kubeconfig, "address": address(kubernetes.kubeconfig)}
 
 
 @contextlib.contextmanager
 def gpus(kubernetes: Client, folder: Path) -> Iterator[str]:
-    """A resource of which one node has three times as many as the team may have: it is not the scheduler who says no.
+    """A resource, with three times the team's quota on one node: a refusal cannot come from the scheduler.
 
     The node is one of the cluster's or, where it has none, a simulated one.
     """
@@ -65,7 +65,7 @@ def gpus(kubernetes: Client, folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def node(kubernetes: Client, folder: Path, resource: str, amount: int) -> Iterator[str]:
-    """A simulated node with GPUs that takes nobody's pods but of who asks for them; its name."""
+    """Makes a simulated node with GPUs for pods that ask for them only; returns its name."""
     if not machines.is_here(kubernetes):
         pytest.skip("the API server runs on another machine")
     name = f"counted-{secrets.token_hex(4)}"

@@ -75,7 +75,7 @@ def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None, 
 
 
 def ssh_from(nodes: Iterable[str]) -> dict[str, Any]:
-    """What a person writes into the demo's nodes.yaml: each node's address and nothing around it."""
+    """Returns the demo's nodes.yaml: each node's address and nothing around it."""
     blocks = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in nodes]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -111,7 +111,7 @@ def remove(kubectl: Kubectl) -> None:
 
 
 def node_addresses(kubectl: Kubectl) -> list[str]:
-    """Where NodePorts are found, and what their traffic seems to come from."""
+    """The address of NodePorts, and the apparent source of their traffic."""
     nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
     return [
         str(address["address"])
@@ -127,7 +127,7 @@ def secret(kubectl: Kubectl, name: str) -> dict[str, str]:
 
 
 def ready(kubectl: Kubectl) -> bool:
-    """Whether every Deployment and StatefulSet has all of its newest pods ready."""
+    """True if every Deployment and StatefulSet has all of its newest pods ready."""
     found = json.loads(kubectl("get", "deployments,statefulsets", "-n", NAMESPACE, "-o", "json"))["items"]
     return bool(found) and all(
         each["status"].get("observedGeneration") == each["metadata"]["generation"]
@@ -144,7 +144,7 @@ def answers(url: str) -> bool:
 
 
 def why(kubectl: Kubectl) -> list[str]:
-    """What is not ready, line by line."""
+    """Lists the objects that are not ready."""
     pods = json.loads(kubectl("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
     lines = [line for pod in pods for line in _why_pod(kubectl, pod)]
     events = json.loads(kubectl("get", "events", "-n", NAMESPACE, "--field-selector=type=Warning", "-o", "json"))

@@ -1,4 +1,4 @@
-"""A Hub on a real cluster whose jobs fail on demand: what is wrong with a server's pod is a patch with its name."""
+"""A Hub on a real cluster with jobs that fail on demand: a patch with the server's name breaks its pod."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def make_hub(
 
 @dataclass
 class Outcome:
-    """What a person saw of one start: sentences, and when, in seconds after the request."""
+    """The sentences of one start, with seconds after the request."""
 
     server: str
     began: float = field(default_factory=time.monotonic)
@@ -147,7 +147,7 @@ def start(person: Person, server: str, patch: Mapping[str, Any] | None = None, t
 
 
 def left(person: Person, server: str) -> str:
-    """What the cluster still has of a server."""
+    """Returns the objects of a server that are left."""
     name = person.pod_name(server)
     found = person.hub.kubectl("get", "pods,secrets,services", "-o", "name").splitlines()
     return " ".join(line for line in found if line.partition("/")[2].startswith(name))
@@ -158,7 +158,7 @@ def wait_until_gone(person: Person, server: str, seconds: float = 60) -> None:
 
 
 def reason(person: Person, server: str) -> str:
-    """What the home page says of a server that has ended."""
+    """Returns the home page's text on an ended server."""
     page = person.get("/hub/home").content.decode()
     part = page.split(f'data-server="{server}"')[1].split("data-server=")[0]
     return part.split('role="status">')[1].split("</p>")[0] if 'role="status">' in part else ""
@@ -166,7 +166,7 @@ def reason(person: Person, server: str) -> str:
 
 @dataclass
 class Witness:
-    """What Kubernetes said of the pods of a namespace, and when: a watch of its own, beside the Hub's."""
+    """The events of a namespace's pods with their times: a watch of its own, beside the Hub's."""
 
     said: list[tuple[float, str, str]] = field(default_factory=list)  # when, of which pod, the whole object
 

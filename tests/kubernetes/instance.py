@@ -29,13 +29,13 @@ class CannotRun(Exception):
 
 
 def cache() -> Path:
-    """What is built or downloaded once for this user."""
+    """The files that are built or downloaded once for this user."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlspawner"
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One cluster: with a node (root), or a control plane alone (anybody)."""
+    """One cluster: with a node (root), or a control plane alone (any user)."""
 
     number: int
     state: Path

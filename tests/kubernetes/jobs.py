@@ -92,7 +92,7 @@ class Job:
         return self
 
     def run(self, script: str) -> str:
-        """What a shell of the work container prints, as a cell of its notebook would."""
+        """Returns the output of a shell in the work container, like a cell of its notebook."""
         command = ["exec", self.name, "-c", "main" if self.job.template == "custom" else "notebook", "--"]
         return self.world.kubectl("-n", self.world.namespace, *command, "sh", "-c", script).strip()
 
@@ -144,7 +144,7 @@ class World:
         return found
 
     def spawner(self, person: str, uid: int, server: str) -> Any:
-        """As hub_config sets it up, for somebody whose authenticator tells a uid."""
+        """As in hub_config, for a user with a uid from the authenticator."""
         config = {
             "namespace": self.namespace,
             "image": self.image,

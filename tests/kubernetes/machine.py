@@ -21,7 +21,7 @@ TOOLS = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux", "mo
 
 
 def need_root() -> None:
-    """What is asked before minutes go into images that only root can make."""
+    """The checks before images are built, which takes minutes and root."""
     if os.geteuid() != 0:
         raise CannotRun(ROOT)
 
@@ -34,7 +34,7 @@ def check(instance: Instance) -> None:
 
 
 def free(instance: Instance) -> bool:
-    """Whether nothing else has its ports and networks."""
+    """Checks that its ports and networks are free."""
     taken = [*_ports(instance), *(_addresses(instance) if instance.node and shutil.which("ip") else ())]
     return not taken
 
@@ -71,7 +71,7 @@ def _ports(instance: Instance) -> Iterator[str]:
 
 
 def _kernel(state: Path) -> Iterator[str]:
-    """What the kernel, or the container that we are in, may not allow."""
+    """Checks the features of the kernel, or of our container."""
     if _fails(["unshare", "--net", "true"]):
         yield "A node needs a network namespace, and the kernel does not allow one (unshare --net)."
     with tempfile.TemporaryDirectory(dir=state) as folder:
@@ -83,7 +83,7 @@ def _kernel(state: Path) -> Iterator[str]:
 
 
 def _fails(command: list[str]) -> str:
-    """What it said when it failed, else nothing."""
+    """Returns the output of a failure, else nothing."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return (done.stderr.strip() or "it failed") if done.returncode else ""
 

@@ -31,7 +31,7 @@ def containers(workload: Object) -> Iterator[Object]:
 
 
 def moved(objects: Iterable[Object], product: str, jobs: str) -> list[Object]:
-    """The same objects for other namespaces, beside whatever the cluster has already: no fixed NodePorts."""
+    """The same objects for other namespaces, beside the cluster's own objects: no fixed NodePorts."""
     names = {PRODUCT: product, JOBS: jobs}
     made = []
     for one in copy.deepcopy(list(objects)):
@@ -41,7 +41,7 @@ def moved(objects: Iterable[Object], product: str, jobs: str) -> list[Object]:
             one["metadata"]["name"] = one["metadata"]["name"].replace(PRODUCT, product)
             if "roleRef" in one:
                 one["roleRef"]["name"] = one["metadata"]["name"]
-        elif one["kind"] != "PriorityClass":  # of the cluster, and the same for everybody
+        elif one["kind"] != "PriorityClass":  # of the cluster, and the same for all namespaces
             one["metadata"]["namespace"] = names[one["metadata"]["namespace"]]
         for subject in one.get("subjects", ()):
             subject["namespace"] = names[subject["namespace"]]
@@ -59,7 +59,7 @@ def as_list(objects: Iterable[Object]) -> str:
 
 @dataclass(frozen=True)
 class Pod:
-    """What policies know of a pod: where it is, its labels, its ports by name, its address."""
+    """A pod as policies see it: namespace, labels, ports by name, address."""
 
     name: str
     namespace: str
@@ -70,7 +70,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Address:
-    """Somebody outside of the cluster, or a node."""
+    """A peer outside of the cluster, or a node."""
 
     ip: str
 
@@ -100,7 +100,7 @@ def reaches(objects: Iterable[Object], source: Peer, target: Peer, ports: Iterab
 
 
 def _allows(policies: list[Object], way: str, pod: Peer, peer: Peer, port: int) -> bool:
-    """Whether the policies on `pod` let this connection out or in; without any, everything may pass."""
+    """True if the policies on `pod` let this connection out or in; without any, everything may pass."""
     if not isinstance(pod, Pod):
         return True
     mine = [
@@ -112,7 +112,7 @@ def _allows(policies: list[Object], way: str, pod: Peer, peer: Peer, port: int) 
     ]
     if not mine:
         return True
-    whose = pod if way == "Ingress" else peer  # whose ports a name means
+    whose = pod if way == "Ingress" else peer  # the owner of named ports
     side = "from" if way == "Ingress" else "to"
     return any(
         _port_matches(rule.get("ports"), port, whose) and _peer_matches(rule.get(side), peer, pod.namespace)

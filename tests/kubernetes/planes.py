@@ -1,4 +1,5 @@
-"""Real control planes for tests whose Hub starts a cluster, where `DLSPAWNER_TESTS_CLUSTER=kubernetes` asks for them.
+"""Real control planes for tests with a Hub that starts a cluster, where `DLSPAWNER_TESTS_CLUSTER=kubernetes` asks for
+them.
 
 Each worker of pytest starts its own when a test first wants one, and hands it, emptied, from Hub to Hub until pytest
 ends: a start takes ten seconds. It has no node; the embedded ones of the Hub's test join it. What cannot be emptied in
@@ -107,7 +108,7 @@ class ControlPlane:
         client.until(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default", lambda account: True)
 
     def emptied(self) -> bool:
-        """Whether all that tests made has gone in time."""
+        """True if all objects of tests have gone in time."""
         client = Client(self.kubeconfig)
         end = time.monotonic() + PATIENCE
         with contextlib.suppress(OSError):

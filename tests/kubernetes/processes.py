@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.kubernetes.instance import PROJECT, CannotRun, Instance
 from tests.kubernetes.record import Record, start_time, wait
 
-# The shell joins the cgroup before the program starts, so that whatever the program starts is in it as well.
+# The shell joins the cgroup before the program starts, so that all children of the program are in it as well.
 _JOIN = 'file=$1; shift; echo $$ >"$file"; exec "$@"'
 
 

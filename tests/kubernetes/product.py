@@ -1,6 +1,6 @@
 """The product's images for the test cluster: built by hub_config/images/build with buildah, on a base made here.
 
-Everything is in the user's cache: the base, buildah's storage (whose layers make the next build quick), and the images
+Everything is in the user's cache: the base, buildah's storage (its layers make the next build quick), and the images
 in an OCI layout, so that a layer that did not change is neither written nor imported again. When the sources are those
 of the last build nothing runs at all. buildah leaves a mount behind; in a mount namespace of its own, which takes it
 along.
@@ -117,7 +117,7 @@ def _machine(folder: Path) -> list[str]:
 
 
 def private(path: Path, text: str) -> None:
-    """An index's address may hold a password: nobody else reads the file, at no moment."""
+    """An index's address may hold a password: no other user reads the file, at no moment."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
@@ -153,7 +153,7 @@ def _make_base(folder: Path, say: Say) -> None:
 
 
 def _debian_sources() -> list[Path]:
-    """Where this machine has Debian from, when it is a Debian; else mmdebstrap knows the usual mirror."""
+    """The Debian mirror of this machine, if it is a Debian; else mmdebstrap knows the usual mirror."""
     paths = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
     return [path for path in paths if path.exists()][:1] if "bookworm" in _release() else []
 
@@ -188,7 +188,7 @@ def _run(command: list[str | Path], settings: dict[str, str] | None = None, log:
 
 
 def _storage() -> Path:
-    """buildah's storage in our cache, so that it is nobody else's."""
+    """buildah's storage in our cache, apart from other users'."""
     path = cache() / "buildah" / "storage.conf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ BACK_OFF = 0.5
 
 
 def wanted(claim: dict[str, Any]) -> bool:
-    """Whether a claim waits for us, and the scheduler has said where."""
+    """True if a claim waits for us, and the scheduler has chosen its node."""
     annotations = claim["metadata"].get("annotations", {})
     ours = annotations.get(PROVISIONER) == NAME and NODE in annotations
     return ours and not claim["spec"].get("volumeName") and "deletionTimestamp" not in claim["metadata"]

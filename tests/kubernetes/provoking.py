@@ -20,7 +20,7 @@ from tests.kubernetes.failing import address
 
 RUN = secrets.token_hex(3)
 NAMESPACE = f"failures-{RUN}"
-GPU = f"{NAMESPACE}.example.com/gpu"  # a resource of nobody else's, two on one node
+GPU = f"{NAMESPACE}.example.com/gpu"  # a resource of its own, two on one node
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -85,7 +85,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Registry).serve
 
 @contextlib.contextmanager
 def registry(kubernetes: Client, image: str) -> Iterator[int]:
-    """The port of a registry on every node, that has no image and gives some to nobody."""
+    """The port of a registry on every node, that has no image and refuses all requests."""
     port, name = 20000 + secrets.randbelow(9000), f"registry-{RUN}"
     container = {
         "name": "registry",
@@ -131,7 +131,7 @@ class Judge(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def rules(kubernetes: Client, folder: Path) -> Iterator[None]:
-    """Webhooks, one of which nobody serves, and a policy; each for pods with its label in our namespace only."""
+    """Webhooks, one of them without a server, and a policy; each for pods with its label in our namespace only."""
     host = address(kubernetes.kubeconfig)
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=webhook"
     files = ["-keyout", "key", "-out", "cert", "-addext", f"subjectAltName=IP:{host}"]

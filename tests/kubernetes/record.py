@@ -48,7 +48,7 @@ class Record:
             file.write(json.dumps({"kind": kind, **facts}) + "\n")
 
     def left(self) -> bool:
-        """Whether `up` left the cluster running on purpose, and it still runs."""
+        """True if `up` left the cluster running on purpose, and it still runs."""
         entries = self.entries()
         processes = [entry for entry in entries if entry["kind"] == "process" and entry["start"]]
         alive = any(start_time(entry["pid"]) == entry["start"] for entry in processes)
@@ -99,13 +99,13 @@ def cgroup_folders(name: str) -> list[Path]:
 
 
 def _hierarchies() -> list[Path]:
-    """Those of version 1; a controller may be there under two names."""
+    """The cgroups of version 1; a controller may be there under two names."""
     found = {path.resolve() for path in CGROUPS.iterdir() if (path / "cgroup.procs").exists()}
     return sorted(path for path in found if not (path / "cgroup.controllers").exists())
 
 
 def all_cgroup_folders(name: str) -> list[Path]:
-    """On a machine with both versions runc makes groups in version 2 as well, which nobody asked it for."""
+    """On a machine with both versions runc makes groups in version 2 as well, unasked."""
     folders = cgroup_folders(name)
     both = CGROUPS / "unified" / name
     return folders if both in folders else [*folders, both]
@@ -179,7 +179,7 @@ def remove_folder(path: str) -> None:
 
 
 def wait(condition: Callable[[], bool], seconds: float, interval: float = 0.02) -> bool:
-    """Whether the condition came true in time."""
+    """True if the condition came true in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

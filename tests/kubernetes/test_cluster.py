@@ -21,7 +21,7 @@ from tests.kubernetes.record import all_cgroup_folders, start_time, wait
 
 pytestmark = pytest.mark.kubernetes
 
-NUMBER = 60  # of nobody else
+NUMBER = 60  # not used elsewhere
 PATIENCE = 60
 
 

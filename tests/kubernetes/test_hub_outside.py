@@ -52,14 +52,14 @@ def alice(hub: Hub) -> Person:
 
 
 def node_port(hub: Hub, pod: str) -> str:
-    """Where Kubernetes says that the job is reached."""
+    """Returns the job's address by Kubernetes."""
     host = hub.kubectl("get", "pod", pod, "-o", "jsonpath={.status.hostIP}")
     port = hub.kubectl("get", "service", f"{pod}-http", "-o", "jsonpath={.spec.ports[0].nodePort}")
     return f"http://{host}:{port}"
 
 
 def routes(hub: Hub, server: str) -> set[str]:
-    """Where the Hub has told its proxy to send requests for a server."""
+    """Returns the proxy's target for a server."""
     return set(re.findall(rf"/user/alice/{server}/ => (http://\S+)", hub.log))
 
 

@@ -74,7 +74,7 @@ def says(person: Person, server: str, words: str, seconds: float) -> str:
 
 
 def lose(person: Person) -> None:
-    """What people see of their jobs while the node is away."""
+    """The users' view of their jobs while the node is away."""
     began = time.monotonic()
     says(person, "stays", "does not answer", 120)
     print(f"the node's silence was on the home page after {time.monotonic() - began:.0f} s")
@@ -86,12 +86,12 @@ def lose(person: Person) -> None:
     assert "start it under another name" in said
     assert not person.server("given-up").get("ready")
     assert f"pod/{person.pod_name('given-up')}" in left(person, "given-up")
-    again = start(person, "given-up", IMPATIENT)  # a start may be over before anybody can follow it
+    again = start(person, "given-up", IMPATIENT)  # a start may be over before a client can follow it
     why = "An earlier job of this server is on a node that does not answer"
     assert why in again.refused or says(person, "given-up", why, 60)
     assert again.seconds < 40
 
-    # Nobody waits for a node that does not answer.
+    # No stop waits for a node that does not answer.
     before = time.monotonic()
     person.stop("stopped")
     assert time.monotonic() - before < 40

@@ -1,4 +1,4 @@
-"""What `make` hands to the suites for the cluster of somebody else, and what it refuses."""
+"""The variables that `make` hands to the suites for a foreign cluster, and its refusals."""
 
 from __future__ import annotations
 

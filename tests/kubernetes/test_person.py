@@ -1,4 +1,6 @@
-"""The person in real containers: one owner for all their files, nobody else's, and pods that *restricted* accepts."""
+"""The person in real containers: one owner for all their files, no access for others, and pods that *restricted*
+accepts.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +213,7 @@ def nodes_know_strict_groups(kubernetes: Client) -> bool:
 
 @pytest.fixture
 def other_node(kubernetes: Client) -> Iterator[str]:
-    """A node that is Ready in name only, empty, and tainted so that nobody else's pods come."""
+    """A node that is Ready in name only, empty, and tainted against other pods."""
     name = f"person-{secrets.token_hex(3)}"
     taints = [{"key": "dlspawner.dev/test", "effect": "NoSchedule"}]
     labels = {"kubernetes.io/hostname": name, "dlspawner.dev/test": name}
@@ -226,7 +228,7 @@ def other_node(kubernetes: Client) -> Iterator[str]:
 
 @pytest.fixture
 def free_volume(kubernetes: Client, jobs_namespace: str) -> Iterator[str]:
-    """A storage class whose volume, bound to carol's home, is ReadWriteOnce and says nothing of nodes."""
+    """A storage class with a volume, bound to carol's home, that is ReadWriteOnce and names no node."""
     name = f"person-{secrets.token_hex(3)}"
     spec = {
         "capacity": {"storage": "1Gi"},

@@ -1,4 +1,4 @@
-"""Who reaches whom, by what the manifests' NetworkPolicies mean: these ways, and no other.
+"""The allowed connections by the manifests' NetworkPolicies: these ways, and no other.
 
 What the policies are judged by is what pods have: labels, ports by name, an address. `manifests.reaches` is the engine;
 jobs are rendered by the spawner from the shipped templates.
@@ -55,7 +55,7 @@ REACHES: dict[tuple[str, str], set[int]] = {
     ("job", "manager"): {8082},
     ("job", "laptop"): PORTS,  # the internet
 }
-INWARD = {"proxy": {8000}, "gateway": {2222}}  # everybody's ways in
+INWARD = {"proxy": {8000}, "gateway": {2222}}  # the ways in for all clients
 # The API server, wherever it is; the gateway goes to the jobs' NodePorts as well.
 API, NODE_PORTS = {443, 6443}, {30000, 31234, 32767}
 OUTWARD = {"hub": API, "manager": API, "bootstrap": API, "gateway": API | NODE_PORTS}

@@ -1,4 +1,4 @@
-"""Preemption on a real Kubernetes: the PriorityClasses say Never, so nobody is stopped but by the Manager."""
+"""Preemption on a real Kubernetes: the PriorityClasses say Never, so only the Manager stops jobs."""
 
 from __future__ import annotations
 

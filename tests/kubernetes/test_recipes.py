@@ -123,7 +123,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def said_until(process: subprocess.Popen[str], phrase: str) -> str:
-    """What it said up to the line with this phrase."""
+    """Returns the output up to the line with this phrase."""
     assert process.stdout
     lines = []
     for line in process.stdout:

@@ -42,7 +42,7 @@ BUSY = {**TEMPLATE, "title": "Busy", "command": ["python3", "-u", "-S", "-c", PR
 
 @dataclass
 class BusyHub(RestHub):
-    """One whose jobs work."""
+    """A Hub with busy jobs."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -50,7 +50,7 @@ class BusyHub(RestHub):
 
 
 def scraped(kubernetes: Client, node: str, folder: Path) -> list[str]:
-    """What a Prometheus is told to ask the node's kubelet for, by way of the API server."""
+    """The Prometheus configuration for the node's kubelet, by way of the API server."""
     config = yaml.safe_load(kubernetes.kubeconfig.read_text())
     files = {**config["clusters"][0]["cluster"], **config["users"][0]["user"]}
     names = ("certificate-authority", "client-certificate", "client-key")

@@ -119,7 +119,7 @@ async def world(  # noqa: PLR0917 - fixtures
 
 
 async def runs(world: SpecialWorld, template: str) -> Job:
-    """A job whose shell stays, and answers ssh."""
+    """A job with a shell that stays, and answers ssh."""
     job = await world.final(template)
     for container in job.pod["spec"]["containers"]:
         container["args"] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
@@ -174,7 +174,7 @@ async def test_the_ordinary_namespace_refuses_the_same_pod(template: str, world:
 def test_the_judgement_is_never_looser_than_pod_security(
     change: Manifest, kubernetes: Client, jobs_namespace: str
 ) -> None:
-    """What Kubernetes' own *restricted* refuses is a use of a permission, and what is none it admits."""
+    """Kubernetes' own *restricted* refuses each use of a permission, and admits all else."""
     pod = merge_pod(ordinary(), change)
     for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]:
         container.setdefault("image", "localhost/none:1")

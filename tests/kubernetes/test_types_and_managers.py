@@ -49,10 +49,10 @@ TEAMS = {"default": {"title": "Everybody"}, "vision": {"title": "Vision", "quota
 
 @dataclass
 class NodesHub(QuotaHub):
-    """On simulated nodes, which nobody's pods but its own get to."""
+    """On simulated nodes, for its own pods only."""
 
     def described(self) -> list[dict[str, Any]]:
-        """Three times as many GPUs as the team may have: it is not the scheduler who says no."""
+        """Three times as many GPUs as the team may have: a refusal cannot come from the scheduler."""
         return [{"name": f"gpus-{MINE}", "gpus": {self.resource: 3 * GPUS}}]
 
     def prepare(self) -> None:
@@ -104,7 +104,7 @@ class TwoManagers(NodesHub):
 
 
 def is_ready(port: int) -> bool:
-    """What a readiness probe finds."""
+    """The result of a readiness probe."""
     try:
         return requests.get(f"http://127.0.0.1:{port}/services/jobs/ready", timeout=10).ok
     except requests.RequestException:
@@ -112,7 +112,7 @@ def is_ready(port: int) -> bool:
 
 
 class Connection(socketserver.BaseRequestHandler):
-    """One connection to the Service: to whoever is ready when it is opened, and to nobody else."""
+    """One connection to the Service: to a pod that is ready when it is opened."""
 
     server: Service
     request: socket.socket
@@ -170,7 +170,7 @@ def on_nodes(hub: NodesHub, kubernetes: Client) -> Iterator[None]:
 
 @pytest.fixture
 def settings(jobs_namespace: str, image: Image, kubernetes: Client, tmp_path: Path) -> dict[str, Any]:
-    """What every Hub here is made with."""
+    """The settings of every Hub here."""
     if not machines.is_here(kubernetes):
         pytest.skip("the API server runs on another machine")
     return {

@@ -1,7 +1,7 @@
-"""Who waits, and bad days, on a real Kubernetes with quota: tests of the embedded cluster with a Hub of this one.
+"""Pending jobs, and faults, on a real Kubernetes with quota: tests of the embedded cluster with a Hub of this one.
 
 Its Manager has a PostgreSQL; Hub and Manager reach the API server through a proxy that has bad days. A login that is
-too old, the form and the wait page in a browser, and whatever may be away while people have jobs and wait.
+too old, the form and the wait page in a browser, and services that are away while users have jobs and wait.
 """
 
 from __future__ import annotations

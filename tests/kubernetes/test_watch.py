@@ -94,7 +94,7 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(
     for name in ("a", "b"):
         before = len(watches)
         async with asyncio.timeout(PATIENCE):
-            while len(watches) < before + 2:  # noqa: ASYNC110 - the end of a watch wakes nobody
+            while len(watches) < before + 2:  # noqa: ASYNC110 - the end of a watch wakes no waiter
                 await asyncio.sleep(0.1)
         await core.create_namespaced_pod(jobs_namespace, manifest(name))
         await watch.until(f"{jobs_namespace}/{name}", there, PATIENCE)

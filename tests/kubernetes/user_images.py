@@ -1,7 +1,7 @@
 """Images as people bring them, for tests: nothing in them was made for us.
 
     test-debian        Debian's smallest, of the release that our own images stand on
-    test-old-debian    the same of the release before, whose libc is older than the one that our sshd was built with
+    test-old-debian    the same of the release before, with an older libc than the one that our sshd was built with
     test-busybox       one static program under a few names: no libc, no bash, no passwd
 
 Each is one layer that mmdebstrap made from Debian's usual mirror, in the user's cache.

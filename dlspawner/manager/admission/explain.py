@@ -30,7 +30,6 @@ from dlspawner.core.template import IdlePolicy
 from dlspawner.core.text import moment
 from dlspawner.manager.db import jobs
 from dlspawner.manager.db.repository import JobRepository
-from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state.job_store import JobStore
 from dlspawner.settings import Settings
@@ -174,7 +173,7 @@ def _waiting(job: Job, book: JobStore) -> int:
     return sum(len(keys) for keys in book.cluster_state.queues.get(queue_key(job), {}).values())
 
 
-_EVERY_SECONDS = 30.0
+ESTIMATE_SECONDS = 30.0
 _BUDGET_SECONDS = 3.0  # of one round in the thread
 _PLAYS = 20
 _MOST, _FEWEST, _OF_A_LANE = 400, 25, 100  # jobs of the queue that are looked at
@@ -185,7 +184,7 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class StartTimeEstimator:
-    """Estimates the starts of one store; `run` never ends by itself."""
+    """Estimates the starts of one store: `refresh` runs every `ESTIMATE_SECONDS`."""
 
     book: JobStore
     ledger: JobRepository
@@ -195,16 +194,6 @@ class StartTimeEstimator:
     budget_seconds: float = _BUDGET_SECONDS
     _durations: RunTimes = field(default_factory=RunTimes)
     _read: datetime | None = None
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.refresh()
-            except DatabaseUnavailable as problem:
-                log.warning("estimates wait for the database: %s", problem.__cause__)
-            except Exception:  # a task's root: nothing else depends on it
-                log.exception("starts were not estimated; it is tried again")
-            await asyncio.sleep(_EVERY_SECONDS)
 
     async def refresh(self) -> None:
         """One round."""

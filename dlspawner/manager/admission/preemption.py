@@ -4,8 +4,7 @@
   victim has run for the minimum time, and the nodes are reserved for the pending job.
 * `reconcile_preemptions` runs again and again: it releases reservations that cannot be had any more, cancels the
   preemption of victims that are not needed, and stops victims with an expired notice. No victim is stopped for a job
-  that is not pending any more, nor for one that the Hub would not start without a fresh login, or fails to start: the
-  Hub is probed when the notices begin, now and then until they expire, and just before the stop.
+  that is not pending any more. Whether the Hub would start the job is known when it is dispatched, not before.
 * Guaranteed jobs beyond a lowered quota turn preemptible when their notice expires, and continue. Until then they are
   no victims, so that nothing is planned with what they hold. When the quota covers them again they are guaranteed
   again.
@@ -15,15 +14,11 @@ All of it is in the database before it is acted on: the next leader continues wh
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from functools import partial
+from dataclasses import dataclass
+from datetime import datetime
 
 from dlspawner.core.decisions import Preempt
-from dlspawner.core.job import Job, JobState
+from dlspawner.core.job import Job
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.placement import find_free_nodes
 from dlspawner.core.scheduling.preemption import (
@@ -35,7 +30,6 @@ from dlspawner.core.scheduling.preemption import (
     unneeded_victims,
 )
 from dlspawner.core.text import WHEN
-from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord
@@ -44,12 +38,8 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.notify import post
 
 _EVERY_SECONDS = 1.0
-_SURE = timedelta(minutes=1)  # for which the result of a probe holds
-_LOOK_SECONDS = 1.0  # between searches for a job to probe
-_BEFORE_STOP = frozenset({JobState.STARTING, JobState.RUNNING})
 _UNCHANGED = "unchanged"  # present as long as a reconciliation has changed nothing: changes may have consequences
 _REVIEWED = "reviewed"  # in the cluster state's cache, which every change clears: the next time to reconcile
-log = logging.getLogger("dlspawner.manager")
 
 CONTINUES = "Its GPUs are not needed any more: the job goes on."
 KEEPS = "Your team has enough quota for it again: the job stays guaranteed."
@@ -69,12 +59,9 @@ def issue_preemption(turn: Transaction, record: JobRecord, found: Preempt) -> No
     lifecycle.reserve_nodes(turn, record, tuple(found.nodes), found.victims)
 
 
-def reconcile_preemptions(turn: Transaction, by: datetime | None = None) -> None:
-    """One step of the consequences of changes or time; to be repeated until nothing changes.
-
-    ``by``: only victims with a notice that had expired by then are stopped.
-    """
-    by = turn.now if by is None else by
+def reconcile_preemptions(turn: Transaction) -> None:
+    """One step of the consequences of changes or time; to be repeated until nothing changes."""
+    by = turn.now
     turn.cluster_state.memo[_UNCHANGED] = True
     _restore(turn)
     for job in stale_reservations(turn.cluster_state):
@@ -187,79 +174,18 @@ def _lost(job: Job, world: ClusterState) -> str:
 
 @dataclass(slots=True)
 class Preemptor:
-    """Reconciles the preemptions of one store; `run` never ends by itself.
-
-    ``probe`` requests the start of a job that waits for victims, and releases its nodes if the start would fail;
-    False if that is not known.
-    """
+    """A controller that reconciles the preemptions of one store."""
 
     book: JobStore
-    now: Callable[[], datetime]
-    probe: Callable[[Job], Awaitable[bool]]
-    _probed: dict[str, datetime] = field(default_factory=dict)  # jobs that wait, and when
-    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._look_at_promised(), name="probe the starts of jobs with victims")
-            await self._review()
-
-    async def _look_at_promised(self) -> None:
-        """Probes one job after the other, so that the Hub has little load; needless notices are cancelled soon."""
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            self._forget()
-            waits = (one.job for one in self.book.records.values() if one.job.reserved)
-            job = next((job for job in waits if job.id not in self._probed), None)
-            try:
-                async with self._asking:
-                    if job is not None and await self.probe(job):
-                        self._probed[job.id] = self.now()
-            except DatabaseUnavailable as problem:
-                log.warning("probes wait for the database: %s", problem.__cause__)
-
-    def _forget(self) -> None:
-        now = self.now()
-        self._probed = {job: at for job, at in self._probed.items() if now - at < _SURE}
-
-    async def _review(self) -> None:
-        while True:
-            if self._is_due():
-                by = self.now()  # for notices that expire later no probe was made
-                try:
-                    await self._make_sure(by)
-                    await self.book.transact(partial(reconcile_preemptions, by=by))
-                except DatabaseUnavailable as problem:
-                    log.warning("preemptions wait for the database: %s", problem.__cause__)
-            await asyncio.sleep(_EVERY_SECONDS)
-
-    async def _make_sure(self, by: datetime) -> None:
-        if self._unsure(by):
-            async with self._asking:
-                unsure = self._unsure(by)  # one of them may just have been probed
-                await asyncio.gather(*map(self.probe, unsure))
-                self._probed |= {job.id: by for job in unsure}
-
-    def _unsure(self, now: datetime) -> list[Job]:
-        """Returns the jobs for which victims would be stopped now, without those probed a moment ago."""
-        book = self.book
-        due = [job for job in book.cluster_state.jobs.values() if job.notice is not None and job.notice <= now]
-        due = [job for job in due if job.state in _BEFORE_STOP]
-        if not due:
-            return []
-        self._forget()
-        notices = [book.notices.pending((job.id, NoticeKind.PREEMPTED)) for job in due]
-        # The jobs named in the notices, and those that have reserved the nodes since.
-        causes, nodes = (
-            {known.cause for known in notices if known is not None},
-            {node for job in due for node in job.nodes},
-        )
-        waits = [one.job for one in book.records.values() if one.job.reserved and one.job.id not in self._probed]
-        return [job for job in waits if job.id in causes or not nodes.isdisjoint(job.nodes)]
-
-    def _is_due(self) -> bool:
+    def due(self) -> list[str]:
+        """Returns a key if something has changed since the last time, or a notice has expired."""
         memo = self.book.cluster_state.memo
         if _REVIEWED not in memo:
-            return True
+            return ["preemptions"]
         until: datetime | None = memo[_REVIEWED]
-        return until is not None and until <= self.now()
+        return ["preemptions"] if until is not None and until <= self.book.now() else []
+
+    async def reconcile(self, _: str) -> float:
+        await self.book.transact(reconcile_preemptions)
+        return _EVERY_SECONDS

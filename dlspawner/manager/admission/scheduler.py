@@ -14,7 +14,6 @@ A job that cannot be decided by a fault of the program is logged and skipped; th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from dlspawner.core.job import Job
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import queue_key
 from dlspawner.manager.admission import approvals
-from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
@@ -38,7 +36,7 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class Scheduler:
-    """Schedules the jobs of one store; ``preempt`` issues preemptions, none while it is ``None``."""
+    """A controller that schedules the jobs of one store; ``preempt`` issues preemptions, none while it is ``None``."""
 
     book: JobStore
     max_concurrent_starts: int
@@ -48,20 +46,23 @@ class Scheduler:
     # Servers with a start request under way, and the job of each.
     starts_in_flight: dict[tuple[str, str], str] = field(default_factory=dict)
     order: dict[str, int] = field(default_factory=dict)  # the number of the scheduled start, by job
+    # Jobs that the Hub has refused to start: how often files had been read then, and when it was. Until files change
+    # no other job has to leave for them.
+    refused: dict[str, tuple[int, datetime]] = field(default_factory=dict)
     _turns: int = 0
+    _cycle_at: float = 0.0  # of the last cycle, in the loop's time
     _not_before: dict[str, datetime] = field(default_factory=dict)
 
-    async def run(self) -> None:
-        """Runs scheduling cycles until it is cancelled."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CUT_SECONDS if self.truncated else _EVERY_SECONDS):
-                    await self.book.capacity_changed.wait()
-            try:
-                await self.book.transact(self.schedule)
-            except DatabaseUnavailable as problem:
-                log.warning("the scheduling cycle waits for the database: %s", problem.__cause__)
-                await asyncio.sleep(1)
+    def due(self) -> list[str]:
+        """Returns a key if capacity may have become free, or after some seconds."""
+        pause = _CUT_SECONDS if self.truncated else _EVERY_SECONDS
+        late = asyncio.get_running_loop().time() >= self._cycle_at + pause
+        return ["cycle"] if late or self.book.capacity_changed.is_set() else []
+
+    async def reconcile(self, _: str) -> float:
+        await self.book.transact(self.schedule)
+        self._cycle_at = asyncio.get_running_loop().time()
+        return 0.0
 
     def schedule(self, turn: Transaction) -> None:
         """One scheduling cycle."""
@@ -86,7 +87,7 @@ class Scheduler:
                     self.truncated = True
                     break
                 self._start(turn, record, found)
-            elif self.preempt is not None:
+            elif self.preempt is not None and self.refused.get(job.id, (-1, now))[0] != self.book.files:
                 promises -= 1
                 if promises < 0:
                     self.truncated = True

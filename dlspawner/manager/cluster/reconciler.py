@@ -18,11 +18,10 @@
 * Pods that are no jobs, of all namespaces that the Manager may watch, use capacity of their nodes (`ForeignPods`): a
   job that is sent to a node without room would hold its GPUs and not start.
 
-Pod events: those that may wait for a moment are written together (`PodEventQueue`). A pod that starts has several
-events within a moment, while the Hub waits for its server on the same processors and disk. What is held is the same
-before and after all of them, so they wait until no more come; of each pod only the latest is processed, many pods in
-one transaction. Every other event (a pod that is gone, terminates or has ended, one without a reservation, a complete
-list) is written at once, after the events before it; and so are all pending events on a request (`flush`).
+A pod that starts has several events within a moment, while the Hub waits for its server on the same processors and
+disk. What is held is the same before and after all of them, so the first one waits for a moment, and only the latest is
+processed. Every other event (a pod that is gone, terminates or has ended, or is without a reservation) is processed at
+once, after the earlier events of its pod.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
-from dlspawner.backoff import delays
 from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.config import Team
@@ -45,10 +42,9 @@ from dlspawner.core.resources import foreign_usage
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.units import Manifest
 from dlspawner.manager.cluster import pod_view
-from dlspawner.manager.cluster.orphans import UnmanagedPods, retry_later
 from dlspawner.manager.cluster.pod_view import ObservedPod
 from dlspawner.manager.db.repository import JobRepository
-from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
+from dlspawner.manager.db.store import DatabaseRejected
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord
@@ -95,97 +91,32 @@ class ForeignPods:
         return ForeignUsage(tuple(sorted(gpus.items())), cpu, memory)
 
 
-TOGETHER_SECONDS = 0.15  # for which events wait for more
-_LONGEST = 3  # times that, after which no event waits any longer
-_PATIENCE_SECONDS = 1.0  # for a flush, while the database is unavailable
-_MOST = 500  # pending pods; with more of them the watch waits
-
-
-@dataclass(slots=True)
-class PodEventQueue:
-    """``note`` writes one event, however long that takes; `run` never ends by itself.
-
-    ``seconds``: for which events that may wait do so, since the last of them; 0: every event is written by itself.
-    """
-
-    note: Callable[[WatchEvent], Awaitable[None]]
-    may_wait: Callable[[WatchEvent], bool]
-    seconds: float = TOGETHER_SECONDS
-    _groups: list[tuple[str, dict[str, WatchEvent]]] = field(
-        default_factory=list
-    )  # in their order; within a group there is none
-    _last: float = 0.0  # when the last event came, in the loop's time
-    _some: asyncio.Event = field(default_factory=asyncio.Event)
-    _urgent: asyncio.Event = field(default_factory=asyncio.Event)
-    _taken: asyncio.Event = field(default_factory=asyncio.Event)
-    _written: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _puts: int = 0
-    _done: int = 0
-
-    async def put(self, change: WatchEvent) -> None:
-        """Adds an event; returns at once unless too many are pending."""
-        kind = change.type if change.type in {"DELETED", "SYNCED"} else "there"
-        uid = str(change.object["metadata"]["uid"]) if change.object else ""
-        if not self._groups or self._groups[-1][0] != kind or not self.seconds:
-            self._groups.append((kind, {}))
-        self._groups[-1][1][uid] = change
-        self._last = asyncio.get_running_loop().time()
-        self._puts += 1
-        self._some.set()
-        crowded = sum(len(some) for _, some in self._groups) >= _MOST
-        if crowded or not self.may_wait(change):
-            self._urgent.set()
-        if crowded:
-            self._taken.clear()
-            await self._taken.wait()
-
-    async def flush(self) -> None:
-        """Waits until every event that was put by now is written, or for a second."""
-        puts = self._puts
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS), self._written:
-                if self._done < puts:
-                    self._urgent.set()
-                await self._written.wait_for(lambda: self._done >= puts)
-
-    async def run(self) -> None:
-        """Writes the events until it is cancelled."""
-        while True:
-            await self._some.wait()
-            await self._wait_for_more()
-            groups, self._groups, puts = self._groups, [], self._puts
-            self._some.clear()
-            self._urgent.clear()
-            self._taken.set()
-            for _, some in groups:
-                await asyncio.gather(*map(self.note, some.values()))
-            async with self._written:
-                self._done = puts
-                self._written.notify_all()
-
-    async def _wait_for_more(self) -> None:
-        clock = asyncio.get_running_loop().time
-        longest = clock() + _LONGEST * self.seconds
-        while not self._urgent.is_set() and (until := min(longest, self._last + self.seconds)) > clock():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await self._urgent.wait()
-
-
-T = TypeVar("T")
-
+DEBOUNCE_SECONDS = 0.15
 _LATE_SECONDS = 2.0  # after a deadline, for clocks that differ
 _DUE_SECONDS = (
     60.0  # after the deadline of a scheduled start, which the dispatcher ends itself unless something is wrong
 )
 _OTHERS_SECONDS = 2.0
 _KNOWN_SECONDS = 60.0  # for which a gone pod's job is known: its log and its events may come later
+_ALL_LISTED = ""  # the key of the complete first lists
 log = logging.getLogger("dlspawner.manager")
 
 
 @dataclass(slots=True)
+class _PodChanges:
+    """Events of a pod that are not processed yet, and when they are due, in the loop's time."""
+
+    events: list[WatchEvent]
+    due: float
+
+
+@dataclass(slots=True)
 class Reconciler:
-    """The leader's view of the cluster; `run` never ends by itself, `ready` is set after the first lists."""
+    """The leader's view of the cluster; `watch` never ends by itself, `ready` is set after the first lists.
+
+    Work queues run its two controllers: `due_pods` with `reconcile_pod`, and `due_expiries` with `expire`.
+    ``debounce_seconds``: for which the events of a starting pod wait for later ones.
+    """
 
     book: JobStore
     ledger: JobRepository
@@ -193,14 +124,20 @@ class Reconciler:
     namespaces: JobNamespaces
     now: Callable[[], datetime]
     watch_all_namespaces: bool = True
-    observers: Sequence[Callable[[WatchEvent], None]] = ()  # called with every event of a pod, before it is written
-    news_seconds: float = TOGETHER_SECONDS
+    observers: Sequence[Callable[[WatchEvent], None]] = ()  # called with every event of a pod, before it is processed
+    debounce_seconds: float = DEBOUNCE_SECONDS
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    pods_changed: asyncio.Event = field(default_factory=asyncio.Event)
     _pods: dict[str, ObservedPod] = field(default_factory=dict)
     _jobs: dict[str, str] = field(default_factory=dict)  # of the pods that records know, by uid
     _nodes: dict[str, Node] = field(default_factory=dict)
     _neighbours: ForeignPods = field(default_factory=ForeignPods)
-    _unseen: set[str] = field(default_factory=set)  # namespaces without a complete list
+    _unlisted: set[str] = field(init=False)  # namespaces without a complete list
+    _changes: dict[str, _PodChanges] = field(default_factory=dict)  # by uid
+    _processing: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._unlisted = set(self.namespaces.all)
 
     def pod_identities(self) -> dict[str, naming.PodIdentity]:
         """Returns the identities that pods claim, by uid."""
@@ -211,7 +148,7 @@ class Reconciler:
         job = self._jobs.get(uid)
         return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
-    async def run(self) -> None:
+    async def watch(self) -> None:
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_nodes(nodes_known), name="watch nodes")
@@ -222,13 +159,8 @@ class Reconciler:
                     await asyncio.wait_for(others_known.wait(), _OTHERS_SECONDS)
             await nodes_known.wait()
             self._jobs = {pod.uid: job for job, record in self.book.records.items() for pod in record.seen}
-            self._unseen = set(self.namespaces.all)
             for namespace in self.namespaces.all:
                 group.create_task(self._watch_pods(namespace), name=f"watch pods in {namespace}")
-            await self.ready.wait()
-            group.create_task(self._expire(), name="expire reservations")
-            unmanaged = UnmanagedPods(self.book, self.cluster, self.namespaces, self._went)
-            group.create_task(unmanaged.run(), name="delete pods without a reservation")
 
     # Nodes
 
@@ -268,59 +200,78 @@ class Reconciler:
     # Pods
 
     async def _watch_pods(self, namespace: str) -> None:
-        async def note(change: WatchEvent) -> None:
+        async for change in self.cluster.watch(PODS, namespace):
             if change.type == "SYNCED":
-                self._unseen.discard(namespace)
-            await self._persist(change)
+                self._unlisted.discard(namespace)
+                self.pods_changed.set()
+                continue
+            for tell in self.observers:
+                tell(change)
+            self._put(change)
 
-        news = PodEventQueue(note, self._may_wait, self.news_seconds)
-        self.book.pending_observers.append(news.flush)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(news.run(), name=f"write down what pods in {namespace} do")
-            async for change in self.cluster.watch(PODS, namespace):
-                for tell in self.observers:
-                    tell(change)
-                await news.put(change)
+    def _put(self, change: WatchEvent) -> None:
+        """Adds an event: of a pod that is there only the latest is kept, its deletion comes after that."""
+        loop, uid = asyncio.get_running_loop(), str(change.object["metadata"]["uid"])
+        wait = self.debounce_seconds if self._may_wait(change) else 0.0
+        changes = self._changes.setdefault(uid, _PodChanges([], loop.time() + wait))
+        changes.due = min(changes.due, loop.time() + wait)
+        if changes.events and (changes.events[-1].type == "DELETED") is (change.type == "DELETED"):
+            changes.events.pop()
+        changes.events.append(change)
+        if wait:
+            loop.call_later(wait, self.pods_changed.set)
+        else:
+            self.pods_changed.set()
 
     def _may_wait(self, change: WatchEvent) -> bool:
         """True if an event changes nothing that is held: the job is starting, the pod neither ended nor terminating."""
-        if change.type in {"DELETED", "SYNCED"}:
+        if change.type == "DELETED":
             return False
         metadata, status = change.object["metadata"], change.object.get("status") or {}
         record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
         starts = record is not None and record.job.state is JobState.STARTING and not record.is_pending
         return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
 
-    async def _persist(self, change: WatchEvent) -> None:
-        """Writes what an event means, however long the database is unavailable."""
-        for delay in delays():
-            try:
-                await self._note(change)
-            except DatabaseRejected:
-                log.error("the database rejects a pod; what it holds is counted on its node only")  # noqa: TRY400
-                self._settle(*self._meet(change.object))
-                return
-            except DatabaseUnavailable as problem:
-                log.warning("pod event waits for the database: %s", problem.__cause__)
-                await asyncio.sleep(delay)
-            else:
-                return
+    def due_pods(self) -> list[str]:
+        """Returns the uids of pods with unprocessed events, and after the first complete lists the key for those."""
+        if not (self._changes or self._processing or self._unlisted or self.ready.is_set()):
+            return [_ALL_LISTED]
+        now = asyncio.get_running_loop().time()
+        return [uid for uid, changes in self._changes.items() if changes.due <= now]
 
-    async def _note(self, change: WatchEvent) -> None:
-        if change.type == "SYNCED":
-            if not self.ready.is_set() and not self._unseen:
-                await self.book.transact(self._forget_unlisted)
-                self.ready.set()
-            return
+    async def reconcile_pod(self, uid: str) -> float:
+        """Processes the events of one pod; DatabaseUnavailable: they stay unprocessed."""
+        if uid == _ALL_LISTED:
+            await self.book.transact(self._forget_unlisted)
+            self.ready.set()
+            return 0.0
+        taken = self._changes.pop(uid)
+        self._processing.add(uid)
+        try:
+            for change in taken.events:
+                await self._process(change)
+        except BaseException:
+            later = self._changes.get(uid)
+            self._changes[uid] = _PodChanges([*taken.events, *(later.events if later else ())], 0.0)
+            raise
+        finally:
+            self._processing.discard(uid)
+        return 0.0
+
+    async def _process(self, change: WatchEvent) -> None:
         metadata = change.object["metadata"]
         uid = str(metadata["uid"])
-        if change.type == "DELETED":
-            self._settle(*self._neighbours.remove(uid))
-            await self._went(uid)
-        elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
-            self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
-            await self._see(pod_view.read_pod(change.object, self.namespaces))
-        else:
+        try:
+            if change.type == "DELETED":
+                self._settle(*self._neighbours.remove(uid))
+                await self.remove(uid)
+            elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
+                self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
+                await self._see(pod_view.read_pod(change.object, self.namespaces))
+            else:
+                self._settle(*self._meet(change.object))
+        except DatabaseRejected:
+            log.error("the database rejects pod=%s; what it holds is counted on its node only", metadata["name"])  # noqa: TRY400
             self._settle(*self._meet(change.object))
 
     async def _see(self, pod: ObservedPod) -> None:
@@ -333,7 +284,8 @@ class Reconciler:
             self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
         await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
-    async def _went(self, uid: str) -> None:
+    async def remove(self, uid: str) -> None:
+        """A pod is gone."""
         self._pods.pop(uid, None)
         await self.book.transact(lambda turn: self._gone(turn, uid))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
@@ -431,18 +383,21 @@ class Reconciler:
 
     # Reservations
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            now = self.now()
-            for record in tuple(self.book.records.values()):
-                if record.reserved and record.deadline is not None:
-                    seconds = _DUE_SECONDS if record.awaiting_start else record.request_seconds + _LATE_SECONDS
-                    late = timedelta(seconds=seconds)
-                    if now > record.deadline + late:
-                        await retry_later(f"expiry of job={record.job.id}", self._expire_one(record))
+    def due_expiries(self) -> list[str]:
+        """Returns the jobs with an expired reservation, late enough that no request on its way can use it."""
+        now, found = self.now(), list[str]()
+        for job, record in self.book.records.items():
+            if record.reserved and record.deadline is not None:
+                late = _DUE_SECONDS if record.awaiting_start else record.request_seconds + _LATE_SECONDS
+                if now > record.deadline + timedelta(seconds=late):
+                    found.append(job)
+        return found
 
-    async def _expire_one(self, record: JobRecord) -> None:
+    async def expire(self, job: str) -> None:
+        """Ends an expired reservation, if a consistent list shows no pod of the job."""
+        record = self.book.records.get(job)
+        if record is None:
+            return
         selector, seen = naming.job_selector(record.job.id), list[ObservedPod]()
         for namespace in self.namespaces.all:
             listed = await self.cluster.list(PODS, namespace, labels=selector)

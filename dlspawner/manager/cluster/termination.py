@@ -36,8 +36,6 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.lifecycle import CANCELLED_BEFORE_START, cancel_request, stop
 from dlspawner.manager.state.notify import post_to_admins
 
-_AT_ONCE = 10  # stops that the Hub is asked for at the same time
-_LOOK_SECONDS = 0.5
 _FORBIDDEN = frozenset({401, 403})  # asking again brings nothing
 _AGAIN_SECONDS = 5.0  # between asking the Hub, and asking it or the cluster again
 log = logging.getLogger("dlspawner.manager")
@@ -45,43 +43,38 @@ log = logging.getLogger("dlspawner.manager")
 
 @dataclass(slots=True)
 class Terminator:
-    """Carries out the stops of one store; `run` never ends by itself."""
+    """A controller that carries out the stops of one store."""
 
     book: JobStore
     hub: HubClient
     cluster: KubernetesClient
     namespaces: JobNamespaces
-    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    _turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _left_alone: set[str] = field(default_factory=set)  # stops that the Hub had the time to carry out itself
+    _without_server: set[str] = field(default_factory=set)  # the Hub has no such server running
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            while True:
-                for job, record in tuple(self.book.records.items()):
-                    if record.stop is not None and job not in self._tasks:
-                        self._tasks[job] = group.create_task(self._carry_out(job), name=f"stop {job}")
-                await asyncio.sleep(_LOOK_SECONDS)
-                self._tasks = {job: task for job, task in self._tasks.items() if not task.done()}
+    def due(self) -> list[str]:
+        """Returns the jobs to be stopped."""
+        stopping = [job for job, record in self.book.records.items() if record.stop is not None]
+        self._left_alone.intersection_update(stopping)
+        self._without_server.intersection_update(stopping)
+        return stopping
+
+    async def reconcile(self, job: str) -> float:
+        """Asks the Hub, or deletes the pod; after that the pod has some seconds to go."""
+        record = self._wanted(job)
+        if record is None:
+            return 0.0
+        if job in self._without_server or self._replaced(record):
+            await self._delete_pod(record)
+        elif job not in self._left_alone and await self._is_stopped_by_others(record):
+            self._left_alone.add(job)
+        elif await self._ask_hub(record):
+            self._without_server.add(job)
+        return _AGAIN_SECONDS
 
     def _wanted(self, job: str) -> JobRecord | None:
         record = self.book.records.get(job)
         return record if record is not None and record.stop is not None else None
-
-    async def _carry_out(self, job: str) -> None:
-        asked = False  # True once the Hub has no such server running
-        polite = True
-        record = self._wanted(job)
-        if record is not None and record.stop is not None and record.stop.code is EventReason.STOPPED_BY_OWNER:
-            await self._until_gone(job)  # the Hub has the request already, unless the requesting process ended
-        while (record := self._wanted(job)) is not None:
-            async with self._turns:
-                if asked or self._replaced(record):
-                    await self._delete_pod(record)
-                elif polite and await self._is_stopped_by_others(record):
-                    polite = False  # once: it may as well be ready by now
-                else:
-                    asked = await self._ask_hub(record)
-            await self._until_gone(job)
 
     def _replaced(self, record: JobRecord) -> bool:
         """True if the Hub has another job on this server."""
@@ -89,22 +82,15 @@ class Terminator:
         others = (one.job for one in self.book.records.values() if one.job.holds and one.job.id != mine.id)
         return any((other.user, other.server) == (mine.user, mine.server) for other in others)
 
-    async def _until_gone(self, job: str) -> None:
-        try:
-            async with asyncio.timeout(_AGAIN_SECONDS):
-                while self._wanted(job) is not None:  # noqa: ASYNC110 - the store has no event per job
-                    await asyncio.sleep(_LOOK_SECONDS)
-        except TimeoutError:
-            return
-
     async def _is_stopped_by_others(self, record: JobRecord) -> bool:
-        """True if the user stops the cancelled job's server just now: a second stop would answer that with 500.
+        """True if the Hub stops the server already: a second stop would be answered with 500.
 
-        JupyterHub (5.5 to 6.1) ends a start, which is *ready* then, and stops it a second later unless it is stopped.
+        The Hub has had the owner's stop before the job had it. Of a cancelled start JupyterHub (5.5 to 6.1) makes the
+        server *ready*, and stops it a second later unless it is stopped.
         """
-        job = record.job
-        if record.stop is None or record.stop.code is not EventReason.CANCELLED:
-            return False
+        job, code = record.job, record.stop.code if record.stop is not None else None
+        if code is not EventReason.CANCELLED:
+            return code is EventReason.STOPPED_BY_OWNER
         try:
             user = await self.hub.user(job.user)
         except HubError:

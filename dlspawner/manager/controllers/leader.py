@@ -15,34 +15,37 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dlspawner.clients.hub import HubClient, HubError
 from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
-from dlspawner.manager.admission.explain import Explainer, StartTimeEstimator
+from dlspawner.manager.admission.explain import ESTIMATE_SECONDS, Explainer, StartTimeEstimator
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.admission.service import AdmissionService
-from dlspawner.manager.cluster.orphans import watch_scopes
-from dlspawner.manager.cluster.reconciler import TOGETHER_SECONDS, Reconciler
+from dlspawner.manager.cluster.orphans import UnmanagedPods, check_scopes
+from dlspawner.manager.cluster.reconciler import DEBOUNCE_SECONDS, Reconciler
 from dlspawner.manager.cluster.termination import Terminator
+from dlspawner.manager.controllers.workqueue import WorkQueue, periodic
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
-from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
-from dlspawner.manager.logs.collector import LogCollector, LogRetention
-from dlspawner.manager.logs.pod_events import PodEventCollector
+from dlspawner.manager.history.gpu_hours import EVERY, HistoryKeeper, HistoryRetention
+from dlspawner.manager.logs.collector import FOLLOWERS, READERS, SWEEP_SECONDS, LogCollector, LogRetention
+from dlspawner.manager.logs.pod_events import WRITE_SECONDS, PodEventCollector
 from dlspawner.manager.logs.reader import LogReader
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import JobEvent
 from dlspawner.manager.state import config_reload, lifecycle
 from dlspawner.manager.state.config_reload import ConfigReloader
 from dlspawner.manager.state.event_bus import EventBus
@@ -53,6 +56,9 @@ from dlspawner.settings import Settings
 
 _POLL_SECONDS = 1.0
 _FILES_SECONDS = 0.5
+_SCOPES_SECONDS = 60.0
+_PODS_AT_ONCE = 100  # as many as are written in one transaction
+_STOPS_AT_ONCE = 10
 _USAGE_SECONDS = 60.0  # usage of that time is lost if every process is killed
 log = logging.getLogger("dlspawner.manager")
 
@@ -78,7 +84,7 @@ class LeaderElector:
     prometheus: PrometheusClient | None = None
     cull_every: float = 30.0
     special_namespace: str = ""
-    news_seconds: float = TOGETHER_SECONDS
+    debounce_seconds: float = DEBOUNCE_SECONDS
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
     log_retention: LogRetention = field(default_factory=LogRetention)
@@ -90,6 +96,7 @@ class LeaderElector:
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _term: int = 0
+    _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
 
     def __post_init__(self) -> None:
         self.hub_health = HubHealth(self.event_bus.on_hub_health)
@@ -111,11 +118,6 @@ class LeaderElector:
         finally:
             with contextlib.suppress(DatabaseUnavailable):
                 await self.ledger.release(self.identity)
-
-    async def flush_observed(self) -> None:
-        """Waits until the pod events so far are written, before a reader or a decision uses them."""
-        if self.admission is not None:
-            await asyncio.gather(*(catch_up() for catch_up in self.admission.store.pending_observers))
 
     async def _lead_until_lost(self, term: int) -> None:
         # In a task of its own: in ours, Python 3.11 could not tell a TaskGroup that failed from our being cancelled.
@@ -146,33 +148,29 @@ class LeaderElector:
             return None
 
     async def _lead(self, term: int) -> None:
-        clock = self.now
-        reservation = timedelta(seconds=self.reservation_seconds)
-        book = JobStore(self.ledger, term, self.settings, clock, reservation)
-        book.subscribers += [self.metrics.record, self.event_bus.on_events]
-        book.notices.hears.append(self.event_bus.on_notices)
+        store = JobStore(self.ledger, term, self.settings, self.now, timedelta(seconds=self.reservation_seconds))
+        store.subscribers += [self.metrics.record, self.event_bus.on_events]
+        store.notices.hears.append(self.event_bus.on_notices)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._renew(term), name="renew the lease")
-                await self._read_files(book)
-                await book.load()
-                group.create_task(book.run(), name="job store")
-                group.create_task(self._reconcile(book, clock), name="reconcile")
-                group.create_task(self._reload(book), name="reload the configuration")
+                await self._read_files(store)
+                await store.load()
+                group.create_task(store.run(), name="job store")
                 group.create_task(self.event_bus.run(), name="event bus")
-                group.create_task(_persist_usage(book), name="persist usage")
+                group.create_task(self._run_controllers(store), name="controllers")
         finally:
             self.admission = self.culler = self.log_reader = None
-            book.notices.close()
+            store.notices.close()
             self.event_bus.end()
 
-    async def _read_files(self, book: JobStore) -> None:
+    async def _read_files(self, store: JobStore) -> None:
         """Reloads the files: another Manager may have used a later version meanwhile."""
         found = await config_reload.newer(self.files, self.ledger)
         if found is not None:
             self.settings = found
-            book.configure(found.cluster, found.teams)
-        await config_reload.persist(self.files, self.ledger, book.term)
+            store.configure(found.cluster, found.teams)
+        await config_reload.persist(self.files, self.ledger, store.term)
 
     async def _renew(self, term: int) -> None:
         clock, third = asyncio.get_running_loop().time, self.lease_seconds / 3
@@ -191,85 +189,144 @@ class LeaderElector:
                 raise _LeaseLost("another Manager acts")
             until = asked + self.lease_seconds
 
-    async def _reconcile(self, book: JobStore, clock: Callable[[], datetime]) -> None:
+    async def _run_controllers(self, store: JobStore) -> None:
+        """Builds the controllers of this term, and runs them; nothing is decided before the pods are known."""
+        # A notice of an earlier term may be outdated.
+        self._told = None if store.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
         async with await KubernetesClient.connect() as cluster, await KubernetesClient.connect() as for_logs:
+            namespaces = JobNamespaces(self.namespace or cluster.namespace, self.special_namespace)
             reconciler = Reconciler(
-                book,
+                store,
                 self.ledger,
                 cluster,
-                JobNamespaces(self.namespace or cluster.namespace, self.special_namespace),
-                clock,
+                namespaces,
+                self.now,
                 self.watch_all_namespaces,
-                news_seconds=self.news_seconds,
+                debounce_seconds=self.debounce_seconds,
             )
-            stopper = Terminator(book, self.hub, cluster, reconciler.namespaces)
-            logs = LogCollector(
-                for_logs, self.ledger, book.term, reconciler.job_of, self.flush_observed, clock, self.log_retention
+            logs = LogCollector(for_logs, self.ledger, store.term, reconciler.job_of, self.now, self.log_retention)
+            pod_events = PodEventCollector(
+                *(for_logs, self.ledger, store.term, namespaces.all, reconciler.job_of),
+                *(lambda: store.cluster_state.cluster.gpu_resources, self.now),
             )
+            reconciler.observers = (logs.observe, pod_events.observe)
             await logs.load()
-            hearing = PodEventCollector(
-                *(for_logs, self.ledger, book.term, reconciler.namespaces.all, reconciler.job_of),
-                *(lambda: book.cluster_state.cluster.gpu_resources, clock),
-            )
-            reconciler.observers = (logs.observe, hearing.observe)
+            await store.transact(lifecycle.notify_all_inadmissible)
             async with asyncio.TaskGroup() as group:
-                group.create_task(reconciler.run(), name="reconciler")
+                group.create_task(reconciler.watch(), name="watch the cluster")
+                _run(group, self._observing(store, reconciler))
                 await reconciler.ready.wait()
-                group.create_task(stopper.run(), name="stop jobs")
-                queue = Scheduler(book, self.max_concurrent_starts, issue_preemption)
-                starts = Dispatcher(book, queue, self.hub)
-                group.create_task(Preemptor(book, clock, starts.probe).run(), name="preemption")
-                group.create_task(queue.run(), name="queue")
-                group.create_task(starts.run(), name="starts")
-                self.culler = await self._cull(book, reconciler, clock)
-                group.create_task(self.culler.run(), name="cull idle jobs")
-                keeper = HistoryKeeper(book, self.ledger, self.prometheus, reconciler.namespaces, self.retention)
-                group.create_task(keeper.run(), name="keep history")
-                group.create_task(logs.run(), name="keep logs")
-                group.create_task(self.hub_health.run(self.hub.check_reachable), name="probe the Hub")
-                group.create_task(hearing.run(), name="collect pod events")
+                group.create_task(pod_events.watch(), name="watch events of pods")
+                _run(group, self._keeping(store, namespaces, logs, pod_events))
+                unmanaged = UnmanagedPods(store, cluster, namespaces, reconciler.remove)
+                _run(
+                    group, self._ending(store, reconciler, Terminator(store, self.hub, cluster, namespaces), unmanaged)
+                )
+                scheduler = Scheduler(store, self.max_concurrent_starts, issue_preemption)
+                explainer = Explainer(store, self._offers_preemptible)
+                _run(group, self._starting(store, scheduler, explainer))
+                self.culler = await self._make_culler(store, reconciler)
+                _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
-                group.create_task(watch_scopes(book, self.hub), name="check the Manager's scopes")
-                looks = Explainer(book, self._offers_preemptible)
-                estimating = StartTimeEstimator(book, self.ledger, looks, lambda: self.settings)
-                group.create_task(estimating.run(), name="estimate starts")
-                self.admission = AdmissionService(book, self.ledger, queue, looks, reconciler.namespaces)
-                log.info("leading: jobs=%d nodes=%d", len(book.records), len(book.nodes))
+                self.admission = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
+                log.info("leading: jobs=%d nodes=%d", len(store.records), len(store.nodes))
+
+    def _observing(self, store: JobStore, reconciler: Reconciler) -> Iterator[WorkQueue[Any]]:
+        """What is known of pods, files and the Hub."""
+        yield WorkQueue(
+            "events of pod",
+            reconciler.due_pods,
+            reconciler.reconcile_pod,
+            workers=_PODS_AT_ONCE,
+            wake=reconciler.pods_changed,
+        )
+        yield periodic("reload of the configuration", partial(self._reload, store), _FILES_SECONDS)
+        health = self.hub_health
+        yield WorkQueue("probe of the Hub", health.due, partial(health.probe, self.hub.check_reachable))
+        yield periodic("check of the Manager's scopes", partial(check_scopes, store, self.hub), _SCOPES_SECONDS)
+
+    def _keeping(
+        self, store: JobStore, namespaces: JobNamespaces, logs: LogCollector, pod_events: PodEventCollector
+    ) -> Iterator[WorkQueue[Any]]:
+        """What is kept of jobs: usage, history, events and logs."""
+        yield periodic("usage of the teams", lambda: store.transact(Transaction.persist_usage), _USAGE_SECONDS)
+        history = HistoryKeeper(store, self.ledger, self.prometheus, namespaces, self.retention)
+        yield periodic("history", history.run_once, EVERY.total_seconds())
+        yield periodic("events of pods", pod_events.write, WRITE_SECONDS)
+        yield WorkQueue("log of", logs.due_reads, logs.read, workers=READERS, wake=logs.read_wake)
+        yield WorkQueue("log of ending", logs.due_follows, logs.follow, workers=FOLLOWERS, wake=logs.follow_wake)
+        yield periodic("deletion of old logs", logs.sweep, SWEEP_SECONDS)
+
+    def _ending(
+        self, store: JobStore, reconciler: Reconciler, terminator: Terminator, unmanaged: UnmanagedPods
+    ) -> Iterator[WorkQueue[Any]]:
+        """Jobs that have to stop, pods that have to go, and what gives GPUs back."""
+        stops = WorkQueue("stop of job", terminator.due, terminator.reconcile, workers=_STOPS_AT_ONCE)
+        store.subscribers.append(partial(_wake_for_stops, stops.wake))
+        yield stops
+        yield WorkQueue("expiry of job", reconciler.due_expiries, reconciler.expire)
+        yield WorkQueue("deletion of pod", unmanaged.due, unmanaged.reconcile)
+        preemptor = Preemptor(store)
+        yield WorkQueue("reconciliation of", preemptor.due, preemptor.reconcile)
+
+    def _starting(self, store: JobStore, scheduler: Scheduler, explainer: Explainer) -> Iterator[WorkQueue[Any]]:
+        """The queue, and the starts of what it schedules."""
+        yield WorkQueue("scheduling", scheduler.due, scheduler.reconcile, wake=store.capacity_changed.wake)
+        starts = Dispatcher(store, scheduler, self.hub)
+        yield WorkQueue(
+            "start of job",
+            starts.due,
+            starts.reconcile,
+            workers=self.max_concurrent_starts,
+            wake=scheduler.work_available,
+            longest_pause=5.0,
+        )
+        yield WorkQueue("new try of job", starts.due_refused, starts.retry)
+        yield WorkQueue("check of the owner of job", starts.due_owners, starts.check_owner)
+        yield WorkQueue("check of admitted", starts.due_lost, starts.abandon_lost)
+        estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
+        yield periodic("estimates of starts", estimator.refresh, ESTIMATE_SECONDS)
 
     def _offers_preemptible(self, template: str) -> bool:
         found = self.settings.template(template)
         return found is not None and found.option("preemptible") is not None
 
-    async def _cull(self, book: JobStore, reconciler: Reconciler, clock: Callable[[], datetime]) -> Culler:
+    async def _make_culler(self, store: JobStore, reconciler: Reconciler) -> Culler:
         evidence = ActivityCollector(
-            book=book,
+            book=store,
             hub=self.hub,
             prometheus=self.prometheus,
             namespaces=reconciler.namespaces,
             settings=lambda: self.settings,
             pods=reconciler.pod_identities,
-            now=clock,
+            now=self.now,
         )
         culler = Culler(evidence, self.ledger, self.cull_every)
         await culler.load()
-        book.keep_alive = culler.keep_alive
+        store.keep_alive = culler.keep_alive
         return culler
 
-    async def _reload(self, book: JobStore) -> None:
-        # A notice of an earlier term may be outdated.
-        told: tuple[Problem, ...] | None = None if book.notices.pending(("", NoticeKind.CONFIG_INVALID)) else ()
-        await book.transact(lifecycle.notify_all_inadmissible)
-        while True:
-            found = await asyncio.to_thread(self.files.changed)
-            if found is not None:
-                self.settings = found
-                await config_reload.persist(self.files, self.ledger, book.term)
-                await book.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
-                await book.transact(lifecycle.notify_all_inadmissible)
-            if self.files.problems != told:
-                problems = told = self.files.problems
-                await book.transact(partial(_notify_config_problems, problems=problems))
-            await asyncio.sleep(_FILES_SECONDS)
+    async def _reload(self, store: JobStore) -> None:
+        found = await asyncio.to_thread(self.files.changed)
+        if found is not None:
+            self.settings = found
+            await config_reload.persist(self.files, self.ledger, store.term)
+            await store.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
+            await store.transact(lifecycle.notify_all_inadmissible)
+        if self.files.problems != self._told:
+            problems = self.files.problems
+            await store.transact(partial(_notify_config_problems, problems=problems))
+            self._told = problems
+
+
+def _wake_for_stops(wake: asyncio.Event, entries: Sequence[JobEvent]) -> None:
+    if any(entry.record.stop is not None for entry in entries):
+        wake.set()
+
+
+def _run(group: asyncio.TaskGroup, queues: Iterable[WorkQueue[Any]]) -> None:
+    for queue in queues:
+        group.create_task(queue.run(), name=queue.name)
 
 
 def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...]) -> None:
@@ -287,13 +344,6 @@ def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...])
     post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
 
 
-async def _persist_usage(book: JobStore) -> None:
-    while True:
-        await asyncio.sleep(_USAGE_SECONDS)
-        with contextlib.suppress(DatabaseUnavailable):
-            await book.transact(Transaction.persist_usage)
-
-
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Returns the first problem, however the tasks were grouped."""
     found: BaseException = group
@@ -307,11 +357,10 @@ PROBE_SECONDS = 3.0
 
 @dataclass(slots=True)
 class HubHealth:
-    """The Hub's availability; ``told`` is called when it changes."""
+    """The Hub's availability, and a controller that probes an unavailable Hub; ``told`` is called when it changes."""
 
     told: Callable[[], None]
     unreachable: bool = False
-    _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def on_answer(self, answers: bool) -> None:
         """A request to the Hub was answered or not."""
@@ -319,13 +368,12 @@ class HubHealth:
             return
         self.unreachable = not answers
         log.warning("the Hub %s", "does not answer" if self.unreachable else "answers again")
-        self._gone.set() if self.unreachable else self._gone.clear()
         self.told()
 
-    async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
-        """Probes an unavailable Hub; never ends by itself."""
-        while True:
-            await self._gone.wait()
-            await asyncio.sleep(PROBE_SECONDS)
-            with contextlib.suppress(HubError):
-                await ask()
+    def due(self) -> list[str]:
+        return ["Hub"] if self.unreachable else []
+
+    async def probe(self, ask: Callable[[], Awaitable[object]], _: str) -> float:
+        with contextlib.suppress(HubError):
+            await ask()
+        return PROBE_SECONDS

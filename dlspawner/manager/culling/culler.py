@@ -68,7 +68,7 @@ class _Warnings:
 
 @dataclass(slots=True)
 class Culler:
-    """The rounds of one acting Manager; `run` never ends by itself."""
+    """The rounds of one leader: `evaluate_all` runs every ``look_seconds``."""
 
     evidence: ActivityCollector
     ledger: JobRepository
@@ -80,18 +80,6 @@ class Culler:
     async def load(self) -> None:
         """Remember what is written down."""
         self.evidence.activities.facts = await self.ledger.activities()
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.evaluate_all()
-            except (HubError, DatabaseUnavailable) as problem:
-                log.warning("unused jobs are not looked for: %s", problem)
-            except NotLeader:
-                raise
-            except Exception:  # a task's root: the next round is tried all the same
-                log.exception("a round of looking for unused jobs failed; nobody else has to suffer")
-            await asyncio.sleep(self.look_seconds)
 
     # What others tell
 

@@ -22,8 +22,7 @@ from dlspawner.core.accounting import NONE, GpuTime, Span, measured, total
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.usage_report import capacity_by_type
 from dlspawner.manager.db import gpu_hours
-from dlspawner.manager.db.repository import JobRepository, NotLeader
-from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.state.job_store import JobStore
 
@@ -44,7 +43,7 @@ class HistoryRetention:
 
 @dataclass(slots=True)
 class HistoryKeeper:
-    """The history of one book; `run` never ends by itself."""
+    """The history of one store: `run_once` runs every `EVERY`."""
 
     book: JobStore
     ledger: JobRepository
@@ -52,18 +51,6 @@ class HistoryKeeper:
     namespaces: JobNamespaces
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     _sampled: datetime | None = None  # until when
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.run_once()
-            except DatabaseUnavailable as problem:
-                log.warning("history waits for the database: %s", problem.__cause__)
-            except NotLeader:
-                raise
-            except Exception:  # a task's root: nothing else depends on it
-                log.exception("history was not kept; it is tried again")
-            await asyncio.sleep(EVERY.total_seconds())
 
     async def run_once(self) -> None:
         """One round."""

@@ -299,8 +299,6 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
             raise
         if self.identity is not None:
             self.refuse(may_enter(self.identity, self.manager.service.name))
-            if self.manager.leader is not None:
-                await self.manager.leader.flush_observed()
 
     @staticmethod
     def refuse(sentence: str | None) -> None:

@@ -27,7 +27,7 @@ from dlspawner.manager.model.job_history import PodEventMessage
 
 _MOST = 5000  # that wait to be written down, or for the pod that they are about to be known
 _PATIENCE = timedelta(seconds=60)
-_EVERY_SECONDS = 1.0
+WRITE_SECONDS = 1.0
 _OF_PODS = "involvedObject.kind=Pod"
 log = logging.getLogger("dlspawner.manager")
 
@@ -41,7 +41,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class PodEventCollector:
-    """Collects the pod events of one term; `run` never ends by itself."""
+    """Collects the pod events of one term: `watch` never ends by itself, `write` runs every `WRITE_SECONDS`."""
 
     cluster: KubernetesClient
     ledger: JobRepository
@@ -52,17 +52,14 @@ class PodEventCollector:
     now: Callable[[], datetime]
     _heard: dict[tuple[str, str], _Heard] = field(default_factory=dict)  # by pod and key
 
-    async def run(self) -> None:
+    async def watch(self) -> None:
         async with asyncio.TaskGroup() as group:
             for namespace in self.namespaces:
-                group.create_task(self._listen(namespace), name=f"hear of pods in {namespace}")
-            while True:
-                await asyncio.sleep(_EVERY_SECONDS)
-                await self._keep()
+                group.create_task(self._listen(namespace), name=f"watch events in {namespace}")
 
     def observe(self, change: WatchEvent) -> None:
         """A pod as the watch tells it: containers that have ended."""
-        if change.type in {"SYNCED", "DELETED"}:
+        if change.type == "DELETED":
             return
         if naming.JOB_LABEL in (change.object["metadata"].get("labels") or {}):
             source = read_source(change.object)
@@ -81,7 +78,7 @@ class PodEventCollector:
         if len(self._heard) < _MOST:
             self._heard[pod, one.key] = _Heard(self.now(), one, self.job_of(pod))
 
-    async def _keep(self) -> None:
+    async def write(self) -> None:
         """Write down what is heard of pods that are known to be jobs; others have a minute to become it."""
         heard, now = self._heard, self.now()
         known = [(job, said.one) for key, said in heard.items() if (job := said.job or self.job_of(key[0]))]

@@ -122,6 +122,24 @@ class Transaction:
         self.store.notices.apply(change)
 
 
+class CapacitySignal:
+    """Set when capacity may have become free since the last scheduling cycle; ``wake`` wakes the scheduler's queue."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        self.wake.set()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+
 class JobStore:
     """The state of one term; `run` is its writer, every other task submits transactions."""
 
@@ -140,7 +158,7 @@ class JobStore:
         self._usage: Mapping[str, DecayedUsage] | None = (
             None  # as read when the term began; later the cluster state has it
         )
-        self.capacity_changed = asyncio.Event()  # capacity may have become free since the last scheduling cycle
+        self.capacity_changed = CapacitySignal()
         self.files = 0  # how often the configuration was reloaded
         self.asked = False  # whether the Hub has sent an admission request in this term, since there are limits
         self.nodes: dict[str, Node] = {}
@@ -154,9 +172,6 @@ class JobStore:
         self.subscribers: list[
             Callable[[Sequence[JobEvent]], None]
         ] = []  # of entries on the disk; none: of nodes, files
-        self.pending_observers: list[
-            Callable[[], Awaitable[None]]
-        ] = []  # have all that was seen written down, if it was not yet
         # What *keep alive* does with a job's id, and the sentence that says so; set by callers that use ``keep``.
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 

@@ -19,6 +19,7 @@ from dlspawner.core import naming
 from dlspawner.core.resources import strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse
 from dlspawner.manager.cluster.orphans import NEEDED
+from dlspawner.manager.controllers import workqueue
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
@@ -26,6 +27,7 @@ from dlspawner.manager.logs.collector import LogRetention
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from tests.component.manager import quota
 
+workqueue.LOOK_SECONDS = 0.05  # of Managers in the test's own process
 NAMESPACE = "jobs"
 _RESTRICTED = {
     **{"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False},
@@ -143,7 +145,7 @@ class Office:
     reports: list[asyncio.Task[None]] = field(default_factory=list)  # of nodes, until the test's loop ends
     prometheus: PrometheusClient | None = None
     keeping: LogRetention = field(default_factory=LogRetention)
-    news_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
+    debounce_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[LeaderElector]:
@@ -165,7 +167,7 @@ class Office:
             cull_every=3600,
             special_namespace=self.special_namespace,
             log_retention=self.keeping,
-            news_seconds=self.news_seconds,
+            debounce_seconds=self.debounce_seconds,
         )
         task = asyncio.create_task(acting.run())
         try:

@@ -36,7 +36,7 @@ WAITS = "trap 'sleep 1; echo goodbye; exit 0' TERM; while :; do sleep 0.05; done
 
 
 class PrintingOffice(Office):
-    """Jobs are shell scripts; their logs are read every second."""
+    """Jobs are shell scripts; a log is kept when its container has ended or is being stopped."""
 
     async def start(
         self, acting: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
@@ -80,7 +80,7 @@ async def printing(folder: Path, db_url: str) -> AsyncIterator[PrintingOffice]:
         prepare(folder)
         async with await KubernetesClient.connect(state / "kubeconfig") as cluster:
             await make_namespace(cluster)
-            yield PrintingOffice(folder, db_url, cluster, keeping=LogRetention(seconds=1.0))
+            yield PrintingOffice(folder, db_url, cluster, keeping=LogRetention())
     finally:
         os.environ.pop("KUBECONFIG", None)
         if before is not None:
@@ -108,3 +108,14 @@ async def printed(ledger: JobRepository, question: AdmissionRequest, words: str)
         return words in await text(ledger, question)
 
     await until(there, f"{words!r} is kept")
+
+
+async def shown(acting: LeaderElector, question: AdmissionRequest, words: str) -> None:
+    """Until a running job has printed these words."""
+
+    async def there() -> bool:
+        assert acting.log_reader is not None
+        runs = await acting.log_reader.runs(question.job)
+        return bool(runs) and words.encode() in (await acting.log_reader.text(runs[-1])).body
+
+    await until(there, f"{words!r} is printed")

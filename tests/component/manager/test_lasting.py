@@ -15,7 +15,7 @@ from dlspawner.manager.http.api import base, events, logs
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, portals
-from tests.component.manager.printing import WAITS, job, printed, printing
+from tests.component.manager.printing import WAITS, job, printing, shown
 from tests.component.manager.world import World
 
 SECONDS = 60
@@ -123,7 +123,7 @@ async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp
             portal, question = Portal(office, served, world), job("alice")
             forget_soon(portal)
             await office.start(served.acting, question, f"echo done; {WAITS}")
-            await printed(served.acting.ledger, question, "done")
+            await shown(served.acting, question, "done")
             badge = await asyncio.to_thread(Badge, world, "vera")
             async with reading(portal, badge.token, f"jobs/{question.job}/log?follow=true") as stream:
                 assert await stream.readline() == b"done\n"

@@ -16,9 +16,8 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import logs as db_logs
 from dlspawner.manager.logs import collector
-from dlspawner.manager.logs.collector import LogRetention
 from tests.component.manager.manager_harness import NAMESPACE, until
-from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, text
+from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, shown, text
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -38,11 +37,10 @@ async def over(acting: LeaderElector, question: AdmissionRequest) -> None:
 
 
 async def test_a_stopped_job_has_its_log_to_the_last_line(lively: PrintingOffice) -> None:
-    lively.keeping = LogRetention(seconds=3600)
     question = job()
     async with lively.manager() as acting:
         pod = await lively.start(acting, question, f"echo hello; {WAITS}")
-        await printed(acting.ledger, question, "hello")
+        await shown(acting, question, "hello")
         await lively.delete(pod)
         await lively.gone(pod)
         await over(acting, question)
@@ -66,7 +64,7 @@ async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
     question = job()
     async with lively.manager() as acting:
         pod = await lively.start(acting, question, f"echo early; {WAITS}")
-        await printed(acting.ledger, question, "early")
+        await shown(acting, question, "early")
         assert acting.log_reader is not None
         logs, uid = acting.log_reader.keeper, pod["metadata"]["uid"]
         assert not await logs.kept(uid, 0.1), "it goes on"
@@ -88,33 +86,19 @@ async def test_who_is_to_delete_a_pod_hears_when_its_log_is_kept(
         assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
 
 
-async def test_what_a_running_job_prints_is_kept_once_through_every_change_of_manager(lively: PrintingOffice) -> None:
+async def test_log_of_a_stopping_job_is_kept_once_through_every_change_of_manager(lively: PrintingOffice) -> None:
     question = job()
-    script = f"n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.01; done; {WAITS}"
+    ends = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02; done; exit 0"
     async with lively.manager() as acting:
-        await lively.start(acting, question, script)
-        await printed(acting.ledger, question, "line 20\n")
-    for _ in range(2):
-        async with lively.manager() as acting:
-            before = await text(acting.ledger, question)
-
-            async def more(acting: LeaderElector = acting, before: str = before) -> bool:
-                return len(await text(acting.ledger, question)) > len(before) or "line 400\n" in before
-
-            await until(more, "it goes on")
+        pod = await lively.start(acting, question, f"trap '{ends}' TERM; echo line 0; while :; do sleep 0.05; done")
+        await shown(acting, question, "line 0\n")
+        await lively.delete(pod)
+        await asyncio.sleep(1)
+    async with lively.manager():
+        await asyncio.sleep(1)
     async with lively.manager() as acting:
         await printed(acting.ledger, question, "line 400\n")
-        assert await text(acting.ledger, question) == "".join(f"line {n}\n" for n in range(1, 401))
-
-
-async def test_a_lost_pod_has_what_it_printed_until_the_last_reading(lively: PrintingOffice) -> None:
-    question = job()
-    async with lively.manager() as acting:
-        pod = await lively.start(acting, question, f"echo early; {WAITS}")
-        await printed(acting.ledger, question, "early")
-        await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
-        await over(acting, question)
-        assert (await text(acting.ledger, question)).startswith("early\n")
+        assert await text(acting.ledger, question) == "".join(f"line {n}\n" for n in range(401))
 
 
 async def test_the_tokens_of_a_job_that_prints_its_environment_are_not_kept(lively: PrintingOffice) -> None:
@@ -200,10 +184,9 @@ async def test_a_log_that_is_read_while_its_container_starts_again_is_not_the_ne
         await until(each, "each run has its own log")
 
 
-async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_keeps_up_no_other(
+async def test_fault_in_reading_one_log_keeps_up_no_other(
     lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever goes wrong in a way that nobody has thought of, at one log."""
     poisoned, tried = [True], list[float]()
 
     class Poisoned(collector.StampedLog):
@@ -214,27 +197,22 @@ async def test_a_log_that_cannot_be_read_is_tried_again_after_longer_pauses_and_
             super().feed(data)
 
     monkeypatch.setattr(collector, "StampedLog", Poisoned)
-    monkeypatch.setattr(collector, "_AGAIN_SECONDS", 0.2)
     bad, good = job(), job("bob")
     async with lively.manager() as acting:
-        await lively.start(acting, bad, f"echo poison; {WAITS}")
-        await until(lambda: len(tried) >= 4, "it was tried some times", 60)
-        await lively.start(acting, good, f"echo hello; {WAITS}")
+        await lively.start(acting, bad, "echo poison")
+        await until(lambda: len(tried) >= 2, "it was tried some times")
+        await lively.start(acting, good, "echo hello")
         await printed(acting.ledger, good, "hello")
-        troubles = [one for one in caplog.records if "cannot be kept; next try" in one.getMessage()]
-        pauses = [float(one.getMessage().split()[-2]) for one in troubles]
-        assert all(one.exc_info for one in troubles), "with their tracebacks"
-        assert pauses[:3] == sorted(pauses[:3])
-        assert all(later - earlier >= pause - 0.06 for earlier, later, pause in zip(tried, tried[1:], pauses))  # noqa: B905
+        assert any(one.exc_info for one in caplog.records if "is tried again" in one.getMessage()), "with a traceback"
         poisoned.clear()
         await printed(acting.ledger, bad, "poison")
-        assert acting.admission is not None, "and the deciding has gone on"
+        assert acting.admission is not None, "and the Manager still leads"
 
 
 async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: PrintingOffice) -> None:
     going, ended = job("bob"), job()
     async with lively.manager() as acting:
-        await lively.start(acting, going, f"echo hello; {WAITS}")
+        await lively.start(acting, going, "echo hello; exit 1", restart="Always")
         pod = await lively.start(acting, ended, "echo hello")
         await printed(acting.ledger, going, "hello")
         await printed(acting.ledger, ended, "hello")
@@ -253,4 +231,4 @@ async def test_logs_are_forgotten_some_days_after_their_job_has_ended(lively: Pr
             return not await kept(acting.ledger, ended)
 
         await until(forgotten, "it is forgotten")
-        assert await text(acting.ledger, going) == "hello\n"
+        assert await text(acting.ledger, going, 0) == "hello\n"

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +23,7 @@ from dlspawner.manager.logs import reader
 from tests.component.manager.manager_harness import ask, until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
-from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing
+from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown
 from tests.component.manager.world import World
 
 HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
@@ -39,7 +39,7 @@ class Reading(Portal):
         """A job that has printed, and said done, and goes on."""
         question = job(user)
         await self.office.start(self.served.acting, question, f"{script}; echo done; {WAITS}")
-        await printed(self.served.acting.ledger, question, "done")
+        await shown(self.served.acting, question, "done")
         return question
 
     async def ended(self, question: AdmissionRequest) -> None:
@@ -194,7 +194,6 @@ async def test_hostile_lines_do_no_harm(reading: Reading) -> None:
 
 
 async def test_ten_mebibytes_in_one_line_are_shown_as_the_end_of_it(reading: Reading) -> None:
-    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
     question = await reading.prints("head -c 10000000 /dev/zero | tr '\\0' x; echo")
     page = await reading.page("alice", question)
     assert page.status == 200
@@ -241,7 +240,6 @@ async def test_the_command_line_follows_a_log_over_the_end_of_its_time_and_loses
     numbers = (
         f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
     )
-    reading.office.keeping = replace(reading.office.keeping, seconds=3600)
     question = job("alice")
     script = f"echo begin; while [ ! -e {go} ]; do sleep 0.05; done; {numbers}; echo done; {WAITS}"
     await reading.office.start(reading.served.acting, question, script)

@@ -37,7 +37,6 @@ SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture

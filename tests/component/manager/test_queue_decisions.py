@@ -170,31 +170,6 @@ async def test_a_start_that_failed_once_goes_on_in_a_hub_that_is_well_again(offi
         assert found.job.submitted == first.job.submitted
 
 
-async def test_a_hub_that_is_full_for_long_costs_no_place_and_has_nothing_reserved_for_it(office: Office) -> None:
-    waits, other = wants(gpus=8), wants("bob", gpus=8)
-    async with office.manager() as acting:
-        give_back = await full(acting)
-        await ask(acting, waits)
-        says(office, HubRejected(429, "Too many servers are active"), waits)
-        await give_back()
-        await until(lambda: office.hub.started, "the Hub has said that it is full")
-        for number in range(1, MAX_START_ATTEMPTS + 2):
-            office.clock.moved += timedelta(seconds=61)
-
-            async def over(number: int = number) -> bool:
-                return (await reasons(acting, waits)).count("start-timeout") == number
-
-            await until(over, "the turn is over, a later one at once")
-            assert (await ask(acting, other)).decision == "admit", "others pass"
-            await desk(acting).release_reservation(other.job, other.user)
-            other = replace(other, job=wants().job)
-        plays(office, acting, waits)
-        office.clock.moved += timedelta(seconds=61)
-        await until(lambda: told(acting, waits), "the Hub has room")
-        await desk(acting).release_reservation(waits.job, "alice", passes=True)
-        assert state(acting, waits) is JobState.QUEUED, "this is the first start that came to nothing"
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -252,29 +227,6 @@ async def test_a_hub_that_is_full_is_asked_again(office: Office) -> None:
         plays(office, acting, waits)
         await until(lambda: told(acting, waits), "it goes on")
         assert "start-timeout" not in await reasons(acting, waits)
-
-
-async def test_a_full_hub_takes_those_who_are_due_in_the_order_of_their_turns(office: Office) -> None:
-    crowd = [wants(f"u{number}") for number in range(8)]
-    by_user, taken, room = {one.user: one for one in crowd}, list[str](), 2
-
-    async def starts(user: str, server: str) -> None:
-        nonlocal room
-        if not room:
-            room = 1  # one of the others runs by now
-            raise HubRejected(429, "Too many users trying to log in right now.")
-        room -= 1
-        taken.append(user)
-        await ask(acting, by_user[user])
-
-    async with office.manager() as acting:
-        give_back = await full(acting)
-        for one in crowd:
-            await ask(acting, one)
-        office.hub.servers, office.hub.starts = {(one.user, "") for one in crowd}, starts
-        await give_back()
-        await until(lambda: told(acting, *crowd), "all of them may start")
-    assert taken == [one.user for one in crowd]
 
 
 async def test_who_is_refused_by_the_hub_keeps_the_place_holds_up_nobody_and_reads_why(office: Office) -> None:

@@ -262,7 +262,6 @@ async def test_what_waits_for_a_login_ends_when_its_server_is_removed(
 
 async def test_nobody_leaves_for_a_person_who_was_removed(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "_OWNER_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(dispatcher, "_ASKED_AT_ONCE", 1)
     gone = [wants(f"gone{number}") for number in range(4)]
     stays = wants("bob")
     async with office.manager() as acting:

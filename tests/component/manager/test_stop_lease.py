@@ -23,7 +23,6 @@ from tests.component.manager.queue_helpers import desk, record
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(termination, "_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
 
 
 async def run(office: Office, acting: LeaderElector) -> str:

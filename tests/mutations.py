@@ -75,7 +75,7 @@ FAULTS = {
         f"{GATEWAY}/test_upstream.py",
     ),
     "silent clients keep the health port": Fault(
-        "ssh_gateway/metrics.py", "asyncio.timeout(SECONDS)", "asyncio.timeout(None)", f"{GATEWAY}/test_health.py"
+        "ssh_gateway/metrics.py", "asyncio.timeout(SECONDS)", "asyncio.timeout(None)", f"{GATEWAY}/test_metrics.py"
     ),
 }
 

@@ -30,8 +30,8 @@ from tests.bench.figures import Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
 from tests.component.gateway.peers import Client, Sshd
-from tests.component.gateway.test_ciphers import theirs as asyncsshs
 from tests.harness.ports import free_port
+from tests.unit.gateway.test_fastpath import theirs as asyncsshs
 
 ROOT = Path(__file__).parents[2]
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com")

@@ -49,7 +49,7 @@ async def _first_event(core: Any, namespace: str) -> Any:
     raise AssertionError("no event came")
 
 
-async def test_the_official_client(cluster: Client, namespace: str) -> None:
+async def test_official_client(cluster: Client, namespace: str) -> None:
     configuration = aio_client.Configuration()
     await aio_config.load_kube_config(str(cluster.kubeconfig), client_configuration=configuration)
     async with aio_client.ApiClient(configuration) as api:

@@ -24,14 +24,14 @@ def _verdict(found: dict[str, Any]) -> str:
     return next((str(condition.get("message", "")) for condition in conditions), "")
 
 
-def test_a_pod_gets_a_node_that_can_hold_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_pod_gets_a_node_that_can_hold_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     cluster.create(pods, _asking(node, cpu="1"))
     placed = cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
     assert [condition["status"] for condition in filter(_scheduled, placed["status"]["conditions"])] == ["True"]
 
 
-def test_a_pod_that_fits_nowhere_is_told_why(cluster: Client, pods: str, namespace: str, make_node: NodeMaker) -> None:
+def test_pod_that_fits_nowhere_has_the_reason(cluster: Client, pods: str, namespace: str, make_node: NodeMaker) -> None:
     node = make_node(**{"example.org_gpu": "2"})
     cluster.create(pods, _asking(node, **{"example.org_gpu": "3"}))
     waiting = cluster.until(f"{pods}/p", lambda found: "Insufficient example.org/gpu" in _verdict(found))
@@ -45,7 +45,7 @@ def test_a_pod_that_fits_nowhere_is_told_why(cluster: Client, pods: str, namespa
     assert (found["type"], found["involvedObject"]["uid"]) == ("Warning", waiting["metadata"]["uid"])
 
 
-def test_a_waiting_pod_gets_the_place_that_another_leaves(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_waiting_pod_gets_the_resources_of_a_deleted_one(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node(**{"example.org_gpu": "2"})
     cluster.create(pods, _asking(node, "first", **{"example.org_gpu": "2"}))
     cluster.until(f"{pods}/first", lambda found: found["spec"].get("nodeName") == node)
@@ -55,7 +55,7 @@ def test_a_waiting_pod_gets_the_place_that_another_leaves(cluster: Client, pods:
     cluster.until(f"{pods}/second", lambda found: found["spec"].get("nodeName") == node)
 
 
-def test_a_cordoned_node_takes_no_new_pods(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_cordoned_node_takes_no_new_pods(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     cluster.patched(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     cluster.create(pods, _asking(node))
@@ -64,7 +64,7 @@ def test_a_cordoned_node_takes_no_new_pods(cluster: Client, pods: str, make_node
     cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
 
 
-def test_a_taint_needs_a_toleration(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_taint_needs_a_toleration(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     taint = {"key": "example.org/gpu", "value": "yes", "effect": "NoSchedule"}
     cluster.patched(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}})
@@ -76,9 +76,7 @@ def test_a_taint_needs_a_toleration(cluster: Client, pods: str, make_node: NodeM
     cluster.until(f"{pods}/tolerant", lambda found: found["spec"].get("nodeName") == node)
 
 
-def test_of_nodes_that_can_hold_a_pod_the_one_that_it_prefers_most_gets_it(
-    cluster: Client, pods: str, make_node: NodeMaker
-) -> None:
+def test_pod_gets_its_most_preferred_node(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     first, second, full = sorted(make_node(**{"example.org_gpu": gpus}) for gpus in ("2", "2", "2"))
 
     def preferring(name: str, **weights: int) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def test_of_nodes_that_can_hold_a_pod_the_one_that_it_prefers_most_gets_it(
     assert "must be in the range 1-100" in cluster.expect(422, "POST", pods, broken)["message"]
 
 
-def test_a_gated_pod_waits_for_its_gates(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_gated_pod_waits_for_its_gates(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     gated = _asking(node)
     gated["spec"]["schedulingGates"] = [{"name": "example.org/wait"}]
@@ -149,7 +147,7 @@ def test_node_ports_are_unique_and_kept(cluster: Client, services: str) -> None:
     assert "provided port is already allocated" in status["message"]
 
 
-def test_a_freed_node_port_can_be_had_again(cluster: Client, services: str) -> None:
+def test_freed_node_port_can_be_had_again(cluster: Client, services: str) -> None:
     ports = [{"port": 1}]
     made = cluster.create(services, {"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": ports}})
     number = made["spec"]["ports"][0]["nodePort"]
@@ -158,7 +156,7 @@ def test_a_freed_node_port_can_be_had_again(cluster: Client, services: str) -> N
     cluster.create(services, {"metadata": {"name": "b"}, "spec": wish})
 
 
-def test_a_headless_service_has_no_address(cluster: Client, services: str) -> None:
+def test_headless_service_has_no_address(cluster: Client, services: str) -> None:
     made = cluster.create(services, {"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "ports": [{"port": 1}]}})
     assert made["spec"]["clusterIP"] == "None"
 
@@ -172,14 +170,12 @@ def test_a_headless_service_has_no_address(cluster: Client, services: str) -> No
         ({"type": "Wrong", "ports": [{"port": 1}]}, "spec.type"),
     ],
 )
-def test_an_invalid_service_is_refused(cluster: Client, services: str, spec: dict[str, Any], field: str) -> None:
+def test_invalid_service_is_refused(cluster: Client, services: str, spec: dict[str, Any], field: str) -> None:
     status = cluster.expect(422, "POST", services, {"metadata": {"name": "s"}, "spec": spec})
     assert field in {cause["field"] for cause in status["details"]["causes"]}
 
 
-def test_a_services_endpoints_are_its_ready_pods(
-    cluster: Client, pods: str, services: str, make_node: NodeMaker
-) -> None:
+def test_services_endpoints_are_its_ready_pods(cluster: Client, pods: str, services: str, make_node: NodeMaker) -> None:
     ports = [{"name": "web", "port": 80, "targetPort": "http"}]
     spec = {"selector": {"app": "web"}, "ports": ports}
     cluster.create(services, {"metadata": {"name": "s"}, "spec": spec})
@@ -199,7 +195,7 @@ def test_a_services_endpoints_are_its_ready_pods(
     cluster.until_gone(path)
 
 
-def test_a_claim_is_bound_to_the_volume_made_for_it(cluster: Client, namespace: str) -> None:
+def test_claim_is_bound_to_the_volume_made_for_it(cluster: Client, namespace: str) -> None:
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     nobodys = {"storageClassName": ""}  # the volume is made by hand, the cluster makes none
     asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **nobodys}
@@ -220,7 +216,7 @@ def test_a_claim_is_bound_to_the_volume_made_for_it(cluster: Client, namespace: 
         cluster.delete(f"/api/v1/persistentvolumes/{name}")
 
 
-def test_a_claim_needs_a_mode_and_a_size(cluster: Client, namespace: str) -> None:
+def test_claim_needs_a_mode_and_a_size(cluster: Client, namespace: str) -> None:
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
     status = cluster.expect(422, "POST", claims, {"metadata": {"name": "c"}, "spec": {}})
     fields = {cause["field"] for cause in status["details"]["causes"]}

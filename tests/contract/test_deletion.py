@@ -13,13 +13,13 @@ def _bound(cluster: Client, pods: str, node: str, **spec: Any) -> Any:
     return cluster.get(f"{pods}/p")
 
 
-def test_a_pod_that_no_node_runs_goes_at_once(cluster: Client, pods: str) -> None:
+def test_pod_that_no_node_runs_goes_at_once(cluster: Client, pods: str) -> None:
     cluster.create(pods, pod(nodeSelector={"contract/node": "none"}))
     assert cluster.delete(f"{pods}/p")["kind"] == "Pod"
     assert cluster.request("GET", f"{pods}/p").code == 404
 
 
-def test_a_bound_pod_is_only_marked_and_its_node_ends_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_bound_pod_is_only_marked_and_its_node_ends_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     _bound(cluster, pods, make_node())
     asked = dt.datetime.now(dt.UTC)
     marked = cluster.delete(f"{pods}/p", {"gracePeriodSeconds": 20})
@@ -34,7 +34,7 @@ def test_a_bound_pod_is_only_marked_and_its_node_ends_it(cluster: Client, pods: 
     cluster.until_gone(f"{pods}/p")
 
 
-def test_without_a_wish_the_pods_own_grace_counts(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_deletion_without_a_grace_period_uses_the_pod_s(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     _bound(cluster, pods, make_node(), terminationGracePeriodSeconds=77)
     assert cluster.delete(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 77
 
@@ -48,7 +48,7 @@ def test_grace_can_be_shortened_and_not_prolonged(cluster: Client, pods: str, ma
     assert shorter["deletionTimestamp"] < first["deletionTimestamp"]
 
 
-def test_a_finished_pod_goes_at_once(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_finished_pod_goes_at_once(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     _bound(cluster, pods, make_node())
     cluster.patched(f"{pods}/p/status", {"status": {"phase": "Succeeded"}})
     cluster.delete(f"{pods}/p")
@@ -66,7 +66,7 @@ def test_preconditions_are_kept(cluster: Client, config_maps: str) -> None:
     assert (status["status"], status["details"]["uid"]) == ("Success", created["uid"])
 
 
-def test_a_finalizer_holds_an_object_until_it_is_removed(cluster: Client, config_maps: str) -> None:
+def test_finalizer_holds_an_object_until_it_is_removed(cluster: Client, config_maps: str) -> None:
     cluster.create(config_maps, {"metadata": {"name": "a", "finalizers": ["example.org/hold"]}})
     assert cluster.delete(f"{config_maps}/a")["metadata"]["deletionTimestamp"]
     cluster.get(f"{config_maps}/a")
@@ -74,7 +74,7 @@ def test_a_finalizer_holds_an_object_until_it_is_removed(cluster: Client, config
     assert cluster.request("GET", f"{config_maps}/a").code == 404
 
 
-def test_a_nonsense_policy_is_refused(cluster: Client, config_maps: str) -> None:
+def test_nonsense_policy_is_refused(cluster: Client, config_maps: str) -> None:
     cluster.create(config_maps, {"metadata": {"name": "a"}})
     assert cluster.request("DELETE", f"{config_maps}/a", {"propagationPolicy": "Sometimes"}).code == 422
 
@@ -98,14 +98,14 @@ def test_dependents_go_after_their_owner(cluster: Client, config_maps: str, secr
     cluster.until_gone(f"{config_maps}/grandchild")
 
 
-def test_an_owner_of_another_uid_is_no_owner(cluster: Client, config_maps: str) -> None:
+def test_owner_of_another_uid_is_no_owner(cluster: Client, config_maps: str) -> None:
     owner = cluster.create(config_maps, {"metadata": {"name": "owner"}})
     owner["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
     cluster.create(config_maps, _owned(owner, "stray"))
     cluster.until_gone(f"{config_maps}/stray")
 
 
-def test_an_object_stays_while_one_of_its_owners_is_there(cluster: Client, config_maps: str) -> None:
+def test_object_stays_while_one_of_its_owners_is_there(cluster: Client, config_maps: str) -> None:
     one = cluster.create(config_maps, {"metadata": {"name": "one"}})
     two = cluster.create(config_maps, {"metadata": {"name": "two"}})
     child = _owned(one, "child")
@@ -138,12 +138,12 @@ def test_in_the_foreground_dependents_go_first(cluster: Client, config_maps: str
     cluster.until_gone(f"{config_maps}/owner")
 
 
-def test_the_default_namespace_stays(cluster: Client) -> None:
+def test_default_namespace_stays(cluster: Client) -> None:
     status = cluster.expect(403, "DELETE", "/api/v1/namespaces/default")
     assert status["message"] == 'namespaces "default" is forbidden: this namespace may not be deleted'
 
 
-def test_a_namespace_that_is_deleted_takes_nothing_new(
+def test_namespace_that_is_deleted_takes_nothing_new(
     cluster: Client, namespace: str, pods: str, make_node: NodeMaker
 ) -> None:
     _bound(cluster, pods, make_node())  # something that has to be waited for

@@ -61,7 +61,7 @@ def _kubectl(cluster: Client, pods: str, *arguments: str, given: str = "") -> su
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_running_pod_is_ready_and_has_an_address(cluster: Client, pods: str, machine: Machine) -> None:
+def test_running_pod_is_ready_and_has_an_address(cluster: Client, pods: str, machine: Machine) -> None:
     cluster.create(pods, machine.pod("exec sleep 60"))
     status = cluster.until(f"{pods}/p", _ready, "ready")["status"]
     assert set(_conditions({"status": status}).items()) >= {
@@ -76,7 +76,7 @@ def test_a_running_pod_is_ready_and_has_an_address(cluster: Client, pods: str, m
     assert "://" in main["containerID"]
 
 
-def test_a_pod_says_how_it_ended(cluster: Client, pods: str, machine: Machine) -> None:
+def test_status_says_how_a_pod_ended(cluster: Client, pods: str, machine: Machine) -> None:
     cluster.create(pods, machine.pod("true", "good"))
     cluster.create(pods, machine.pod("echo no memory of it > /dev/termination-log; exit 3", "bad"))
     cluster.create(pods, machine.pod("exit 4", "stubborn", restartPolicy="OnFailure"))
@@ -116,7 +116,7 @@ def test_containers_wait_for_the_init_containers(cluster: Client, pods: str, mac
     assert cluster.request("GET", f"{pods}/p/log").raw == b"by init\n"
 
 
-def test_logs_are_cut_as_asked(cluster: Client, pods: str, machine: Machine) -> None:
+def test_log_options_limit_the_log(cluster: Client, pods: str, machine: Machine) -> None:
     # Both streams are in the log; which of two lines written at once comes first is not said.
     script = "echo error >&2; sleep 1; seq 1 5; echo last"
     assert _output(cluster, pods, machine.pod(script)) == "error\n1\n2\n3\n4\n5\nlast\n"
@@ -135,7 +135,7 @@ def test_logs_are_cut_as_asked(cluster: Client, pods: str, machine: Machine) -> 
     assert status["message"] == 'previous terminated container "main" in pod "p" not found'
 
 
-def test_the_log_of_the_run_before_is_kept(cluster: Client, pods: str, machine: Machine) -> None:
+def test_log_of_the_previous_run_is_kept(cluster: Client, pods: str, machine: Machine) -> None:
     script = "if [ -e /v/second ]; then echo second; exec sleep 60; fi; touch /v/second; echo first; exit 1"
     volume = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     volumes = [{"name": "v", "emptyDir": {}}]
@@ -145,7 +145,7 @@ def test_the_log_of_the_run_before_is_kept(cluster: Client, pods: str, machine: 
     assert cluster.request("GET", f"{pods}/p/log", query={"previous": "true"}).raw == b"first\n"
 
 
-def test_a_followed_log_ends_with_its_container(cluster: Client, pods: str, machine: Machine) -> None:
+def test_followed_log_ends_with_its_container(cluster: Client, pods: str, machine: Machine) -> None:
     cluster.create(pods, machine.pod("echo one; read -r line < /v/pipe; echo $line", **_pipe()))
     cluster.until(f"{pods}/p", _ready, "ready")
     with _followed(cluster, pods, "p") as log:
@@ -183,7 +183,7 @@ def test_exec_carries_input_output_and_exit_status(cluster: Client, pods: str, m
     assert "container none is not valid" in _kubectl(cluster, pods, "exec", "p", "-c", "none", "--", "true").stderr
 
 
-def test_a_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machine) -> None:
+def test_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machine) -> None:
     polite = machine.pod("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done", "polite")
     polite["metadata"]["finalizers"] = ["example.org/hold"]
     cluster.create(pods, polite)
@@ -204,7 +204,7 @@ def test_a_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machi
     assert time.monotonic() - asked >= 2
 
 
-def test_a_pod_is_the_person_that_it_names(cluster: Client, pods: str, secrets_path: str, machine: Machine) -> None:
+def test_pod_runs_as_its_user_and_groups(cluster: Client, pods: str, secrets_path: str, machine: Machine) -> None:
     cluster.create(secrets_path, {"metadata": {"name": "key"}, "stringData": {"key": "secret"}})
     volumes = [
         {"name": "key", "secret": {"secretName": "key", "defaultMode": 0o440}},
@@ -229,7 +229,7 @@ def test_a_pod_is_the_person_that_it_names(cluster: Client, pods: str, secrets_p
     assert _output(cluster, pods, manifest).split() == ["20001", "20002", "secret", "20001", "read-only", "1"]
 
 
-def test_a_container_that_cannot_be_configured_says_why(cluster: Client, pods: str, machine: Machine) -> None:
+def test_container_that_cannot_be_configured_says_why(cluster: Client, pods: str, machine: Machine) -> None:
     root = {"securityContext": {"runAsUser": 0, "runAsNonRoot": True}}
     waiting = {"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "late", "key": "k"}}}]}
     cluster.create(pods, machine.pod("true", "root", container=root))

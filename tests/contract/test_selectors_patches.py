@@ -40,7 +40,7 @@ def test_label_selectors(cluster: Client, three: str, selector: str, names: str)
 
 
 @pytest.mark.parametrize("selector", ["a b", "app in web", "=x", "app=(", "app in (a,b", "a=b=c"])
-def test_a_bad_label_selector_is_refused(cluster: Client, pods: str, selector: str) -> None:
+def test_bad_label_selector_is_refused(cluster: Client, pods: str, selector: str) -> None:
     assert cluster.expect(400, "GET", pods, labelSelector=selector)["reason"] == "BadRequest"
 
 
@@ -59,7 +59,7 @@ def test_field_selectors(cluster: Client, three: str, selector: str, names: str)
     assert _names(cluster.get(three, fieldSelector=selector)) == list(names)
 
 
-def test_a_field_that_cannot_be_selected_is_named(cluster: Client, pods: str) -> None:
+def test_field_that_cannot_be_selected_is_named(cluster: Client, pods: str) -> None:
     status = cluster.expect(400, "GET", pods, fieldSelector="spec.hostname=x")
     assert "field label not supported: spec.hostname" in status["message"]
 
@@ -76,13 +76,13 @@ def test_events_are_found_by_what_they_are_about(cluster: Client, namespace: str
     assert _names(cluster.get(events, fieldSelector=selector)) == ["one.1"]
 
 
-def test_an_event_lies_in_the_namespace_of_what_it_is_about(cluster: Client, namespace: str) -> None:
+def test_event_lies_in_the_namespace_of_what_it_is_about(cluster: Client, namespace: str) -> None:
     event = {"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "elsewhere"}}
     status = cluster.expect(422, "POST", f"/api/v1/namespaces/{namespace}/events", event)
     assert status["details"]["causes"][0]["field"] == "involvedObject.namespace"
 
 
-def test_a_merge_patch_replaces_lists_and_removes_nulls(cluster: Client, services: str) -> None:
+def test_merge_patch_replaces_lists_and_removes_nulls(cluster: Client, services: str) -> None:
     _service(cluster, services)
     patch = {"metadata": {"labels": {"a": None, "c": "3"}}, "spec": {"ports": [{"name": "only", "port": 9}]}}
     changed = cluster.patched(f"{services}/s", patch, "merge")
@@ -90,14 +90,14 @@ def test_a_merge_patch_replaces_lists_and_removes_nulls(cluster: Client, service
     assert [port["port"] for port in changed["spec"]["ports"]] == [9]
 
 
-def test_a_strategic_patch_merges_lists_by_key(cluster: Client, services: str) -> None:
+def test_strategic_patch_merges_lists_by_key(cluster: Client, services: str) -> None:
     _service(cluster, services)
     changed = cluster.patched(f"{services}/s", {"spec": {"ports": [{"name": "ssh", "port": 22, "targetPort": 2222}]}})
     ports = {port["port"]: port["targetPort"] for port in changed["spec"]["ports"]}
     assert ports == {22: 2222, 80: 80}
 
 
-def test_a_strategic_patch_deletes_and_replaces(cluster: Client, services: str) -> None:
+def test_strategic_patch_deletes_and_replaces(cluster: Client, services: str) -> None:
     _service(cluster, services)
     gone = cluster.patched(f"{services}/s", {"spec": {"ports": [{"port": 22, "$patch": "delete"}]}})
     assert [port["port"] for port in gone["spec"]["ports"]] == [80]
@@ -105,7 +105,7 @@ def test_a_strategic_patch_deletes_and_replaces(cluster: Client, services: str) 
     assert replaced["metadata"]["labels"] == {"only": "this"}
 
 
-def test_a_strategic_patch_may_say_the_order(cluster: Client, services: str) -> None:
+def test_strategic_patch_may_say_the_order(cluster: Client, services: str) -> None:
     _service(cluster, services)
     order = {
         "$setElementOrder/ports": [{"port": 80}, {"port": 443}, {"port": 22}],
@@ -123,7 +123,7 @@ def test_conditions_are_merged_by_type(cluster: Client, pods: str) -> None:
     assert {"Initialized", "Ready"} <= {condition["type"] for condition in changed["status"]["conditions"]}
 
 
-def test_a_json_patch_tests_before_it_changes(cluster: Client, services: str) -> None:
+def test_json_patch_tests_before_it_changes(cluster: Client, services: str) -> None:
     _service(cluster, services)
     path = "/metadata/labels/a"
     wrong = [{"op": "test", "path": path, "value": "other"}, {"op": "remove", "path": path}]
@@ -132,19 +132,19 @@ def test_a_json_patch_tests_before_it_changes(cluster: Client, services: str) ->
     assert cluster.patched(f"{services}/s", right, "json")["metadata"]["labels"]["a"] == "9"
 
 
-def test_a_patch_of_another_version_conflicts(cluster: Client, services: str) -> None:
+def test_patch_of_another_version_conflicts(cluster: Client, services: str) -> None:
     old = _service(cluster, services)["metadata"]["resourceVersion"]
     cluster.patched(f"{services}/s", {"metadata": {"labels": {"x": "1"}}})
     patch = {"metadata": {"resourceVersion": old, "labels": {"x": "2"}}}
     assert cluster.patch(f"{services}/s", patch, "merge").code == 409
 
 
-def test_a_patch_of_nothing_is_not_found(cluster: Client, services: str) -> None:
+def test_patch_of_nothing_is_not_found(cluster: Client, services: str) -> None:
     assert cluster.patch(f"{services}/none", {}).code == 404
 
 
 @pytest.mark.parametrize(("body", "kind"), [(b"{", "merge"), (b"[]", "merge"), (b"[]", "strategic"), (b"{}", "json")])
-def test_a_malformed_patch_is_refused(cluster: Client, services: str, body: bytes, kind: str) -> None:
+def test_malformed_patch_is_refused(cluster: Client, services: str, body: bytes, kind: str) -> None:
     _service(cluster, services)
     assert cluster.patch(f"{services}/s", body, kind).code == 400
 
@@ -157,14 +157,14 @@ def test_a_malformed_patch_is_refused(cluster: Client, services: str, body: byte
         {"op": "remove", "path": "/metadata/labels/none"},
     ],
 )
-def test_a_json_patch_that_cannot_be_applied_is_invalid(cluster: Client, services: str, operation: Any) -> None:
+def test_json_patch_that_cannot_be_applied_is_invalid(cluster: Client, services: str, operation: Any) -> None:
     _service(cluster, services)
     status = cluster.patch(f"{services}/s", [operation], "json")
     assert (status.code, status.json["reason"]) == (422, "Invalid")
     assert status.json["message"].startswith("the server rejected our request due to an error in our request")
 
 
-def test_a_patch_cannot_be_of_another_object(cluster: Client, services: str) -> None:
+def test_patch_cannot_be_of_another_object(cluster: Client, services: str) -> None:
     _service(cluster, services)
     other = cluster.patch(f"{services}/s", {"metadata": {"uid": "other"}}, "merge")
     assert (other.code, other.json["details"]["causes"][0]["field"]) == (422, "metadata.uid")
@@ -172,7 +172,7 @@ def test_a_patch_cannot_be_of_another_object(cluster: Client, services: str) -> 
     assert cluster.patch(f"{services}/s", {"metadata": {"namespace": "other"}}, "merge").code == 400
 
 
-def test_an_unknown_kind_of_patch_is_refused(cluster: Client, services: str) -> None:
+def test_unknown_kind_of_patch_is_refused(cluster: Client, services: str) -> None:
     _service(cluster, services)
     answer = cluster.request("PATCH", f"{services}/s", {}, headers={"Content-Type": "application/json"})
     assert (answer.code, answer.json["reason"]) == (415, "UnsupportedMediaType")

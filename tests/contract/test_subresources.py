@@ -25,7 +25,7 @@ def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node
 
 @pytest.mark.parametrize("subresource", ["binding", "eviction"])
 @pytest.mark.parametrize("body", [{}, {"metadata": {"name": "other"}, "target": {"kind": "Node", "name": "n"}}])
-def test_a_binding_or_eviction_of_another_name_is_refused(
+def test_binding_or_eviction_of_another_name_is_refused(
     cluster: Client, pods: str, subresource: str, body: Any
 ) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
@@ -41,14 +41,14 @@ def test_a_binding_or_eviction_of_another_name_is_refused(
         ({"kind": "Pod", "name": "p"}, 'target.kind: Unsupported value: "Pod"'),
     ],
 )
-def test_a_binding_to_nothing_is_refused(cluster: Client, pods: str, target: Any, words: str) -> None:
+def test_binding_to_nothing_is_refused(cluster: Client, pods: str, target: Any, words: str) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": target}
     assert words in cluster.expect(500, "POST", f"{pods}/p/binding", body)["message"]
     assert not cluster.get(f"{pods}/p")["spec"].get("nodeName")
 
 
-def test_a_binding_of_another_pod_conflicts(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_binding_of_another_pod_conflicts(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
     metadata = {"name": "p", "uid": "00000000-0000-0000-0000-000000000000"}
     body = {"metadata": metadata, "target": {"kind": "Node", "name": make_node()}}
@@ -70,7 +70,7 @@ def test_eviction_deletes_with_the_pods_grace(cluster: Client, pods: str, make_n
     assert cluster.get(f"{pods}/p")["metadata"]["deletionGracePeriodSeconds"] == 33
 
 
-def test_an_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> None:
+def test_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
     assert cluster.request("GET", f"{pods}/p/log").code == 204
     status = cluster.expect(400, "POST", f"{pods}/p/exec", command="true")
@@ -85,14 +85,14 @@ def test_an_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> N
         ({"limitBytes": "0"}, 422, "limitBytes: Invalid value: 0: must be greater than 0"),
     ],
 )
-def test_logs_cannot_be_cut_by_nonsense(
+def test_invalid_log_options_are_refused(
     cluster: Client, pods: str, options: dict[str, str], code: int, words: str
 ) -> None:
     cluster.create(pods, pod(**UNSCHEDULED))
     assert words in cluster.expect(code, "GET", f"{pods}/p/log", **options)["message"]
 
 
-def test_a_container_must_be_named_when_there_are_several(cluster: Client, pods: str) -> None:
+def test_container_must_be_named_when_there_are_several(cluster: Client, pods: str) -> None:
     several = [{"name": "one", "image": "i:1"}, {"name": "two", "image": "i:1"}]
     cluster.create(pods, pod(containers=several, **UNSCHEDULED))
     status = cluster.expect(400, "GET", f"{pods}/p/log")
@@ -100,7 +100,7 @@ def test_a_container_must_be_named_when_there_are_several(cluster: Client, pods:
     assert "three is not valid for pod p" in cluster.expect(400, "GET", f"{pods}/p/log", container="three")["message"]
 
 
-def test_a_node_that_says_not_where_it_is_cannot_be_asked(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+def test_logs_and_exec_of_a_node_without_an_address_fail(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     cluster.create(pods, pod(nodeName=make_node()))
     for method, path in (("GET", "log"), ("GET", "exec?command=true"), ("POST", "exec?command=true")):
         status = cluster.expect(500, method, f"{pods}/p/{path}")

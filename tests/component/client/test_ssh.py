@@ -1,4 +1,4 @@
-"""OpenSSH as commands use it: what `ssh` runs of the Hub's word, and what `ssh-config --write` puts into ~/.ssh."""
+"""`dlspawner ssh` runs only a login that the Hub names; `ssh-config` prints or writes OpenSSH's configuration."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from pathlib import Path
 import pytest
 
 from dlspawner import cli
-from tests.component.client.test_service import Scripted, server
+from tests.component.client.conftest import Scripted
 
-__all__ = ["server"]
 ID = "j-aaaaaaaaaaaa"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBx0"
 ANSWER = {"user": "alice", "host": "h.example.org", "port": 2222, "servers": ["train"], "host_keys": [KEY]}
 
 
 @pytest.fixture
-def home(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in {"HOME": str(tmp_path), "DLSPAWNER_URL": server.url, "DLSPAWNER_TOKEN": "secret"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    server.answers = [(200, ANSWER)]
-    return tmp_path
+def hub(logged_in: Scripted) -> Scripted:
+    logged_in.answers = [(200, ANSWER)]
+    return logged_in
 
 
-def test_it_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ssh_config_is_printed(hub: Scripted, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ssh-config"]) == 0
     assert "Host train.dl\n    HostName h.example.org\n    Port 2222\n    User alice+train\n" in capsys.readouterr().out
     assert cli.main(["ssh-config", "--known-hosts"]) == 0
@@ -35,7 +31,7 @@ def test_it_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not (home / ".ssh").exists()
 
 
-def test_it_is_written_and_included_once_before_what_is_there(home: Path) -> None:
+def test_ssh_config_is_written_and_included_once_before_other_hosts(hub: Scripted, home: Path) -> None:
     folder = home / ".ssh"
     folder.mkdir()
     (folder / "config").write_text("Host *\n    User somebody\n")
@@ -55,7 +51,7 @@ def test_it_is_written_and_included_once_before_what_is_there(home: Path) -> Non
     assert "user alice+train\n" in shown.stdout
 
 
-def test_a_configuration_kept_elsewhere_stays_there(home: Path) -> None:
+def test_symbolic_link_to_a_configuration_is_kept(hub: Scripted, home: Path) -> None:
     (home / ".ssh").mkdir()
     (home / "dotfiles").write_text("Host x\n")
     (home / ".ssh" / "config").symlink_to(home / "dotfiles")
@@ -64,8 +60,8 @@ def test_a_configuration_kept_elsewhere_stays_there(home: Path) -> None:
     assert (home / "dotfiles").read_text().endswith("\nHost x\n")
 
 
-def test_keys_that_ssh_has_asked_about_are_kept(server: Scripted, home: Path) -> None:
-    server.answers = [(200, {**ANSWER, "host_keys": []})]
+def test_learned_host_keys_are_kept_where_the_hub_tells_none(hub: Scripted, home: Path) -> None:
+    hub.answers = [(200, {**ANSWER, "host_keys": []})]
     (home / ".ssh").mkdir()
     (home / ".ssh" / "dlspawner_known_hosts").write_text("learned\n")
     assert cli.main(["ssh-config", "--write"]) == 0
@@ -83,17 +79,17 @@ def test_keys_that_ssh_has_asked_about_are_kept(server: Scripted, home: Path) ->
     ],
     ids=["a program as the user", "a program as the host", "a port of letters", "a server that is none", "nothing"],
 )
-def test_a_hub_can_name_no_program(
-    server: Scripted, home: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, object], code: int
+def test_answer_that_names_a_program_is_refused(
+    hub: Scripted, home: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, object], code: int
 ) -> None:
-    server.answers = [(200, answer)]
+    hub.answers = [(200, answer)]
     assert cli.main(["ssh-config", "--write"]) == code
     assert "Proxy" not in capsys.readouterr().out
     assert not (home / ".ssh").exists()
 
 
 @pytest.fixture
-def program(home: Path) -> Path:
+def program(hub: Scripted, home: Path) -> Path:
     """A program called ssh, before all others, which writes its arguments down; the file they are in."""
     written = home / "arguments"
     program = home / "bin" / "ssh"
@@ -104,11 +100,11 @@ def program(home: Path) -> Path:
 
 
 def log_in(
-    server: Scripted, home: Path, command: str, *rest: str, access: object = None
+    hub: Scripted, home: Path, command: str, *rest: str, access: object = None
 ) -> subprocess.CompletedProcess[str]:
     """`dlspawner ssh` of a job that the Hub says to be reached by this command, through this gateway."""
     job = {"id": ID, "state": "running", "endpoints": [{"name": "ssh", "command": command}]}
-    server.answers = [(200, job), (200, access)]
+    hub.answers = [(200, job), (200, access)]
     environ = {**os.environ, "PATH": f"{home / 'bin'}:{os.environ['PATH']}"}
     line = [sys.executable, "-m", "dlspawner.cli", "ssh", ID, *rest]
     return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -123,8 +119,8 @@ def log_in(
     ],
     ids=["a login and a port", "a name with a blank", "a name that looks like an option"],
 )
-def test_ssh_is_run_with_the_hubs_login(server: Scripted, home: Path, program: Path, command: str, words: str) -> None:
-    done = log_in(server, home, command, "nvidia-smi")
+def test_ssh_runs_with_the_login_of_the_hub(hub: Scripted, home: Path, program: Path, command: str, words: str) -> None:
+    done = log_in(hub, home, command, "nvidia-smi")
     assert (done.returncode, done.stderr) == (0, "")
     assert " ".join(program.read_text().splitlines()) == f"{words} nvidia-smi"
 
@@ -145,8 +141,8 @@ def test_ssh_is_run_with_the_hubs_login(server: Scripted, home: Path, program: P
         pytest.param("ssh", id="no words"),
     ],
 )
-def test_a_hub_has_ssh_run_nothing_else(server: Scripted, home: Path, program: Path, command: str) -> None:
-    done = log_in(server, home, command)
+def test_command_that_is_more_than_a_login_is_refused(hub: Scripted, home: Path, program: Path, command: str) -> None:
+    done = log_in(hub, home, command)
     assert done.returncode == 1, done.stderr
     assert (
         done.stderr == f"dlspawner: The Hub's way in is more than a login, and is not run for you. It says: {command}\n"
@@ -158,11 +154,11 @@ LOGIN = "ssh -p 2222 alice+train@h.example.org"
 
 
 @pytest.mark.parametrize("folder", [".config", "my own %d"])
-def test_ssh_knows_the_gateway_by_the_keys_that_the_hub_tells(
-    server: Scripted, home: Path, program: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+def test_ssh_pins_the_host_keys_of_the_hub(
+    hub: Scripted, home: Path, program: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / folder))
-    done = log_in(server, home, LOGIN, "nvidia-smi", access=ANSWER)
+    done = log_in(hub, home, LOGIN, "nvidia-smi", access=ANSWER)
     assert (done.returncode, done.stderr) == (0, "")
     *options, port, number, place, command = program.read_text().splitlines()
     assert [port, number, place, command] == ["-p", "2222", "alice+train@h.example.org", "nvidia-smi"]
@@ -174,28 +170,23 @@ def test_ssh_knows_the_gateway_by_the_keys_that_the_hub_tells(
     assert f"globalknownhostsfile {file} /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2\n" in shown.stdout
 
 
-def test_another_file_that_its_user_names_stays(server: Scripted, home: Path, program: Path) -> None:
-    done = log_in(server, home, LOGIN, "-oglobalknownhostsfile=/mine", "nvidia-smi", access=ANSWER)
+def test_known_hosts_file_of_the_user_is_kept(hub: Scripted, home: Path, program: Path) -> None:
+    done = log_in(hub, home, LOGIN, "-oglobalknownhostsfile=/mine", "nvidia-smi", access=ANSWER)
     assert (done.returncode, done.stderr) == (0, "")
     assert program.read_text().splitlines()[:2] == ["-p", "2222"]
 
 
 @pytest.mark.parametrize(
     "access",
-    [ANSWER | {"host_keys": []}, ANSWER | {"host": "-oProxyCommand=sh"}, {}, []],
-    ids=["no keys", "no host", "nothing", "another answer"],
+    [ANSWER | {"host_keys": []}, ANSWER | {"host": "-oProxyCommand=sh"}, {}, [], ANSWER],
+    ids=["no keys", "no host", "nothing", "another answer", "no place to keep them"],
 )
-def test_ssh_asks_its_user_where_the_hub_tells_no_keys(
-    server: Scripted, home: Path, program: Path, access: object
+def test_ssh_asks_its_user_where_no_host_keys_are_known(
+    hub: Scripted, home: Path, program: Path, access: object
 ) -> None:
-    done = log_in(server, home, LOGIN, access=access)
+    if access is ANSWER:
+        (home / ".config").write_text("a file")
+    done = log_in(hub, home, LOGIN, access=access)
     assert (done.returncode, done.stderr) == (0, "")
     assert program.read_text().splitlines() == ["-p", "2222", "alice+train@h.example.org"]
-    assert not (home / ".config").exists()
-
-
-def test_ssh_asks_its_user_where_no_keys_can_be_kept(server: Scripted, home: Path, program: Path) -> None:
-    (home / ".config").write_text("a file")
-    done = log_in(server, home, LOGIN, access=ANSWER)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert program.read_text().splitlines() == ["-p", "2222", "alice+train@h.example.org"]
+    assert not (home / ".config").is_dir()

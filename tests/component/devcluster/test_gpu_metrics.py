@@ -14,7 +14,7 @@ ONE = {"limits": {"nvidia.com/gpu": "1"}}
 
 
 async def utilisation(world: World) -> dict[str, list[int]]:
-    """Percent of every GPU of the first node, by the pod that holds it, "" for those that nobody does."""
+    """Percent of every GPU of the first node, by the pod that holds it; "" for free ones."""
     url = f"http://{world.agent.nodes[0].ip}:9400/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
@@ -33,7 +33,7 @@ async def once_used(world: World, pod: str) -> dict[str, list[int]]:
         await asyncio.sleep(0.2)
 
 
-async def test_a_gpu_is_as_busy_as_the_container_that_holds_it(world: World) -> None:
+async def test_gpu_is_as_busy_as_the_container_that_holds_it(world: World) -> None:
     await world.pod("busy", "while :; do :; done", resources=ONE)
     await world.pod("idle", "sleep 1000", resources=ONE)
     await world.phase("busy", "Running")
@@ -44,7 +44,7 @@ async def test_a_gpu_is_as_busy_as_the_container_that_holds_it(world: World) -> 
     assert found[""] == [0, 0]
 
 
-async def test_a_gpu_that_was_given_back_has_no_pod(world: World) -> None:
+async def test_released_gpu_has_no_pod(world: World) -> None:
     await world.pod("short", "true", resources=ONE)
     await world.phase("short", "Succeeded")
     assert await utilisation(world) == {"": [0, 0, 0, 0]}

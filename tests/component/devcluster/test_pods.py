@@ -22,7 +22,7 @@ async def _secret(world: World, name: str, **data: str) -> None:
     await world.cluster.create(SECRETS, {"metadata": {"name": name, "namespace": "jobs"}, "data": encoded})
 
 
-async def test_the_environment_is_what_the_kubelet_would_make_of_it(world: World) -> None:
+async def test_environment_is_what_the_kubelet_would_make_of_it(world: World) -> None:
     await _secret(world, "s", k="secret")
     data = {"FROM": "map", "A": "overridden"}
     await world.cluster.create(CONFIG_MAPS, {"metadata": {"name": "m", "namespace": "jobs"}, "data": data})
@@ -76,7 +76,7 @@ async def test_every_kind_of_volume_is_where_it_was_asked_for(world: World) -> N
     assert text.split() == ["alphaalphabetavols", "400", "600", "/all:", "a", "b", "/gone:", "g", "fine"]
 
 
-async def test_a_claim_is_provided_bound_and_kept(world: World) -> None:
+async def test_claim_is_provided_bound_and_kept(world: World) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     await world.cluster.create(CLAIMS, {"metadata": {"name": "home", "namespace": "jobs"}, "spec": spec})
     volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]
@@ -91,7 +91,7 @@ async def test_a_claim_is_provided_bound_and_kept(world: World) -> None:
     assert (world.state / "volumes/jobs/home/homes/alice/f").read_text() == "kept\n"
 
 
-async def test_a_subpath_that_leads_out_of_its_volume_starts_nothing(world: World) -> None:
+async def test_subpath_that_leads_out_of_its_volume_starts_nothing(world: World) -> None:
     fields = {
         "spec_volumes": [{"name": "v", "emptyDir": {}}],
         "spec_initContainers": [
@@ -109,7 +109,7 @@ async def test_a_subpath_that_leads_out_of_its_volume_starts_nothing(world: Worl
     assert "leads out of the volume" in main_status(pod)["state"]["waiting"]["message"]
 
 
-async def test_a_missing_secret_keeps_the_pod_creating_until_it_is_there(world: World) -> None:
+async def test_missing_secret_keeps_the_pod_creating_until_it_is_there(world: World) -> None:
     volumes = [{"name": "late", "secret": {"secretName": "late"}}]
     await world.pod("late", "cat /late/k", spec_volumes=volumes, volumeMounts=[{"name": "late", "mountPath": "/late"}])
     event = await world.event("late", "FailedMount")
@@ -139,7 +139,7 @@ async def test_gpus_are_whole_distinct_and_given_back(world: World) -> None:
     assert await world.output("none", "echo ${NVIDIA_VISIBLE_DEVICES-unset}") == "unset"
 
 
-async def test_the_pods_own_word_wins_over_the_device_plugin(world: World) -> None:
+async def test_environment_of_the_pod_wins_over_the_device_plugin(world: World) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     assert await world.output("void", "echo $NVIDIA_VISIBLE_DEVICES", env=env, **gpu) == "void"

@@ -98,7 +98,7 @@ async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: Path, number: signal.Signals) -> None:
+async def test_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: Path, number: signal.Signals) -> None:
     marker = uuid4().hex
     state = tmp_path / "state"
     async with devcluster(state) as process:
@@ -119,7 +119,7 @@ async def test_a_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path
 
 
 @pytest.mark.slow
-async def test_a_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> None:
+async def test_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> None:
     async with devcluster(tmp_path / "state") as first:
         await _ready(first)
         async with devcluster(tmp_path / "state") as second:
@@ -129,7 +129,7 @@ async def test_a_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -
             assert "Traceback" not in errors.decode()
 
 
-async def test_a_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Path) -> None:
+async def test_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with devcluster(tmp_path / "state", f"--port={port}") as process:
@@ -140,7 +140,7 @@ async def test_a_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_the_nodes_alone_join_a_cluster_by_its_kubeconfig(tmp_path: Path) -> None:
+async def test_nodes_alone_join_a_cluster_by_its_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text("nodes: [{name: a, colour: red}]", encoding="utf-8")
     command = [sys.executable, "-m", "dlspawner.devcluster", "node", f"--state={tmp_path}"]
     for extra, said in (

@@ -12,46 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.devcluster.node.streaming import spdy, websocket
-from tests.component.devcluster.conftest import SECONDS, World, main_status
-
-
-async def test_logs_can_be_read_in_every_way(world: World, kubectl: str) -> None:
-    await world.pod("talk", "echo one; echo two >&2; printf three", spec_restartPolicy="Never")
-    await world.phase("talk", "Succeeded")
-
-    async def logs(*options: str) -> str:
-        code, text = await world.kubectl("logs", "talk", *options, program=kubectl)
-        assert code == 0, text
-        return text
-
-    assert sorted((await logs()).split()) == ["one", "three", "two"]
-    assert len((await logs("--tail=1")).splitlines()) == 1
-    assert (await logs("--timestamps")).splitlines()[0].split(" ")[0].endswith("Z")
-    assert (await logs("--since=1h")) == await logs()
-    assert len(await logs("--limit-bytes=2")) == 2
-    assert sorted((await logs("-f")).split()) == ["one", "three", "two"]
-
-
-async def test_following_a_log_ends_with_its_container(world: World, kubectl: str) -> None:
-    fifo = "mkfifo /v/go; echo before; cat /v/go; echo after"
-    path = world.state.parent / "shared"
-    volumes = [{"name": "v", "hostPath": {"path": str(path), "type": "DirectoryOrCreate"}}]
-    await world.pod("follow", fifo, spec_volumes=volumes, volumeMounts=[{"name": "v", "mountPath": "/v"}])
-    await world.ready("follow")
-    await world.said("follow")
-    following = asyncio.create_task(world.kubectl("logs", "-f", "follow", program=kubectl))
-    await asyncio.to_thread((path / "go").write_text, "go\n")
-    assert await following == (0, "before\ngo\nafter\n")
-
-
-async def test_the_log_of_the_run_before_is_kept(world: World, kubectl: str) -> None:
-    volumes, mounts = [{"name": "v", "emptyDir": {}}], [{"name": "v", "mountPath": "/v"}]
-    script = "echo x >> /v/n; echo run $(wc -l < /v/n); test $(wc -l < /v/n) = 2 && exec sleep 60; exit 1"
-    await world.pod("again", script, spec_restartPolicy="Always", spec_volumes=volumes, volumeMounts=mounts)
-    await world.until("again", lambda pod: main_status(pod).get("restartCount") == 1 and main_status(pod)["ready"])
-    assert await world.said("again") == "run 2"
-    assert await world.kubectl("logs", "-p", "again", program=kubectl) == (0, "run 1\n")
-    assert await world.kubectl("logs", "again", program=kubectl) == (0, "run 2\n")
+from tests.component.devcluster.conftest import SECONDS, World
 
 
 async def test_exec_carries_input_output_and_exit_status(world: World, kubectl: str) -> None:
@@ -109,7 +70,7 @@ async def _read_until(fd: int, wanted: bytes) -> bytes:
     return seen
 
 
-async def test_the_kubelet_wants_the_clusters_token(world: World) -> None:
+async def test_kubelet_wants_the_clusters_token(world: World) -> None:
     node = world.agent.nodes[0]
     for token, status in (("", b"401"), ("Bearer wrong", b"401"), (f"Bearer {world.cluster.token}", b"404")):
         reader, writer = await asyncio.open_connection(node.ip, node._port)
@@ -118,7 +79,7 @@ async def test_the_kubelet_wants_the_clusters_token(world: World) -> None:
         writer.close()
 
 
-async def test_a_websocket_client_may_speak_v4_and_v5(world: World) -> None:
+async def test_websocket_client_may_speak_v4_and_v5(world: World) -> None:
     await world.pod("ws", "exec sleep 60")
     await world.ready("ws")
     for protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io"):

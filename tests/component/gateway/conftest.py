@@ -10,7 +10,7 @@ import pytest
 
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.cluster import embedded_api
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway
+from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Lab, Running, Sshd, gateway
 from tests.component.manager.world import World
 from tests.component.manager.world import running as running_world
 from tests.harness.ports import free_port
@@ -94,3 +94,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with embedded_api(tmp_path_factory.mktemp("api") / "state") as path:
         yield path
+
+
+@pytest.fixture
+def lab(keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path) -> Lab:
+    return Lab(keys, people, places, alices_key, tmp_path)

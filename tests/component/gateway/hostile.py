@@ -1,4 +1,4 @@
-"""Clients that mean harm: asyncssh's, taken by its private names to send what no client would."""
+"""Hostile clients: asyncssh's, by its private names, to send packets that no client sends."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Caller(asyncssh.SSHClientConnection):
         return (answers and pkttype != DISCONNECT) or super().process_packet(pkttype, pktid, packet)
 
     async def with_password(self, name: bytes) -> bytes:
-        """The answer to a password that nobody has."""
+        """The answer to a wrong password."""
         return await self._ask(name, String("password"), Boolean(False), String("wrong"))
 
     def with_nothing(self, name: bytes) -> None:
-        """An empty password, whose answer is not waited for."""
+        """Send an empty password without waiting for the answer."""
         method = String("password"), Boolean(False), String("")
         self.send_packet(USERAUTH_REQUEST, String(name), String("ssh-connection"), *method)
 
@@ -83,7 +83,7 @@ class Caller(asyncssh.SSHClientConnection):
 
 
 async def call(running: Running) -> Caller:
-    """A connection whose keys are exchanged, and which has not said who is there."""
+    """A connection after the key exchange and before the login."""
     loop = asyncio.get_running_loop()
     options = asyncssh.SSHClientConnectionOptions(
         config=None, host="127.0.0.1", username="somebody", known_hosts=None, client_keys=None, agent_path=None
@@ -106,7 +106,7 @@ class Listener(asyncssh.SSHClient):
 async def logged_in(
     running: Running, key: asyncssh.SSHKey, name: str = "alice+train", listener: asyncssh.SSHClient | None = None
 ) -> asyncssh.SSHClientConnection:
-    """Somebody who may in, with a small buffer for what is sent to them."""
+    """A logged-in client with a small receive buffer."""
     return await asyncssh.connect(
         username=name, known_hosts=None, config=None, agent_path=None, client_keys=[key],
         client_factory=lambda: listener or asyncssh.SSHClient(), sock=deaf(running.port),
@@ -114,7 +114,7 @@ async def logged_in(
 
 
 def deaf(port: int) -> socket.socket:
-    """A connection whose kernel keeps little of what nobody reads."""
+    """A connection with a small receive buffer in the kernel."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect(("127.0.0.1", port))
@@ -147,6 +147,6 @@ async def _taken(conn: asyncssh.SSHClientConnection) -> bool:
 
 
 def drop(conn: asyncssh.SSHClientConnection) -> None:
-    """End it at once, whoever waits for it; asyncssh's own abort waits until everything is sent."""
+    """End it at once; asyncssh's own abort waits until everything is sent."""
     if conn._transport is not None:
         conn._transport.abort()

@@ -14,8 +14,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import asyncssh
+import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.auth.revalidation import Revalidator
@@ -27,11 +29,16 @@ from ssh_gateway.core.proof import RegisteredKey, TokenOwner
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.relay import Relay
 from ssh_gateway.session.terminals import NoticeFollower
 from ssh_gateway.transport.keys import GatewayKeys
 
 JOB = "j-aaaaaaaaaaaa"
 DEADLINE = 30.0
+DENIED = "Permission denied (publickey,keyboard-interactive,password)."
+PASSWORD = ("-o", "PreferredAuthentications=password")
+HELD_UP = "too many failed or unfinished logins from your address: try again in "
+MIB = 2**20
 
 
 def find_sshd() -> str:
@@ -100,7 +107,7 @@ class Sshd:
         )
         with (directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                # It ends with the test: who is killed stops nothing any more. Set last: a new namespace forgets it.
+                # It ends with a killed test run as well. Set last: a new namespace forgets it.
                 self.as_person(f"setpriv --pdeathsig KILL {find_sshd()} -D -e -f {directory}/sshd_config"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -152,7 +159,7 @@ class FakePeople:
     reports: list[tuple[str, str, datetime]] = field(default_factory=list)
     down: bool = False  # the Hub
     manager_down: bool = False
-    guesses: int = 0  # at tokens that nobody has
+    guesses: int = 0  # wrong tokens that were checked
     starts: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
     stages: list[StartStatus | Callable[[], StartStatus]] = field(default_factory=lambda: [StartStatus("off")])
@@ -302,7 +309,7 @@ async def gateway(
 
 @dataclass(frozen=True)
 class Done:
-    """What a client that ended left behind."""
+    """Exit status and output of a client."""
 
     status: int
     out: bytes
@@ -315,7 +322,7 @@ class Done:
 
 @dataclass
 class Client:
-    """OpenSSH's clients on the computer of somebody whose key is `key`."""
+    """OpenSSH's clients with one key and one configuration."""
 
     directory: Path
     port: int
@@ -388,8 +395,90 @@ async def finish(process: asyncio.subprocess.Process, feed: bytes = b"", seconds
     return Done(process.returncode or 0, out or b"", err.decode(errors="replace"))
 
 
+async def with_token(client: Client, token: str, login: str, *options: str) -> tuple[int, str, str]:
+    env, more = client.with_token(token)
+    done = await client.ssh(*more, *options, f"{login}@gateway", "echo in", env=env)
+    return done.status, done.text, done.err
+
+
+async def guesses(
+    running: Running, name: str, most: int = 100, host: str = "127.0.0.1", source: str | None = None
+) -> str:
+    """Guess passwords on one connection, from an address of this machine's, until it ends; why it ended."""
+
+    class Guesser(asyncssh.SSHClient):
+        left = most
+
+        def password_auth_requested(self) -> str | None:
+            Guesser.left -= 1
+            return f"guess {Guesser.left}" if Guesser.left >= 0 else None
+
+    try:
+        await asyncssh.connect(
+            host, running.port, username=name, known_hosts=None, config=None, agent_path=None,
+            client_keys=None, preferred_auth="password", client_factory=Guesser,
+            local_addr=(source, 0) if source else None,
+        )  # fmt: skip
+    except (asyncssh.Error, OSError) as problem:
+        return str(problem)
+    raise AssertionError("a guess was right")
+
+
+async def knock(port: int) -> bytes:
+    """The answer to a connection that sends nothing."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    heard = b""
+    with contextlib.suppress(OSError):  # dropped without words
+        heard = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return heard
+
+
+async def seen(process: asyncio.subprocess.Process, text: bytes) -> bytes:
+    """The output of a client until it contains a text."""
+    assert process.stdout is not None
+    shown = b""
+    async with asyncio.timeout(60):
+        while text not in shown:
+            some = await process.stdout.read(65536)
+            assert some, shown
+            shown += some
+    return shown
+
+
+def resident() -> int:
+    """Bytes of this process (gateway included) that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def connect(port: int, **options: Any) -> Any:
+    """asyncssh's client, logged in to a gateway that it does not check, without any configuration of the machine."""
+    given = {
+        "username": "alice+train",
+        "known_hosts": None,
+        "config": None,
+        "agent_path": None,
+        "client_keys": None,
+        **options,
+    }
+    return asyncssh.connect("127.0.0.1", port, **given)
+
+
+def log_lines(caplog: pytest.LogCaptureFixture, part: str = "") -> list[str]:
+    """The lines of the gateway's log that contain a text."""
+    found = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    return [line for line in found if part in line]
+
+
+def the_relay(running: Running) -> Relay:
+    (visitor,) = running.server.connections
+    assert visitor.session is not None
+    assert visitor.session._relay is not None
+    return visitor.session._relay
+
+
 def listens(path: Path) -> bool:
-    """Whether somebody does: a socket is there a moment before that."""
+    """True if a server listens: the socket's file exists a moment before."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
@@ -401,3 +490,21 @@ async def until(condition: object, seconds: float = DEADLINE) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come about"
         await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The parts of gateways that a test starts with its own settings."""
+
+    keys: GatewayKeys
+    people: FakePeople
+    places: FakePlaces
+    alices_key: asyncssh.SSHKey
+    folder: Path
+
+    def gateway(self, **options: Any) -> contextlib.AbstractAsyncContextManager[Running]:
+        return gateway(self.keys, options.pop("people", self.people), options.pop("places", self.places), **options)
+
+    def client(self, running: Running, name: str = "alice") -> Client:
+        """OpenSSH's clients with alice's key."""
+        return Client(self.folder / name, running.port, self.alices_key, self.keys.host)

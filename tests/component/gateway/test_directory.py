@@ -1,4 +1,4 @@
-"""Who is this and where is their job: the fakes of the other tests and the real things keep the same promises.
+"""The Hub, the Manager and the cluster as the gateway sees them; the fakes of other tests pass the same tests.
 
 The real Hub and Manager are those of the Manager's tests, the cluster is the embedded API server.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
@@ -30,17 +32,18 @@ from ssh_gateway.backends.directory import (
     read_key,
 )
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.core.routing import JobCondition, JobEndpoint
+from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.component.gateway.peers import FakePeople, FakePlaces
 from tests.component.manager.world import World
+from tests.harness.ports import free_port
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHFc0GDwAZFcXyQ8d0h5pqS4Sy1ZMzIP9RJpFDGo6h+t"
 
 
 @dataclass
 class Registry:
-    """People, and how somebody comes to have a key and a token there."""
+    """Users, and the way to give them keys and tokens."""
 
     people: AuthBackend
     register: Callable[[str, asyncssh.SSHKey], None]
@@ -77,7 +80,7 @@ def somebody() -> str:
     return f"user-{uuid.uuid4().hex[:8]}"
 
 
-async def test_a_registered_key_is_found_as_ssh_sends_it(registry: Registry) -> None:
+async def test_registered_key_has_its_data_and_fingerprint(registry: Registry) -> None:
     user, key = somebody(), asyncssh.generate_private_key("ssh-ed25519")
     registry.register(user, key)
     (found,) = await registry.people.registered_keys(user)
@@ -85,33 +88,27 @@ async def test_a_registered_key_is_found_as_ssh_sends_it(registry: Registry) -> 
     await registry.people.key_used(user, found)
 
 
-async def test_nobody_has_no_keys(registry: Registry) -> None:
-    for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
-        assert await registry.people.registered_keys(name) == ()
-
-
-async def test_a_token_tells_whose_it_is_and_opens_their_servers(registry: Registry) -> None:
+async def test_token_has_its_owner_and_opens_the_owner_s_servers(registry: Registry) -> None:
     user = somebody()
     bearer = await registry.people.token_owner(registry.token(user))
     assert bearer is not None
     assert (bearer.user, bearer.person, bearer.opens("train")) == (user, True, True)
 
 
-async def test_what_is_no_token_belongs_to_nobody(registry: Registry) -> None:
+async def test_invalid_token_has_no_owner(registry: Registry) -> None:
     for token in ("", "wrong", "with space", "ü", "x" * 4096):
         assert await registry.people.token_owner(token) is None
 
 
-async def test_nobody_has_no_servers(registry: Registry) -> None:
+async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) -> None:
+    for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
+        assert await registry.people.registered_keys(name) == ()
     assert await registry.people.servers("nobody-of-this-name") == frozenset()
-
-
-async def test_nobodys_login_starts_anything(registry: Registry) -> None:
     assert await registry.people.start(somebody(), "train") == StartStatus("off")
     assert await registry.people.start_status(somebody(), "train", "") == StartStatus("off")
 
 
-async def test_a_token_narrowed_to_one_server_opens_only_that(world: World) -> None:
+async def test_token_for_one_server_opens_only_that(world: World) -> None:
     user = somebody()
     token = world.server_token(user, "train")
     async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
@@ -120,14 +117,14 @@ async def test_a_token_narrowed_to_one_server_opens_only_that(world: World) -> N
         assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
 
 
-async def test_a_services_token_is_no_persons(world: World) -> None:
+async def test_token_of_a_service_is_of_no_user(world: World) -> None:
     async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
         bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(world.tokens["other"])
         assert bearer is not None
         assert not bearer.person
 
 
-async def test_activity_of_a_server_arrives_at_the_hub(world: World) -> None:
+async def test_activity_of_a_server_reaches_the_hub(world: World) -> None:
     user = somebody()
     world.server_token(user, "train")
     at = datetime.now(UTC).replace(microsecond=0)
@@ -137,7 +134,7 @@ async def test_activity_of_a_server_arrives_at_the_hub(world: World) -> None:
     assert datetime.fromisoformat(seen) >= at
 
 
-async def test_who_does_not_answer_is_unavailable_with_a_sentence() -> None:
+async def test_silent_hub_and_manager_are_unavailable_with_a_sentence() -> None:
     async with HubClient("http://127.0.0.1:9/hub/api", "x", deadline_seconds=0.2) as hub:
         people = HubAndManager(hub, "http://127.0.0.1:9", "x", deadline_seconds=0.2)
         with pytest.raises(BackendUnavailable, match="the Hub does not answer"):
@@ -149,12 +146,20 @@ async def test_who_does_not_answer_is_unavailable_with_a_sentence() -> None:
         await people.aclose()
 
 
+async def test_silent_cluster_is_unavailable_with_a_sentence(kubeconfig: Path, tmp_path: Path) -> None:
+    away = re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{free_port()}", kubeconfig.read_text())
+    (tmp_path / "kubeconfig").write_text(away)
+    async with await KubernetesClient.connect(tmp_path / "kubeconfig") as cluster:
+        with pytest.raises(BackendUnavailable, match="the cluster does not answer"):
+            await ClusterJobDirectory(cluster, NAMESPACE).endpoint("alice", "train")
+
+
 @pytest.mark.parametrize(
     "entry",
     [None, {}, {"id": 1, "key": "ssh-ed25519", "fingerprint": "x"}, {"id": 1, "key": "a b!", "fingerprint": "x"},
      {"id": "x", "key": "ssh-ed25519 AAAA", "fingerprint": "x"}, {"id": 1, "key": 7, "fingerprint": "x"}],
 )  # fmt: skip
-def test_an_unreadable_key_is_left_out(entry: object) -> None:
+def test_unreadable_key_is_ignored(entry: object) -> None:
     assert read_key(entry) is None
 
 
@@ -191,7 +196,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
         yield Town(ClusterJobDirectory(cluster, NAMESPACE), create)
 
 
-async def test_a_running_job_is_found_with_its_address_key_and_account(town: Town) -> None:
+async def test_running_job_has_address_host_key_and_account(town: Town) -> None:
     user = somebody()
     expected = await town.launch(user, "train")
     assert [(found.server, found.condition) for found in await town.places.jobs(user)] == [
@@ -200,7 +205,7 @@ async def test_a_running_job_is_found_with_its_address_key_and_account(town: Tow
     assert await town.places.endpoint(user, "train") == expected
 
 
-async def test_of_several_jobs_the_exact_one_is_found(town: Town) -> None:
+async def test_exact_server_of_several_is_found(town: Town) -> None:
     user = somebody()
     await town.launch(user, "train")
     default = await town.launch(user, "")
@@ -208,7 +213,7 @@ async def test_of_several_jobs_the_exact_one_is_found(town: Town) -> None:
     assert await town.places.endpoint(user, "") == default
 
 
-async def test_other_peoples_jobs_and_no_jobs_are_not_found(town: Town) -> None:
+async def test_jobs_of_other_users_and_missing_jobs_are_not_found(town: Town) -> None:
     user = somebody()
     await town.launch(user, "train")
     assert await town.places.jobs(user[:-1]) == ()
@@ -216,7 +221,7 @@ async def test_other_peoples_jobs_and_no_jobs_are_not_found(town: Town) -> None:
     assert await town.places.endpoint(user, "trai") is None
 
 
-async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: Path) -> None:
+async def test_pod_with_another_user_s_label_is_ignored(kubeconfig: Path) -> None:
     """Labels select; the exact names in the annotations decide."""
     user = somebody()
     async with await KubernetesClient.connect(kubeconfig) as cluster:
@@ -229,7 +234,7 @@ async def test_a_pod_that_only_wears_somebodys_label_is_not_theirs(kubeconfig: P
         assert await places.endpoint(user, "train") is None
 
 
-async def test_a_copy_of_somebodys_pod_leads_nobody_elsewhere(kubeconfig: Path) -> None:
+async def test_newer_copy_of_a_pod_is_ignored(kubeconfig: Path) -> None:
     """Whoever can make pods, and a Service for them: the Hub's own came first."""
     user, server, forger = somebody(), "train", asyncssh.generate_private_key("ssh-ed25519")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
@@ -267,21 +272,15 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeco
         assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
 
 
-async def test_a_pod_that_runs_nowhere_yet_is_starting_and_has_no_target(kubeconfig: Path) -> None:
+@pytest.mark.parametrize("address", [None, "127.0.0.1"], ids=["no node yet", "no Service"])
+async def test_pod_without_node_or_service_has_no_target(kubeconfig: Path, address: str | None) -> None:
     user = somebody()
     async with await KubernetesClient.connect(kubeconfig) as cluster:
-        await create_pod(cluster, f"pending-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=None)
+        await create_pod(cluster, f"pod-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=address)
         places = ClusterJobDirectory(cluster, NAMESPACE)
         (found,) = await places.jobs(user)
-        assert found.condition is JobCondition.STARTING
+        assert found.condition is (JobCondition.READY if address else JobCondition.STARTING)
         assert await places.endpoint(user, "train") is None
-
-
-async def test_a_pod_without_its_service_has_no_target(kubeconfig: Path) -> None:
-    user = somebody()
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        await create_pod(cluster, f"alone-{user}", job(user, "train", ssh_host_key=HOST_KEY))
-        assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "train") is None
 
 
 READY = job("alice", "train", ssh_host_key=HOST_KEY)
@@ -292,7 +291,7 @@ SERVICE = {
 }
 
 
-async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> None:
+async def test_deleted_jobs_are_not_running(kubeconfig: Path) -> None:
     kept, stopped = job(somebody(), "kept"), job(somebody(), "stopped")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         places = ClusterJobDirectory(cluster, NAMESPACE)
@@ -305,7 +304,7 @@ async def test_jobs_that_are_not_being_stopped_are_live(kubeconfig: Path) -> Non
         assert await places.running(()) == frozenset()
 
 
-async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Registry) -> None:
+async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
     mine, theirs = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     user, other = somebody(), somebody()
     registry.token(user)
@@ -318,7 +317,7 @@ async def test_a_key_that_is_removed_is_gone_and_others_are_not(registry: Regist
     assert (await registry.people.access_state(())).gone_keys == frozenset()
 
 
-async def test_who_is_deleted_is_gone(world: World) -> None:
+async def test_deleted_users_are_named(world: World) -> None:
     stays, leaves = somebody(), somebody()
     for user in (stays, leaves):
         world.token(user)
@@ -331,21 +330,22 @@ async def test_who_is_deleted_is_gone(world: World) -> None:
         assert await people.deleted_users({stays, leaves}) == {leaves}
 
 
-def test_the_address_is_the_pods_own_node_and_the_services_port() -> None:
-    target = read_target(POD, SERVICE, READY)
-    assert target is not None
-    assert (target.host, target.port) == ("10.0.0.7", 30022)
+OTHER = {"metadata": {"labels": {"dlspawner.dev/job": "j-zzzzzzzzzzzz"}}}
 
 
-def test_inside_the_cluster_it_is_the_services_own_address() -> None:
-    target = read_target(POD, {**SERVICE, "spec": {**SERVICE["spec"], "type": "ClusterIP"}}, READY)
-    assert target is not None
-    assert (target.host, target.port) == ("10.9.9.9", 22)
-
-
-def test_another_jobs_service_is_no_way_to_this_one() -> None:
-    assert read_target(POD, {**SERVICE, "metadata": {"labels": {"dlspawner.dev/job": "j-zzzzzzzzzzzz"}}}, READY) is None
-    assert read_target(POD, {**SERVICE, "metadata": {}}, READY) is None
+@pytest.mark.parametrize(
+    ("service", "address"),
+    [
+        (SERVICE, ("10.0.0.7", 30022)),
+        ({**SERVICE, "spec": {**SERVICE["spec"], "type": "ClusterIP"}}, ("10.9.9.9", 22)),
+        ({**SERVICE, **OTHER}, None),
+        ({**SERVICE, "metadata": {}}, None),
+    ],
+    ids=["the node and NodePort", "the address of a ClusterIP Service", "the Service of another job", "no label"],
+)
+def test_target_is_the_address_of_the_own_service(service: dict[str, Any], address: tuple[str, int] | None) -> None:
+    target = read_target(POD, service, READY)
+    assert (target and (target.host, target.port)) == address
 
 
 @pytest.mark.parametrize(
@@ -358,13 +358,11 @@ def test_another_jobs_service_is_no_way_to_this_one() -> None:
         "ended": ({}, {"phase": "Failed"}, JobCondition.STOPPING),
     }.values(),
 )
-def test_a_pod_is(metadata: dict[str, str], status: dict[str, str], expected: JobCondition) -> None:
+def test_condition_of_a_job_follows_from_its_pod(
+    metadata: dict[str, str], status: dict[str, str], expected: JobCondition
+) -> None:
     assert condition({"metadata": metadata, "status": status}, READY) is expected
 
 
-def test_a_job_without_a_host_key_offers_no_ssh() -> None:
+def test_job_without_a_host_key_has_no_ssh() -> None:
     assert condition(POD, replace(READY, ssh_host_key=None)) is JobCondition.WITHOUT_SSH
-
-
-def test_a_candidate_is_what_routing_wants() -> None:
-    assert JobEndpoint("train", JobCondition.READY).created == ""

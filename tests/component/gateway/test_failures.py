@@ -1,10 +1,8 @@
-"""Errors of the gateway's own: the operator has the traceback, the client words, and the others never notice."""
+"""Internal errors: the operator gets the traceback, the client a sentence, and other sessions continue."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,26 +11,23 @@ import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
-from ssh_gateway import log
 from ssh_gateway.core import packets
-from ssh_gateway.log import BURST, LogBudget, line, say_failed
 from ssh_gateway.session.login import AuthHandler
 from ssh_gateway.session.session import Session
 from ssh_gateway.transport.connection import FAILED, UNREADABLE
 from tests.component.gateway.hostile import DENIED, call
-from tests.component.gateway.peers import Client, FakePlaces, Running, until
-from tests.component.gateway.test_audit import LINE, logged
-from tests.component.gateway.test_notices import seen
+from tests.component.gateway.peers import Client, FakePlaces, Running, seen, until
+from tests.component.gateway.test_audit import logged
+from tests.unit.gateway.test_log import SECRET
 
 __all__ = ["logged"]
 
 P256, SK = "ecdsa-sha2-nistp256", "sk-ecdsa-sha2-nistp256@openssh.com"
-SECRET = "a token\nevent=open"  # as errors quote it that are about values
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A function that fails once; for whom, and which function has to be in the traceback as well."""
+    """A function that fails once, the login that meets it, and another function of the traceback."""
 
     owner: type
     name: str
@@ -74,7 +69,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_log(
+async def test_internal_error_ends_one_connection_and_is_logged(
     alice: Client,
     logged: list[dict[str, str]],
     caplog: pytest.LogCaptureFixture,
@@ -104,7 +99,7 @@ async def test_an_error_of_our_own_ends_one_connection_with_words_and_is_in_the_
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
-async def test_what_fails_when_somebody_leaves_is_in_the_log(
+async def test_error_at_the_end_of_a_connection_is_logged(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Fault(AuthHandler, "_say_farewell").begin(monkeypatch)
@@ -138,7 +133,7 @@ ECDH_INIT = packets.in_clear(bytes([30]) + packets.text(bytes(32)))
         ),
     ],
 )
-async def test_what_a_client_does_wrong_is_no_error_of_ours(
+async def test_malformed_input_is_no_internal_error(
     running: Running, alice: Client, logged: list[dict[str, str]], said: bytes, answer: str
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
@@ -177,7 +172,7 @@ NO_KEYS = {
 
 @pytest.mark.parametrize("signed", [False, True], ids=["asked", "signed"])
 @pytest.mark.parametrize(("kind", "data"), NO_KEYS.values(), ids=NO_KEYS.keys())
-async def test_what_can_be_no_key_is_a_no_and_no_error_of_ours(
+async def test_impossible_key_is_denied_without_an_internal_error(
     running: Running, logged: list[dict[str, str]], kind: str, data: bytes, signed: bool
 ) -> None:
     """Anybody may send one, as often as they like."""
@@ -188,7 +183,7 @@ async def test_what_can_be_no_key_is_a_no_and_no_error_of_ours(
     caller.abort()
 
 
-async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
+async def test_impossible_key_is_not_logged_as_an_earlier_key(
     running: Running, logged: list[dict[str, str]], alices_key: asyncssh.SSHKey
 ) -> None:
     caller = await call(running)
@@ -200,53 +195,3 @@ async def test_what_can_be_no_key_is_not_logged_as_one_that_was_asked_about(
     (failed,) = lines(logged, "auth")
     assert (failed["result"], failed["method"], failed.get("key")) == ("failed", "publickey", None)
     caller.abort()
-
-
-def test_the_log_is_not_filled_by_who_finds_an_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(log, "_failures", LogBudget())
-    for _ in range(3 * BURST):
-        say_failed(raised(KeyError("again")), conn="x")
-    assert BURST <= len(caplog.records) < 2 * BURST
-    log._failures.left = 1.0
-    say_failed(raised(KeyError("once more")), conn="x")
-    left_out = sum(int(said) for text in caplog.messages for said in re.findall(r" unlogged=(\d+) ", text))
-    assert len(caplog.records) + left_out == 3 * BURST + 1
-
-
-def raised(*problems: Exception) -> Exception:
-    """The last of these errors, raised because of those before it."""
-    found: Exception | None = None
-    for problem in problems:
-        try:
-            raise problem from found
-        except type(problem) as error:
-            found = error
-    assert found is not None
-    return found
-
-
-def deep(calls: int) -> None:
-    if calls:
-        deep(calls - 1)
-    raise ValueError(SECRET)
-
-
-def test_the_line_of_an_error_is_short_and_names_its_causes_but_no_value(caplog: pytest.LogCaptureFixture) -> None:
-    say_failed(raised(ValueError(SECRET), RuntimeError(SECRET)), conn="1-1")
-    say_failed(raised(AttributeError("'Visit' object has no attribute 'x'")))
-    try:
-        deep(500)
-    except ValueError as error:
-        say_failed(error)
-    values, code, long = (record.getMessage() for record in caplog.records if record.name == "ssh_gateway")
-    assert values.startswith(line("failed", conn="1-1", error="RuntimeError") + ' traceback="ValueError: ')
-    assert "; RuntimeError: " in values
-    assert "why=\"'Visit' object has no attribute 'x'\"" in code
-    assert long.count("deep") < 20
-    for written in (values, code, long):
-        assert LINE.fullmatch(written)
-        assert "token" not in written
-        assert len(written) < 1000
-    assert {record.levelno for record in caplog.records} == {logging.ERROR}

@@ -1,4 +1,4 @@
-"""What breaks in the middle, for OpenSSH's client: jobs that die or mean harm, slow strangers, a killed gateway."""
+"""Faults in the middle: jobs that die or are hostile, slow logins, a killed gateway, outages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, Client, FakePeople, FakePlaces, Running, Sshd, finish, gateway, until
-from tests.component.gateway.test_bounds import MIB, resident
+from tests.component.gateway.peers import JOB, MIB, Client, Lab, Running, Sshd, finish, resident, until
 from tests.harness.ports import free_port
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
@@ -62,7 +61,7 @@ HARMS: dict[str, tuple[Callable[[asyncssh.SSHServerConnection], None], str]] = {
 
 
 class Job(asyncssh.SSHServer):
-    """What runs in a pod whose owner has replaced the sshd: it lets the gateway in, and then does harm."""
+    """A replaced sshd in a pod: it accepts the gateway's login, and then sends harmful packets."""
 
     def __init__(self, harm: Callable[[asyncssh.SSHServerConnection], None]) -> None:
         self._harm = harm
@@ -88,7 +87,7 @@ async def hostile(harm: Callable[[asyncssh.SSHServerConnection], None]) -> Async
 
 
 @pytest.mark.parametrize(("harm", "said"), HARMS.values(), ids=HARMS)
-async def test_a_job_that_means_harm_ends_its_own_session_only(  # noqa: PLR0917  (fixtures)
+async def test_hostile_job_ends_its_own_session_only(  # noqa: PLR0917  (fixtures)
     alice: Client,
     running: Running,
     sshd: Sshd,
@@ -114,30 +113,6 @@ async def test_a_job_that_means_harm_ends_its_own_session_only(  # noqa: PLR0917
     assert all(record.exc_info is None for record in caplog.records)
 
 
-@contextlib.asynccontextmanager
-async def silent() -> AsyncIterator[int]:
-    """Something that takes connections and says nothing."""
-    held: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _reader, writer: held.append(writer), "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in held:
-            writer.close()
-
-
-async def test_a_job_that_says_nothing_is_told_in_time(
-    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> None:
-    limits = GatewayLimits(connect_seconds=0.5, drain_seconds=0.0)
-    async with silent() as port, gateway(keys, people, places, limits=limits) as running:
-        places.targets["alice", "train"] = replace(places.targets["alice", "train"], port=port)
-        done = await Client(tmp_path / "c", running.port, alices_key, keys.host).ssh("alice+train@gateway", "id")
-    assert done.status == 255
-    assert "the SSH server of train does not answer yet: try again in a moment" in done.err
-
-
 @pytest.fixture
 async def own_job(keys: GatewayKeys, running: Running, tmp_path: Path) -> AsyncIterator[Sshd]:
     """An sshd that a test may kill."""
@@ -149,7 +124,7 @@ async def own_job(keys: GatewayKeys, running: Running, tmp_path: Path) -> AsyncI
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-async def test_a_job_that_is_killed_in_a_transfer_ends_it_with_a_reason(
+async def test_job_killed_in_a_transfer_ends_it_with_a_reason(
     alice: Client, running: Running, own_job: Sshd, direction: str
 ) -> None:
     command = "cat > /dev/null" if direction == "up" else "cat /dev/zero"
@@ -163,7 +138,7 @@ async def test_a_job_that_is_killed_in_a_transfer_ends_it_with_a_reason(
 
 
 def kill_all(job: Sshd) -> None:
-    """As a pod is killed: whatever runs in it, at one moment, so that no sshd tells how its program has ended.
+    """As a pod is killed: all processes at one moment, so that no sshd reports how its program ended.
 
     Sessions of an sshd are process groups of their own.
     """
@@ -222,7 +197,6 @@ from pathlib import Path
 import asyncssh
 from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import FakePeople, FakePlaces, gateway
 
 async def main(folder: Path, *target: str) -> None:
     keys = GatewayKeys(*(asyncssh.read_private_key(folder / name) for name in ("host", "ca")))
@@ -263,27 +237,6 @@ async def killable(keys: GatewayKeys, key: asyncssh.SSHKey, sshd: Sshd, folder: 
         await process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.faults
-async def test_a_gateway_that_is_killed_ends_what_it_carried_and_the_job_lives_on(
-    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path
-) -> None:
-    async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
-        client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
-        ssh = await client.start("ssh", "-tt", "alice+train@gateway", "echo pid=$$; sleep 600")
-        assert ssh.stdout is not None
-        inside = int((await asyncio.wait_for(ssh.stdout.readline(), 30)).split(b"=")[1])
-        assert lives(inside)
-        one.process.send_signal(signal.SIGKILL)
-        done = await finish(ssh)
-        assert done.status == 255
-        await until(lambda: not lives(inside))
-    sshd.check()
-    async with killable(keys, alices_key, sshd, tmp_path / "next") as one:
-        client = Client(tmp_path / "again", one.port, alices_key, keys.host)
-        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
-
-
 def transfer(*, up: bool) -> str:
     """What the job runs: it tells its number, and is called ``cat`` once 8 MiB have gone through it."""
     where = "> /dev/null" if up else "/dev/zero"
@@ -303,11 +256,9 @@ async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[i
 @pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
-async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
-    keys: GatewayKeys, alices_key: asyncssh.SSHKey, sshd: Sshd, tmp_path: Path, *, up: bool
-) -> None:
-    async with killable(keys, alices_key, sshd, tmp_path / "gateway") as one:
-        client = Client(tmp_path / "alice", one.port, alices_key, keys.host)
+async def test_gateway_killed_in_a_transfer_ends_it_at_both_ends(lab: Lab, sshd: Sshd, *, up: bool) -> None:
+    async with killable(lab.keys, lab.alices_key, sshd, lab.folder / "gateway") as one:
+        client = lab.client(one, "alice")
         ssh = await client.start("ssh", "alice+train@gateway", transfer(up=up))
         inside, moving = await under_way(ssh, up=up)
         one.process.send_signal(signal.SIGKILL)
@@ -315,8 +266,8 @@ async def test_a_gateway_that_is_killed_in_a_transfer_ends_it_at_both_ends(
         assert await asyncio.wait_for(ssh.wait(), 30) == 255
         await until(lambda: not lives(inside))
     sshd.check()
-    async with killable(keys, alices_key, sshd, tmp_path / "next") as one:
-        client = Client(tmp_path / "again", one.port, alices_key, keys.host)
+    async with killable(lab.keys, lab.alices_key, sshd, lab.folder / "next") as one:
+        client = lab.client(one, "again")
         assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
 
 
@@ -346,18 +297,16 @@ async def heard_by(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.faults
-async def test_logins_a_byte_at_a_time_end_and_keep_nobody_else_out(
-    keys: GatewayKeys, people: FakePeople, places: FakePlaces, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> None:
+async def test_slow_logins_end_and_do_not_block_others(lab: Lab) -> None:
     limits = GatewayLimits(
         login_seconds=5.0, waiting=60, waiting_per_source=20, drain_seconds=0.0, rules=PenaltyRules(0.0, 0.0)
     )
-    async with gateway(keys, people, places, limits=limits) as running:
+    async with lab.gateway(limits=limits) as running:
         before = resident()
         slow = [asyncio.create_task(loris(running.port, "127.0.0.2")) for _ in range(40)]
         await until(lambda: sum(task.done() for task in slow) >= 20)  # over the limit: sent away in words
         assert len(running.server.connections) <= 20
-        client = Client(tmp_path / "c", running.port, alices_key, keys.host)
+        client = lab.client(running, "c")
         assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
         heard = await asyncio.wait_for(asyncio.gather(*slow), 60)
         assert sum(b"too many logins are going on from your address" in one for one in heard) == 20
@@ -395,7 +344,7 @@ AWAY: dict[str, tuple[Callable[..., None], bool, str | None]] = {
 
 
 @pytest.mark.parametrize(("part", "by_token", "told"), AWAY.values(), ids=AWAY)
-async def test_a_part_that_is_away_is_told_to_who_needs_it_and_ends_no_session(
+async def test_outage_is_told_to_logins_and_ends_no_session(
     alice: Client,
     running: Running,
     caplog: pytest.LogCaptureFixture,

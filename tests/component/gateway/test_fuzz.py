@@ -1,4 +1,4 @@
-"""Nonsense, before and after a login: the gateway drops whoever sends it and goes on serving the others."""
+"""Random and mutated input, before and after a login: it ends its own connection, and others continue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ import pytest
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core import packets
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.hostile import drop, logged_in
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway, until
-from tests.component.gateway.test_bounds import resident
+from tests.component.gateway.peers import Client, Lab, Running, connect, resident, until
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
 KEXINIT, NEWKEYS, ECDH_INIT = 20, 21, 30
@@ -28,12 +26,12 @@ ROUNDS = [pytest.param(5, id="5 rounds"), pytest.param(300, id="300 rounds", mar
 
 
 @pytest.fixture
-async def running(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def running(lab: Lab) -> AsyncIterator[Running]:
     """A gateway that takes any number of connections from one address: all of ours come from one."""
     limits = GatewayLimits(
         failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0, connections_per_second=0.0)
     )
-    async with gateway(keys, people, places, limits=limits) as found:
+    async with lab.gateway(limits=limits) as found:
         yield found
 
 
@@ -53,7 +51,7 @@ def bounded_and_clean(running: Running, caplog: pytest.LogCaptureFixture) -> Ite
 
 
 async def serves_on(running: Running, alice: Client) -> None:
-    """Others get in, and nobody is left of those who were there."""
+    """Others can log in, and no earlier connection is left."""
     assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"
     await until(lambda: not running.server.connections and not running.server.upstreams)
     assert running.server.unauthenticated.waiting.total() == 0
@@ -73,11 +71,9 @@ async def raw_nonsense(running: Running, chance: random.Random) -> None:
 
 
 async def packets_of_nonsense(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
-    """A person who logs in, and whose client has gone mad."""
+    """A login that is followed by random packets."""
     login = chance.choice(["alice", "alice+train"])
-    conn = await asyncssh.connect(
-        "127.0.0.1", running.port, username=login, client_keys=[key], known_hosts=None, config=None, agent_path=None
-    )
+    conn = await connect(running.port, username=login, client_keys=[key])
     stream = packets.text(b"direct-tcpip") + bytes(12) + packets.text(HARM.encode()) + bytes(4)
     conn.send_packet(packets.CHANNEL_OPEN, stream)
     for _ in range(chance.randrange(1, 30)):
@@ -88,7 +84,7 @@ async def packets_of_nonsense(running: Running, chance: random.Random, key: asyn
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-async def test_nonsense_harms_nobody_else(
+async def test_random_input_does_not_affect_others(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, rounds: int
 ) -> None:
     chance = random.Random(rounds)
@@ -97,11 +93,8 @@ async def test_nonsense_harms_nobody_else(
     await serves_on(running, alice)
 
 
-async def test_a_packet_larger_than_any_ends_the_connection(running: Running, alices_key: asyncssh.SSHKey) -> None:
-    conn = await asyncssh.connect(
-        "127.0.0.1", running.port, username="alice+train", client_keys=[alices_key], known_hosts=None, config=None,
-        agent_path=None,
-    )  # fmt: skip
+async def test_oversized_packet_ends_the_connection(running: Running, alices_key: asyncssh.SSHKey) -> None:
+    conn = await connect(running.port, client_keys=[alices_key])  # fmt: skip
     conn.send_packet(94, bytes(2**20))
     await asyncio.wait_for(conn.wait_closed(), 15)
     await until(lambda: not running.server.connections)
@@ -204,16 +197,15 @@ async def spoilt_login(running: Running, chance: random.Random, key: asyncssh.SS
     methods = chance.choice(["publickey", "password", "keyboard-interactive", "publickey,password"])
     with contextlib.suppress(asyncssh.Error, OSError, TimeoutError):
         async with asyncio.timeout(2):
-            conn = await asyncssh.connect(
-                "127.0.0.1", running.port, username="alice+train", client_keys=[key], known_hosts=None, config=None,
-                agent_path=None, preferred_auth=methods, client_factory=lambda: Spoiler(chance),
-            )  # fmt: skip
+            conn = await connect(
+                running.port, client_keys=[key], preferred_auth=methods, client_factory=lambda: Spoiler(chance)
+            )
             drop(conn)
             await conn.wait_closed()
 
 
 async def nonsense_in_a_re_key(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
-    """Somebody inside, who asks for new keys and says something else before they are there."""
+    """A session that begins a re-key and sends other packets before its end."""
     conn = await logged_in(running, key)
     conn._send_kexinit()
     for _ in range(chance.randrange(1, 20)):
@@ -228,7 +220,7 @@ async def nonsense_in_a_re_key(running: Running, chance: random.Random, key: asy
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-async def test_spoilt_handshakes_harm_nobody_else(
+async def test_mutated_handshakes_do_not_affect_others(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey, rounds: int
 ) -> None:
     parts = await handshake(alice, running)
@@ -241,7 +233,7 @@ async def test_spoilt_handshakes_harm_nobody_else(
     await serves_on(running, alice)
 
 
-async def test_nonsense_in_a_re_key_harms_nobody_else(
+async def test_random_packets_in_a_re_key_do_not_affect_others(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey
 ) -> None:
     await asyncio.gather(*(nonsense_in_a_re_key(running, random.Random(seed), alices_key) for seed in range(10)))

@@ -12,14 +12,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import asyncssh
 import pytest
 
-from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.clients.ways import DEBIAN, LIBRARIES
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Running, gateway
-from tests.component.gateway.test_balancer import BALANCER, LIMITS
-from tests.component.gateway.test_gate import HELD_UP, guesses
+from tests.component.gateway.peers import HELD_UP, Lab, Running, guesses
+from tests.component.gateway.test_accept import BALANCER, LIMITS
 from tests.harness.ports import free_port
 
 CONFIG = """
@@ -67,17 +64,12 @@ async def _greeted(port: int) -> bool:
     return False
 
 
-async def test_the_log_and_the_penalties_are_of_the_client_and_its_checks_leave_no_trace(  # noqa: PLR0917  (fixtures)
-    keys: GatewayKeys,
-    people: FakePeople,
-    places: FakePlaces,
-    alices_key: asyncssh.SSHKey,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+async def test_log_and_penalties_have_the_client_s_address_behind_haproxy(
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    async with gateway(keys, people, places, limits=LIMITS) as running, haproxy(running, tmp_path) as through:
-        client = Client(tmp_path / "alice", through.port, alices_key, keys.host)
+    async with lab.gateway(limits=LIMITS) as running, haproxy(running, lab.folder) as through:
+        client = lab.client(through, "alice")
         done = await client.ssh("-b", "127.0.0.5", "alice+train@gateway", "cat", feed=b"x" * 3_000_000)
         assert (done.status, len(done.out)) == (0, 3_000_000), done.err
         for name in ("alice+train", "bob+train"):

@@ -5,35 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from pathlib import Path
 
-import asyncssh
 import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.metrics import HealthServer
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport import sockets
-from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Sshd, gateway
-from tests.component.gateway.test_gate import HELD_UP, guesses
+from tests.component.gateway.peers import HELD_UP, FakePlaces, Lab, Sshd, gateway, guesses
 from tests.harness.ports import free_port
 
 
-async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917  (fixtures)
-    keys: GatewayKeys,
-    people: FakePeople,
-    places: FakePlaces,
-    alices_key: asyncssh.SSHKey,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     # Time pays nothing meanwhile, however slow this machine is.
     rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
-    async with gateway(keys, people, places, limits=limits, ip="::") as running:
-        client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+    async with lab.gateway(limits=limits, ip="::") as running:
+        client = lab.client(running, "client")
         assert (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).text == "six\n"
         assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
         assert "source=::1" in caplog.text.replace('"', "")
@@ -46,22 +35,18 @@ async def test_a_client_of_ipv6_comes_in_and_its_network_pays(  # noqa: PLR0917 
         assert (await client.ssh("alice+train@gateway", "echo four")).text == "four\n"
 
 
-async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
-    keys: GatewayKeys,
-    people: FakePeople,
-    alices_key: asyncssh.SSHKey,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
-    sshd = Sshd(tmp_path / "job", keys.user_ca, free_port(), address="::1")
+    sshd = Sshd(lab.folder / "job", lab.keys.user_ca, free_port(), address="::1")
     sshd.start()
     try:
         job = sshd.target()
-        other = replace(job, server="other", host_key=keys.host.export_public_key().decode())
+        other = replace(job, server="other", host_key=lab.keys.host.export_public_key().decode())
         places = FakePlaces({("alice", "train"): job, ("alice", "other"): other})
-        async with gateway(keys, people, places) as running:
-            client = Client(tmp_path / "client", running.port, alices_key, keys.host)
+        async with gateway(lab.keys, lab.people, places) as running:
+            client = lab.client(running, "client")
             done = await client.ssh("alice+train@gateway", "echo $SSH_CONNECTION; exit 7")
             assert (done.status, done.text.split()[2:]) == (7, ["::1", str(sshd.port)])
             assert "a host key that is not this job's" in (await client.ssh("alice+other@gateway", "true")).err
@@ -76,13 +61,13 @@ async def test_a_job_on_a_node_of_ipv6_is_entered_and_pinned(
     ("ip", "written"),
     [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
 )
-def test_an_address_is_logged_as_it_is_typed(ip: str, written: str) -> None:
+def test_address_is_written_with_brackets_for_ipv6(ip: str, written: str) -> None:
     with sockets.listen(ip, 0) as found:
         host, port = sockets.written(found)
         assert (host, port) == (written, found.getsockname()[1])
 
 
-async def test_the_probes_are_answered_over_both() -> None:
+async def test_probes_are_answered_on_ipv4_and_ipv6() -> None:
     async with await HealthServer().serve("::", 0) as server:
         port = server.sockets[0].getsockname()[1]
         for host in ("127.0.0.1", "::1"):

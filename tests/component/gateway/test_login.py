@@ -1,64 +1,58 @@
-"""Who gets in, who does not, and what each of them learns."""
+"""Logins: credentials, attempts, answers and their time, and limits before the login."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import asyncssh
 import pytest
 
+from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME, PenaltyRules
 from ssh_gateway.core import packets
+from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.login import TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Running, Sshd, gateway, until
-from tests.harness.ports import free_port
-
-DENIED = "Permission denied (publickey,keyboard-interactive,password)."
-PASSWORD = ("-o", "PreferredAuthentications=password")
-
-
-async def with_token(client: Client, token: str, login: str, *options: str) -> tuple[int, str, str]:
-    env, more = client.with_token(token)
-    done = await client.ssh(*more, *options, f"{login}@gateway", "echo in", env=env)
-    return done.status, done.text, done.err
+from tests.component.gateway.hostile import IGNORE, before_login, drop, pour
+from tests.component.gateway.peers import (
+    DENIED,
+    MIB,
+    PASSWORD,
+    Client,
+    FakePeople,
+    FakePlaces,
+    Lab,
+    Running,
+    Sshd,
+    connect,
+    gateway,
+    resident,
+    until,
+    with_token,
+)
 
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
-async def test_a_token_of_the_hub_opens_its_owners_job(running: Running, mallory: Client, method: str) -> None:
+async def test_token_opens_the_owner_s_job(running: Running, mallory: Client, method: str) -> None:
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     options = ("-o", f"PreferredAuthentications={method}")
     status, out, err = await with_token(mallory, "secret", "alice+train", *options)
     assert (status, out) == (0, "in\n"), err
 
 
-async def test_no_secret_is_logged_right_or_wrong(
-    running: Running, mallory: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
-    running.people.tokens["right-secret"] = TokenOwner("alice", every_server)
-    for token in ("right-secret", "wrong-secret"):
-        await with_token(mallory, token, "alice+train", *PASSWORD)
-    lines = [record.getMessage() for record in caplog.records]
-    assert any("result=accepted user=alice method=password key=token" in text for text in lines)
-    assert any("login=alice+train result=failed" in text for text in lines)
-    assert not any("secret" in text for text in lines)
-
-
-async def test_a_token_that_may_not_enter_this_server_is_told_so(running: Running, mallory: Client) -> None:
+async def test_token_for_another_server_is_told(running: Running, mallory: Client) -> None:
     running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server == "eval")
     status, out, err = await with_token(mallory, "narrow", "alice+train", *PASSWORD)
     assert (status, out) == (255, "")
     assert "this token may not open train" in err
 
 
-async def test_a_token_is_told_of_no_job_that_it_may_not_open(
+async def test_token_reads_only_names_of_jobs_that_it_may_open(
     running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
 ) -> None:
     places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
@@ -73,12 +67,14 @@ async def test_a_token_is_told_of_no_job_that_it_may_not_open(
         assert "yours" not in err
 
 
-async def test_a_key_in_use_is_noted(running: Running, alice: Client) -> None:
+async def test_use_of_a_key_is_recorded(running: Running, alice: Client) -> None:
     assert (await alice.ssh("alice+train@gateway", "true")).status == 0
     assert running.people.used == [("alice", 1)]
 
 
-async def test_asking_whether_a_key_would_do_starts_nothing(running: Running, alices_key: asyncssh.SSHKey) -> None:
+async def test_query_for_a_key_without_a_signature_records_no_use(
+    running: Running, alices_key: asyncssh.SSHKey
+) -> None:
     public = asyncssh.import_public_key(alices_key.export_public_key())
 
     class OnlyAsks(asyncssh.SSHClient):
@@ -98,21 +94,12 @@ async def test_asking_whether_a_key_would_do_starts_nothing(running: Running, al
             raise ValueError("there is no private half")
 
     with pytest.raises(asyncssh.PermissionDenied):
-        await asyncssh.connect(
-            "127.0.0.1",
-            running.port,
-            username="alice+train",
-            known_hosts=None,
-            config=None,
-            agent_path=None,
-            client_keys=None,
-            client_factory=OnlyAsks,
-        )
+        await connect(running.port, client_factory=OnlyAsks)
     assert running.people.asked == ["alice"]
     assert running.people.used == []
 
 
-async def test_wrong_people_all_get_the_same_answer(running: Running, mallory: Client) -> None:
+async def test_wrong_credentials_have_the_same_answer(running: Running, mallory: Client) -> None:
     running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
     running.people.tokens["service"] = TokenOwner("alice", every_server, person=False)
     answers = {
@@ -144,21 +131,11 @@ async def guess(running: Running, user: str, token: str) -> float:
             return token if len(Guesser.times) == 1 else None
 
     with pytest.raises(asyncssh.PermissionDenied):
-        await asyncssh.connect(
-            "127.0.0.1",
-            running.port,
-            username=user,
-            known_hosts=None,
-            config=None,
-            agent_path=None,
-            client_keys=None,
-            preferred_auth="password",
-            client_factory=Guesser,
-        )
+        await connect(running.port, username=user, preferred_auth="password", client_factory=Guesser)
     return Guesser.times[1] - Guesser.times[0]
 
 
-async def test_wrong_credentials_are_answered_in_the_same_time(running: Running) -> None:
+async def test_wrong_credentials_take_the_same_time(running: Running) -> None:
     running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
     cases = [("alice+train", "wrong"), ("alice+train", "mallorys"), ("ghost+train", "wrong"), ("a/b", "wrong")]
     times: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
@@ -173,24 +150,7 @@ async def test_wrong_credentials_are_answered_in_the_same_time(running: Running)
     assert max(fastest) - min(fastest) < 0.02, times
 
 
-@pytest.mark.slow
-async def test_openssh_waits_as_long_for_a_no_whoever_it_asks_for(running: Running, mallory: Client) -> None:
-    """Ranks of all times together: were one kind of login slower or faster, its ranks would not be like the others'."""
-    logins = ("alice+train", "alice+nothing", "ghost+train", "alice")
-    times: list[tuple[float, str]] = []
-    for _ in range(25):
-        for login in logins:
-            began = time.perf_counter()
-            assert DENIED in (await mallory.ssh(f"{login}@gateway", "id")).err
-            times.append((time.perf_counter() - began, login))
-    ranks = {login: [rank for rank, (_, one) in enumerate(sorted(times)) if one == login] for login in logins}
-    # Kruskal and Wallis: for four kinds above 21.1 once in ten thousand runs, if there is no difference.
-    count = len(times)
-    spread = sum(sum(one) ** 2 / len(one) for one in ([rank + 1 for rank in found] for found in ranks.values()))
-    assert 12 / (count * (count + 1)) * spread - 3 * (count + 1) < 21.1, times
-
-
-async def test_the_sixth_wrong_credential_ends_the_connection(running: Running, mallory: Client) -> None:
+async def test_sixth_wrong_credential_ends_the_connection(running: Running, mallory: Client) -> None:
     env, _ = mallory.with_token("wrong")
     options = ["-v", "-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=10", "-o", "PubkeyAuthentication=no"]
     done = await mallory.ssh(*options, *PASSWORD, "alice+train@gateway", env=env)
@@ -198,7 +158,7 @@ async def test_the_sixth_wrong_credential_ends_the_connection(running: Running, 
     assert "too many failed attempts" in done.err
 
 
-async def test_a_name_changed_on_the_way_starts_no_new_count(running: Running) -> None:
+async def test_changed_login_name_does_not_reset_the_count(running: Running) -> None:
     """RFC 4252 lets a client change the name; six attempts are six all the same."""
 
     class Changeling(asyncssh.SSHClient):
@@ -213,34 +173,11 @@ async def test_a_name_changed_on_the_way_starts_no_new_count(running: Running) -
             self.connection = conn
 
     with pytest.raises(asyncssh.DisconnectError, match="too many failed attempts"):
-        await asyncssh.connect(
-            "127.0.0.1", running.port, username="user0", known_hosts=None, config=None, agent_path=None,
-            client_keys=None, preferred_auth="password", client_factory=Changeling,
-        )  # fmt: skip
+        await connect(running.port, username="user0", preferred_auth="password", client_factory=Changeling)  # fmt: skip
     assert Changeling.guesses == 6
 
 
-async def test_guesses_that_are_given_up_before_they_are_answered_count(running: Running) -> None:
-    class Impatient(asyncssh.SSHClient):
-        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-            self.connection = conn
-
-        def password_auth_requested(self) -> str:
-            for number in range(50):
-                method = [packets.text(b"password"), b"\0", packets.text(b"guess %d" % number)]
-                login = [packets.text(b"alice+train"), packets.text(b"ssh-connection")]
-                self.connection.send_packet(50, *login, *method)
-            return "the last"
-
-    with pytest.raises((asyncssh.Error, OSError)):
-        await asyncssh.connect(
-            "127.0.0.1", running.port, username="alice+train", known_hosts=None, config=None, agent_path=None,
-            client_keys=None, preferred_auth="password", client_factory=Impatient,
-        )  # fmt: skip
-    assert 1 <= running.people.guesses <= 6
-
-
-async def test_a_typing_error_gets_help_once_the_person_is_known(alice: Client) -> None:
+async def test_mistyped_server_gets_suggestions_after_the_login(alice: Client) -> None:
     for command in (
         ["ssh", "alice+trian@gateway"],
         ["scp", "alice+trian@gateway:x", "y"],
@@ -251,87 +188,26 @@ async def test_a_typing_error_gets_help_once_the_person_is_known(alice: Client) 
         assert "no job trian; yours: train\n" in done.err.replace("\r", "")
 
 
-async def test_a_default_server_that_does_not_run_is_told_to_the_shell(alice: Client) -> None:
+async def test_stopped_default_server_is_told(alice: Client) -> None:
     done = await alice.ssh("alice@gateway", "id")
     assert done.status == 255
     assert "your default server is not running: start it at http://hub.example/hub/spawn; yours: train" in done.err
 
 
-async def test_a_job_that_is_starting_is_told(alice: Client, running: Running) -> None:
+async def test_starting_job_is_told(alice: Client, running: Running) -> None:
     running.places.others["alice"] = [JobEndpoint("eval", JobCondition.STARTING)]
     done = await alice.ssh("alice+eval@gateway", "id")
     assert "eval is starting: try again in a moment" in done.err
 
 
-async def test_a_manager_that_is_down_is_told_and_lets_nobody_in(alice: Client, running: Running) -> None:
-    running.people.manager_down = True
-    done = await alice.ssh("alice+train@gateway", "id")
-    assert done.status == 255
-    assert "the keys service does not answer: try again later, or use a token" in done.err
-    assert DENIED in done.err
-
-
-def said_of_the_pod(running: Running, caplog: pytest.LogCaptureFixture) -> str:
-    """The log's one line about a job that could not be reached, without the number of the connection."""
-    (line,) = [text for record in caplog.records if (text := record.getMessage()).startswith("event=pod ")]
-    return line.replace(f"conn={running.server.name}-1 ", "", 1)
-
-
-async def test_a_job_with_another_host_key_is_refused(
-    alice: Client, running: Running, sshd: Sshd, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
-    target = sshd.target()
-    running.places.targets["alice", "train"] = type(target)(
-        target.job, target.user, target.server, target.host, target.port, target.login, other
-    )
-    done = await alice.ssh("alice+train@gateway", "echo in")
-    assert (done.status, done.out) == (255, b"")
-    assert "answered with a host key that is not this job's" in done.err
-    where = f"user=alice server=train job={target.job} pod={target.host}:{target.port}"
-    assert said_of_the_pod(running, caplog).startswith(f"event=pod {where} result=host-key why=")
-
-
-async def test_a_certificate_for_another_job_does_not_open_this_one(
-    alice: Client, running: Running, sshd: Sshd, caplog: pytest.LogCaptureFixture
-) -> None:
-    target = sshd.target()
-    running.places.targets["alice", "train"] = type(target)(
-        "j-bbbbbbbbbbbb", target.user, target.server, target.host, target.port, target.login, target.host_key
-    )
-    done = await alice.ssh("alice+train@gateway", "echo in")
-    assert "did not accept the gateway's certificate" in done.err
-    where = f"user=alice server=train job=j-bbbbbbbbbbbb pod={target.host}:{target.port}"
-    assert said_of_the_pod(running, caplog).startswith(f"event=pod {where} result=not-accepted why=")
-
-
 @pytest.fixture
-async def impatient(keys: GatewayKeys, people: FakePeople, places: FakePlaces) -> AsyncIterator[Running]:
+async def impatient(lab: Lab) -> AsyncIterator[Running]:
     limits = GatewayLimits(login_seconds=1.0, connect_seconds=0.3, waiting_per_source=3, drain_seconds=0.0)
-    async with gateway(keys, people, places, limits=limits) as found:
+    async with lab.gateway(limits=limits) as found:
         yield found
 
 
-async def test_a_job_that_does_not_answer_is_told_in_time(  # noqa: PLR0917  (fixtures)
-    impatient: Running,
-    keys: GatewayKeys,
-    alices_key: asyncssh.SSHKey,
-    tmp_path: Path,
-    sshd: Sshd,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    target = sshd.target()
-    impatient.places.targets["alice", "train"] = type(target)(
-        target.job, target.user, target.server, target.host, free_port(), target.login, target.host_key
-    )
-    done = await Client(tmp_path / "c", impatient.port, alices_key, keys.host).ssh("alice+train@gateway", "id")
-    assert "the SSH server of train does not answer yet: try again in a moment" in done.err
-    where = impatient.places.targets["alice", "train"]
-    said = f"event=pod user=alice server=train job={target.job} pod={where.host}:{where.port} result=no-answer"
-    assert said_of_the_pod(impatient, caplog) == said
-
-
-async def test_a_client_that_never_logs_in_is_sent_away_with_a_reason(impatient: Running) -> None:
+async def test_client_without_a_login_is_disconnected_with_a_reason(impatient: Running) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
     heard = await asyncio.wait_for(reader.read(-1), 10)
     writer.close()
@@ -339,11 +215,9 @@ async def test_a_client_that_never_logs_in_is_sent_away_with_a_reason(impatient:
     assert b"no login within 1 seconds" in heard
 
 
-async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_door_opens_again(
-    impatient: Running, keys: GatewayKeys, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> None:
+async def test_unauthenticated_connections_of_an_address_are_limited(lab: Lab, impatient: Running) -> None:
     idle = [await asyncio.open_connection("127.0.0.1", impatient.port) for _ in range(3)]
-    client = Client(tmp_path / "c", impatient.port, alices_key, keys.host)
+    client = lab.client(impatient, "c")
     done = await client.ssh("alice+train@gateway", "echo in")
     assert "too many logins are going on from your address" in done.err
     for _, writer in idle:
@@ -351,3 +225,105 @@ async def test_more_logins_from_one_address_than_may_wait_are_sent_away_and_the_
     await until(lambda: not impatient.server.connections)
     done = await client.ssh("alice+train@gateway", "echo in")
     assert done.text == "in\n", done.err
+
+
+USERAUTH_REQUEST = 50
+
+
+@dataclass
+class SlowHub(FakePeople):
+    """A Hub that takes its time."""
+
+    questions: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def token_owner(self, token: str) -> TokenOwner | None:
+        self.questions += 1
+        self.asked.set()
+        await self.answers.wait()
+        return await super().token_owner(token)
+
+
+async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, places: FakePlaces) -> None:
+    people = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
+    pouring: list[asyncio.Task[int]] = []
+
+    async def more(conn: asyncssh.SSHClientConnection) -> int:
+        await people.asked.wait()
+        taken = await pour(conn, IGNORE, packets.text(bytes(32_764)), 64 * MIB)
+        people.answers.set()
+        return taken
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        pouring.append(asyncio.create_task(more(conn)))
+        return "right"
+
+    async with gateway(keys, people, places) as running:
+        before = resident()
+        conn = await before_login(running, attack)
+        assert await asyncio.gather(*pouring) == [64 * MIB]
+        assert resident() - before < 32 * MIB
+        assert (await conn.run("echo in")).stdout == "in\n"
+        drop(conn)
+        await conn.wait_closed()
+
+
+def guess_on(conn: asyncssh.SSHClientConnection, times: int) -> None:
+    """Send so many wrong tokens for alice, and wait for no answer."""
+    for number in range(times):
+        login = [packets.text(b"alice+train"), packets.text(b"ssh-connection"), packets.text(b"password")]
+        conn.send_packet(USERAUTH_REQUEST, *login, b"\0", packets.text(b"guess %d" % number))
+
+
+async def test_pipelined_guesses_do_not_hold_up_the_name(lab: Lab) -> None:
+    """What one address may guess is twelve, and one more that is waited for; a name takes 24."""
+    lab.people.tokens["right"] = TokenOwner("alice", every_server)
+    reasons = list[str]()
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        guess_on(conn, 120)
+        return "the last"
+
+    async with lab.gateway(limits=GatewayLimits(failure_seconds=0.1, drain_seconds=0.0)) as running:
+        penalties = running.server.penalties
+        for _ in range(5):
+            with pytest.raises((asyncssh.Error, OSError)) as ended:
+                await before_login(running, attack)
+            reasons.append(str(ended.value))
+        assert penalties.token_refusal("192.0.2.1", "alice", running.server.now()) is None
+        assert TOO_MANY in reasons[0]
+        assert "too many failed or unfinished logins from your address" in reasons[-1]
+        conn = await connect(running.port, password="right", local_addr=("127.0.0.2", 0))  # fmt: skip
+        assert (await conn.run("echo in")).stdout == "in\n"
+        conn.close()
+        await conn.wait_closed()
+
+
+def guessed(running: Running) -> int:
+    """How many guesses have come, judged or not."""
+    return sum(visitor._attempts.guesses for visitor in running.server.connections)
+
+
+# Time pays nothing meanwhile, however slow this machine is.
+DEAR = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
+
+
+@pytest.mark.parametrize(
+    ("shared", "at_once"), [((), FREE + 1), (("127.0.0.0/8",), FREE_OF_A_NAME + 1)], ids=["one address", "shared ones"]
+)
+async def test_many_logins_at_once_from_one_address_all_succeed(
+    keys: GatewayKeys, places: FakePlaces, shared: tuple[str, ...], at_once: int
+) -> None:
+    """Also logins that begin while the tokens of others are checked."""
+    limits = replace(DEAR, rules=replace(DEAR.rules, shared=read_networks(shared)))
+    hub = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
+    async with gateway(keys, hub, places, limits=limits) as running:
+        coming = [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(at_once)]
+        await until(lambda: hub.questions == at_once)
+        coming += [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(7)]
+        await until(lambda: guessed(running) == len(coming) or any(task.done() for task in coming))
+        hub.answers.set()
+        inside = await asyncio.gather(*coming)
+        for conn in inside:
+            drop(conn)

@@ -1,201 +1,252 @@
-"""Lines on terminals: where they go, and that nobody's window is ever overrun, with legs that are lists."""
+"""Notices on terminals, with OpenSSH's client and sshd, and their way from the Manager."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ssh_gateway.core import packets
-from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.session import terminals
-from ssh_gateway.session.relay import Relay
-from ssh_gateway.session.terminals import TerminalLine
-from tests.component.gateway.test_proxy import FakeLeg, Wire, close, confirmation, data, number, pty_request
+from dlspawner.clients.hub import HubClient
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.state.notify import post
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
+from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
+from tests.component.gateway.peers import Client, FakePlaces, Lab, finish, seen, until
+from tests.component.manager.noticing import job_of, offices, serving
+from tests.component.manager.world import World
 
-WINDOW, PACKET = 2**20, 2**15
-LINE = TerminalLine("1", b"\r\n*** a line ***\r\n")
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+STOP = JobNotice("1", "alice", "train", "Team vision needs its GPUs: this job will be stopped {when}.")
+MIB = 2**20
 
 
-class Told(Wire):
-    """A relay with something to say."""
+@dataclass
+class Scripted:
+    """A Manager that has the lists which it is given."""
 
-    lines: list[TerminalLine]
+    lists: asyncio.Queue[JobNotices | BackendUnavailable] = field(default_factory=asyncio.Queue)
+    asked: list[str] = field(default_factory=list)
 
-    def terminal(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
-        """A session that gets its terminal."""
-        self.from_client(opening(client, window))
-        self.from_pod(confirmation(client, pod))
-        self.from_client(pty_request(pod))
-        self.from_pod(answer(client))
+    async def open_notices(self, version: str, seconds: float) -> JobNotices:
+        self.asked.append(version)
+        found = await self.lists.get()
+        if isinstance(found, BackendUnavailable):
+            raise found
+        return found
 
-    @property
-    def said(self) -> list[bytes]:
-        return [packet for packet in self.client.sent if packet[0] == packets.CHANNEL_DATA]
+
+@contextlib.asynccontextmanager
+async def following(notices: NoticeFollower) -> AsyncIterator[None]:
+    task = asyncio.create_task(notices.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        assert await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+@dataclass
+class Telling:
+    """A gateway and the Manager that the test scripts."""
+
+    client: Client
+    manager: Scripted
+    version: int = 0
+
+    def say(self, *notices: JobNotice) -> None:
+        self.version += 1
+        self.manager.lists.put_nowait(JobNotices(str(self.version), notices))
 
 
 @pytest.fixture
-def both() -> Told:
-    return relayed()
+async def telling(lab: Lab) -> AsyncIterator[Telling]:
+    manager = Scripted()
+    notices = NoticeFollower(manager, lambda: NOW)
+    async with lab.gateway(notices=notices) as running, following(notices):
+        yield Telling(lab.client(running, "alice"), manager)
 
 
-def relayed() -> Told:
-    client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
-    relay = Relay(cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines)
-    relay.start()
-    told = Told(client, pod, relay, [])
-    told.lines = lines
-    return told
+async def test_terminal_shows_open_and_new_notices(telling: Telling) -> None:
+    telling.say(replace(STOP, until=NOW + timedelta(minutes=5)), JobNotice("9", "alice", "other", "not here"))
+    await until(lambda: len(telling.manager.asked) == 2)
+    process = await telling.client.start("ssh", "-tt", "alice+train@gateway", "echo ready; read x; echo over")
+    shown = await seen(process, b"ready")
+    stop = b"\r\n*** Team vision needs its GPUs: this job will be stopped at 12:05 UTC, in 5 minutes. ***\r\n"
+    assert stop in shown
+    telling.say(STOP, JobNotice("2", "alice", "train", "Never mind: this job goes on."))
+    shown += await seen(process, b"\r\n*** Never mind: this job goes on. ***\r\n")
+    done = await finish(process, b"x\n")
+    assert b"over" in done.out
+    assert b"not here" not in shown + done.out
+    assert shown.count(b"***") == 4, "each once"
 
 
-def opening(client: int, window: int = WINDOW, kind: bytes = b"session", longest: int = PACKET) -> bytes:
-    return bytes([90]) + packets.text(kind) + number(client) + number(window) + number(longest)
+async def test_notices_do_not_change_files_on_the_same_connection(
+    telling: Telling, tmp_path: Path, places: FakePlaces
+) -> None:
+    big, got = os.urandom(4 * MIB), tmp_path / "got"
+    (tmp_path / "big").write_bytes(big)
+    shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
+    terminal = await telling.client.start(
+        "ssh", *shared, "-o", "ControlMaster=yes", "-tt", "alice+train@gateway", "echo ready; read x"
+    )
+    await seen(terminal, b"ready")
+    fetching = await telling.client.start("sftp", *shared, "-b", "-", "alice+train@gateway")
+    assert fetching.stdin is not None
+    fetching.stdin.write(f"get {tmp_path / 'big'} {got}\n".encode())
+    telling.say(STOP)
+    await seen(terminal, b"will be stopped")
+    done = await finish(fetching, f"get {tmp_path / 'big'} {got}2\n".encode())
+    assert done.status == 0, done.err
+    for name in (got, Path(f"{got}2")):
+        assert hashlib.sha256(name.read_bytes()).digest() == hashlib.sha256(big).digest()
+    await finish(terminal, b"x\n")
 
 
-def answer(client: int, success: bool = True) -> bytes:
-    return bytes([99 if success else 100]) + number(client)
+async def test_command_without_a_terminal_gets_no_notice(telling: Telling) -> None:
+    telling.say(STOP)
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("alice+train@gateway", "cat", feed=b"x" * MIB)
+    assert done.out == b"x" * MIB
+    assert "***" not in done.err
 
 
-def adjust(pod: int, added: int) -> bytes:
-    return bytes([93]) + number(pod) + number(added)
+async def test_terminal_through_a_jump_shows_notices(telling: Telling) -> None:
+    telling.say(STOP)
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("-tt", "-J", "alice@gateway", "alice@train", "echo ready")
+    assert b"*** Team vision needs its GPUs" in done.out, done.err
+    assert done.out.count(b"***") == 2
 
 
-def test_a_terminal_is_told_when_it_is_there_and_each_line_once(both: Told) -> None:
-    both.terminal()
-    assert both.said == [data(5, LINE.content)]
-    assert both.client.sent[-2] == answer(5), "the pod's answer goes first"
-    both.relay.tell()
-    assert len(both.said) == 1
-    both.lines.append(TerminalLine("2", b"another"))
-    both.relay.tell()
-    assert both.said == [data(5, LINE.content), data(5, b"another")]
+async def test_notices_leave_the_output_complete(telling: Telling) -> None:
+    process = await telling.client.start(
+        "ssh", "-tt", "alice+train@gateway", f"stty raw -echo; read x; yes | head -c {8 * MIB}; echo over"
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"x\n")
+    shown = await seen(process, b"y\ny\n")
+    for number in range(3):
+        telling.say(*(JobNotice(str(one), "alice", "train", "z" * 500) for one in range(20 * number, 20 * number + 20)))
+    done = await finish(process)
+    output, lines = re.subn(rb"\r\n\*\*\* z+ \*\*\*\r\n", b"", shown + done.out)
+    assert lines >= 8, "what a window has room for, at least"
+    assert output[output.index(b"y\n") :] == b"y\n" * (4 * MIB) + b"over\n"
 
 
-def test_every_terminal_of_a_connection_is_told(both: Told) -> None:
-    both.terminal(5, 9)
-    both.terminal(6, 10)
-    assert both.said == [data(5, LINE.content), data(6, LINE.content)]
+async def test_seen_and_expired_notices_are_not_shown(telling: Telling) -> None:
+    telling.say(
+        replace(STOP, id="seen", seen=True),
+        replace(STOP, id="over", until=NOW - timedelta(hours=1)),
+        JobNotice("new", "alice", "train", "This one."),
+    )
+    await until(lambda: len(telling.manager.asked) == 2)
+    done = await telling.client.ssh("-tt", "alice+train@gateway", "true")
+    assert done.out.replace(b"\r\n", b"") == b"*** This one. ***"
 
 
-def test_a_session_without_a_terminal_is_never_told(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
-    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"sftp-server"))
-    both.from_pod(answer(5))
-    both.relay.tell()
-    assert both.said == []
+# From the Manager
 
 
-def test_a_terminal_that_the_pod_refused_is_none(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
-    both.from_client(pty_request(9))
-    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"cat"))
-    both.from_pod(answer(5, success=False))
-    both.from_pod(answer(5))
-    both.relay.tell()
-    assert both.said == []
+async def test_notices_stay_through_an_outage_of_the_manager() -> None:
+    manager, changes = Scripted(), list[int]()
+    notices = NoticeFollower(manager, lambda: NOW)
+    notices.changed = lambda: changes.append(1)
+    async with following(notices):
+        manager.lists.put_nowait(JobNotices("a", (STOP,)))
+        await until(lambda: len(changes) == 1)
+        manager.lists.put_nowait(BackendUnavailable("away"))
+        manager.lists.put_nowait(JobNotices("a", ()))  # the same version: nothing new
+        await until(lambda: manager.asked == ["", "a", "a", "a"])
+        assert [one.id for one in notices.lines("alice", "train")] == ["1"]
+        manager.lists.put_nowait(JobNotices("b", ()))
+        await until(lambda: len(changes) == 2)
+        assert notices.lines("alice", "train") == []
 
 
-def test_answers_belong_to_requests_in_their_order(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
-    both.from_client(bytes([98]) + number(9) + packets.text(b"env") + b"\0" + packets.text(b"LANG") * 2)
-    both.from_client(bytes([98]) + number(9) + packets.text(b"x11-req") + b"\1")
-    both.from_client(pty_request(9))
-    both.from_pod(answer(5, success=False))
-    assert both.said == []
-    both.from_pod(answer(5))
-    assert len(both.said) == 1
+def test_notice_belongs_to_its_job_and_expires() -> None:
+    now = NOW
+    notices = NoticeFollower(Scripted(), lambda: now)
+    denied = replace(STOP, id="2", text="Vera has denied it.", job="j-earlier")
+    approved = replace(STOP, id="3", text="Vera has approved it.", job="j-now", ends=NOW + timedelta(minutes=10))
+    notices._take([STOP, denied, approved])
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1", "3"]
+    assert [one.id for one in notices.lines("alice", "train")] == ["1", "2", "3"], "nobody knows which job it is"
+    now += timedelta(minutes=10)  # with no word of the Manager, which is away
+    assert [one.id for one in notices.lines("alice", "train", "j-now")] == ["1"]
 
 
-@pytest.mark.parametrize("end", [bytes([96]) + number(5), close(5)], ids=["end of file", "close"])
-def test_nothing_is_said_after_the_pods_end(both: Told, end: bytes) -> None:
-    both.terminal()
-    both.from_pod(end)
-    both.lines.append(TerminalLine("2", b"too late"))
-    both.relay.tell()
-    assert len(both.said) == 1
+async def test_posted_notice_reaches_the_gateway_at_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    token = world.tokens["gateway"]
+    job = job_of("alice", "train")
+    async with (
+        offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office,
+        serving(office, world) as served,
+        HubClient(world.hub_api, token) as hub,
+        contextlib.aclosing(HubAndManager(hub, served.url, token)) as people,
+    ):
+        first = await people.open_notices("", 0)
+        assert first.notices == ()
+        waiting = asyncio.create_task(people.open_notices(first.version, 60))
+        await until(lambda: bool(served.book.notices._readers))
+        posted = await served.book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Unused.", until=NOW))
+        (found,) = (await waiting).notices
+        assert found == JobNotice(posted.id, "alice", "train", "Unused.", NOW, job=job.id)
+        approved = await served.book.transact(lambda turn: post(turn, job, NoticeKind.APPROVED, "Approved."))
+        ends = {one.text: one.ends for one in (await people.open_notices("", 0)).notices}
+        assert ends == {"Unused.": None, "Approved.": approved.ends}
+        assert approved.ends is not None
 
 
-def test_nothing_is_said_after_the_clients_close(both: Told) -> None:
-    both.terminal()
-    both.from_client(close(9))
-    both.lines.append(TerminalLine("2", b"too late"))
-    both.relay.tell()
-    assert len(both.said) == 1
+async def test_missing_scope_for_notices_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = world.tokens["other"]
+    async with (
+        HubClient(world.hub_api, token) as hub,
+        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", token)) as people,
+    ):
+        with pytest.raises(BackendUnavailable, match="custom:notices:read"):
+            await people.open_notices("", 0)
 
 
-def test_a_client_that_is_held_back_is_told_when_it_reads_again(both: Told) -> None:
-    both.client.full = True
-    both.terminal()
-    assert both.said == []
-    both.client.full = False
-    both.client.flow_changed()
-    assert both.said == [data(5, LINE.content)]
+GOOD = {"id": "1", "user": "alice", "server": "train", "text": "x", "until": None, "seen": False}
 
 
-def test_the_pod_is_told_of_the_window_but_for_the_reserve_and_gets_no_more_of_it(both: Told) -> None:
-    both.terminal()
-    assert both.pod.sent[0] == opening(5, WINDOW - terminals.RESERVE)
-    both.from_client(adjust(9, len(LINE.content)))
-    assert both.pod.sent[-1] == pty_request(9), "what the line took is kept back"
-    both.from_client(adjust(9, 1000))
-    assert both.pod.sent[-1] == adjust(9, 1000)
-
-
-def test_a_line_waits_for_room(both: Told) -> None:
-    both.terminal()
-    for name in range(10):
-        both.lines.append(TerminalLine(f"long {name}", b"x" * 1000))
-    both.relay.tell()
-    assert len(both.said) == 1 + 4, "4096 bytes of room"
-    both.from_client(adjust(9, 2 * terminals.RESERVE))
-    assert len(both.said) == 1 + 4 + 4
-
-
-def test_a_small_window_keeps_nearly_all_of_it_and_a_tiny_one_all(both: Told) -> None:
-    both.terminal(window=16384)
-    assert both.pod.sent[0] == opening(5, 16384 - 1024)
-    assert len(both.said) == 1
-    both.terminal(6, 10, window=2000)
-    assert opening(6, 2000) in both.pod.sent
-    assert len(both.said) == 1
-
-
-def test_other_channels_and_openings_that_are_cut_short_pass_as_they_are(both: Told) -> None:
-    for packet in (opening(5, kind=b"direct-tcpip"), opening(5)[:-1], bytes([90]), bytes([93]), bytes([98])):
-        both.from_client(packet)
-        assert both.pod.sent[-1] == packet
-    for packet in (bytes([91]), bytes([92]), bytes([96]), bytes([99]), bytes([100])):
-        both.from_pod(packet)
-        assert both.client.sent[-1] == packet
-
-
-@given(
-    st.integers(0, 2**17),
-    st.lists(
-        st.one_of(st.tuples(st.just("add"), st.integers(0, 9000)), st.tuples(st.just("say"), st.integers(1, 4000)))
-    ),
+@pytest.mark.parametrize(
+    "entry",
+    [None, [], {}, {**GOOD, "text": 5}, {**GOOD, "until": "soon"}, {**GOOD, "until": "2026-05-04T12:00:00"}],
 )
-def test_the_pod_never_believes_that_a_window_is_larger_than_it_is(window: int, steps: list[tuple[str, int]]) -> None:
-    both = relayed()
-    both.terminal(window=window)
-    consumed = 0
-    for step, (what, size) in enumerate(steps):
-        if what == "say":
-            both.lines.append(TerminalLine(str(step), b"x" * size))
-            both.relay.tell()
-        else:
-            both.from_client(adjust(9, size))
-            window += size
-        consumed = sum(packets.number_at(packet, 5) for packet in both.said)
-        believed = sum(
-            packets.number_at(packet, 5 if packet[0] == 93 else 1 + 4 + len("session") + 4)
-            for packet in both.pod.sent
-            if packet[0] in {90, 93}
-        )
-        assert believed + consumed <= window
-        assert believed >= window - consumed - terminals.RESERVE
+def test_malformed_notice_is_ignored(entry: object) -> None:
+    assert read_notice(entry) is None
+
+
+def test_notice_for_administrators_is_ignored() -> None:
+    assert read_notice(GOOD) is not None
+    assert read_notice({**GOOD, "user": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b]0;title\x07\x9b31m\r\n", "?]0;title??31m"),
+        ("Müller’s “job” – now…", 'Muller\'s "job" - now...'),
+        ("日本", "??"),
+        ("x" * 2000, "x" * (LONGEST_LINE - 3) + "..."),
+    ],
+)
+def test_line_is_printable_ascii(text: str, shown: str) -> None:
+    assert line(JobNotice("1", "a", "b", text), NOW) == f"\r\n*** {shown} ***\r\n".encode("ascii")

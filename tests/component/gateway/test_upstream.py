@@ -1,17 +1,26 @@
-"""The certificates of upstream connections, and the words about a default server."""
+"""Connections to jobs: the certificates that the gateway issues, and jobs that cannot be reached."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import asyncssh
 import pytest
+from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
 from ssh_gateway.core.certificates import UNBOUND, SessionBounds
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.session import session, upstream
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import JOB, Client, Lab, Running, Sshd, log_lines
+from tests.harness.ports import free_port
 
 CA = asyncssh.generate_private_key("ssh-ed25519")
 
@@ -28,7 +37,7 @@ def test_certificate_permits_what_policy_and_login_permit(policy: RelayPolicy, b
     assert found == {f"permit-{name}" for name in allowed & bounds.permits}
 
 
-async def test_login_waits_for_words_about_the_default_server_until_the_deadline(
+async def test_login_waits_for_the_message_about_the_default_server_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session, "LOOK_SECONDS", 0.05)
@@ -41,3 +50,85 @@ async def test_login_waits_for_words_about_the_default_server_until_the_deadline
     one: Any = SimpleNamespace(_pending_message=hangs, _say=shown.append)
     await asyncio.wait_for(session.Session.announce(one), 30)
     assert not shown
+
+
+NOW = 1_780_000_000.9
+
+
+def test_certificate_has_a_fresh_key_one_job_and_two_minutes(keys: GatewayKeys, sshd: Sshd) -> None:
+    made = [upstream.issue(keys.user_ca, sshd.target(), RelayPolicy(), UNBOUND, NOW) for _ in range(2)]
+    assert len({key.public_data for key, _ in made}) == 2
+    assert len({certificate._serial for _, certificate in made}) == 2
+    for key, certificate in made:
+        assert isinstance(certificate, SSHOpenSSHCertificate)
+        assert certificate.key.public_data == key.public_data
+        assert certificate.principals == [JOB]
+        assert certificate._cert_type == CERT_TYPE_USER
+        assert certificate._valid_before - int(NOW) == 120
+        assert int(NOW) - certificate._valid_after == 60, "for a clock that is a minute late, and none later"
+
+
+@pytest.mark.parametrize(
+    ("age", "let_in"), [(0, True), (100, True), (121, False), (-30, True), (-90, False)],
+    ids=["now", "in its time", "after two minutes", "by a slow clock", "by a clock that is wrong"],
+)  # fmt: skip
+async def test_sshd_accepts_a_certificate_for_two_minutes(
+    alice: Client, running: Running, monkeypatch: pytest.MonkeyPatch, age: int, *, let_in: bool
+) -> None:
+    issue = upstream.issue
+
+    def issued_then(*given: Any) -> Any:
+        *rest, now = given
+        return issue(*rest, now - age)
+
+    monkeypatch.setattr(upstream, "issue", issued_then)
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    if let_in:
+        assert (done.status, done.text) == (0, "in\n"), done.err
+    else:
+        assert (done.status, done.out) == (255, b"")
+        assert "the SSH server of train did not accept the gateway's certificate: tell your administrator" in done.err
+
+
+@contextlib.asynccontextmanager
+async def silent() -> AsyncIterator[int]:
+    """The port of a server that accepts connections and sends nothing."""
+    held: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _reader, writer: held.append(writer), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in held:
+            writer.close()
+
+
+NO_ANSWER = "the SSH server of train does not answer yet: try again in a moment"
+UNREACHABLE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another host key": (
+        {"host_key": asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()},
+        "answered with a host key that is not this job's",
+        "result=host-key why=",
+    ),
+    "another job behind the address": (
+        {"job": "j-bbbbbbbbbbbb"}, "did not accept the gateway's certificate", "result=not-accepted why=",
+    ),
+    "a closed port": ({"port": free_port()}, NO_ANSWER, "result=no-answer"),
+    "a silent server": ({}, NO_ANSWER, "result=no-answer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "told", "logged"), UNREACHABLE.values(), ids=UNREACHABLE)
+async def test_unreachable_job_is_told_and_logged(
+    lab: Lab, caplog: pytest.LogCaptureFixture, change: dict[str, Any], told: str, logged: str
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    limits = GatewayLimits(connect_seconds=0.5 if told == NO_ANSWER else 15.0, drain_seconds=0.0)
+    async with silent() as port, lab.gateway(limits=limits) as running:
+        target = replace(lab.places.targets["alice", "train"], **(change or {"port": port}))
+        lab.places.targets["alice", "train"] = target
+        done = await lab.client(running).ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out, told in done.err) == (255, b"", True), done.err
+    (line,) = log_lines(caplog, "event=pod ")
+    where = f"user=alice server=train job={target.job} pod={target.host}:{target.port}"
+    assert f"{where} {logged}" in line

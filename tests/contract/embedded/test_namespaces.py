@@ -9,7 +9,7 @@ from tests.contract.conftest import NodeMaker
 
 
 @pytest.mark.parametrize("deletion", [None, {"gracePeriodSeconds": 0}])
-def test_a_namespace_is_emptied_and_goes(
+def test_namespace_is_emptied_and_goes(
     cluster: Client, namespace: str, pods: str, make_node: NodeMaker, deletion: Any
 ) -> None:
     cluster.create(pods, pod(nodeName=make_node()))

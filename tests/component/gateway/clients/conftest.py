@@ -75,25 +75,10 @@ async def two(desk: Desk) -> Desk:
 
 
 @pytest.fixture
-async def watchful(
-    keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Desk]:
-    """A desk before a job whose sshd asks every second whether the client is there."""
-    settings = ("ClientAliveInterval 1", "ClientAliveCountMax 3")
-    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
-    server.start()
-    try:
-        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
-            yield found
-    finally:
-        server.stop()
-
-
-@pytest.fixture
 async def restless(
     request: pytest.FixtureRequest, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
 ) -> AsyncIterator[Desk]:
-    """A desk before a job whose sshd has these settings, and tells of new keys and requests in its log."""
+    """A desk before a job with these settings of sshd, which logs re-keys and requests."""
     settings = ("LogLevel DEBUG1", *request.param)
     server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
     server.start()

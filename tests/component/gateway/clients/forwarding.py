@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -64,3 +65,17 @@ async def _when_it_listens(connect: Callable[[], Awaitable[Stream]]) -> Stream:
         except OSError:
             assert asyncio.get_running_loop().time() < deadline, "nobody listens"
             await asyncio.sleep(0.02)
+
+
+async def over_socks(socks: int, port: int, payload: bytes) -> bytes:
+    """What comes back from a port of the job, asked for as SOCKS 5 does."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", socks)
+    writer.write(b"\x05\x01\x00")
+    assert await asyncio.wait_for(reader.readexactly(2), DEADLINE) == b"\x05\x00"
+    writer.write(b"\x05\x01\x00\x01" + socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big"))
+    assert (await asyncio.wait_for(reader.readexactly(10), DEADLINE))[1] == 0
+    writer.write(payload)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(-1), DEADLINE)
+    writer.close()
+    return answer

@@ -27,12 +27,7 @@ class Row:
 
 
 COMMANDS = {
-    "exit status 0": Row(("HOST", "true")),
-    "exit status 1": Row(("HOST", "exit 1"), status=1),
     "exit status 255": Row(("HOST", "exit 255"), status=255),
-    "a command that does not exist": Row(
-        ("HOST", "no-such-command 2>&1 | grep -o 'not found'"), out=b"not found\n"
-    ),
     "output and errors apart": Row(
         ("HOST", "echo out; echo err >&2; exit 7"), out=b"out\n", err="err\n", status=7
     ),
@@ -42,43 +37,36 @@ COMMANDS = {
     "the environment that the server takes": Row(
         ("-o", "SetEnv=GREETING=hello", "HOST", "echo $GREETING"), out=b"hello\n"
     ),
-    "the environment that it does not take": Row(("-o", "SetEnv=SECRET=x", "HOST", 'echo "<$SECRET>"'), out=b"<>\n"),
     "the end of the input": Row(("HOST", "cat; echo after"), out=b"typedafter\n", feed=b"typed"),
-    "no input at all": Row(("-n", "HOST", "cat; echo after"), out=b"after\n", feed=b"typed"),
-    "an input that nobody reads": Row(
+    "an input that is not read": Row(
         ("HOST", "exec <&-; echo done; exit 4"), out=b"done\n", status=4, feed=b"x" * MIB
     ),
     "a reader that stops": Row(("HOST", "head -c 10"), out=b"x" * 10, feed=b"x" * 4 * MIB),
     "a script on the input": Row(("-T", "HOST", "bash -s one"), out=b"one\n", status=6, feed=b"echo $1; exit 6\n"),
     "no command and no terminal": Row(("-T", "HOST"), out=b"shell\n", status=5, feed=b"echo shell; exit 5\n"),
-    "every byte there is": Row(("HOST", "cat"), out=bytes(range(256)) * 64, feed=bytes(range(256)) * 64),
+    "every byte value": Row(("HOST", "cat"), out=bytes(range(256)) * 64, feed=bytes(range(256)) * 64),
     "a name with spaces and signs": Row(("HOST", "echo 'a b' \"c'd\" é ☃"), out="a b c'd é ☃\n".encode()),
     "a subsystem that does not exist": Row(
         ("-s", "HOST", "nonsense"), err="subsystem request failed on channel 0\r\n", status=255
     ),
-    "a request for a terminal without one here": Row(("-T", "HOST", "tty"), out=b"not a tty\n", status=1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("row", COMMANDS.values(), ids=COMMANDS)
-async def test_a_command_leaves_the_same_behind(desk: Desk, row: Row) -> None:
+async def test_command_leaves_the_same_output_errors_and_status(desk: Desk, row: Row) -> None:
     done = await desk.each_runs("ssh", *row.arguments, feed=row.feed)
     assert (done.out, done.err, done.status) == (row.out, row.err, row.status)
 
 
-SIGNALS = ["HUP", "INT", "ABRT", "PIPE", "SEGV", "TERM", "USR1", "USR2"]
-
-
-@pytest.mark.parametrize("name", ["KILL", *(pytest.param(name, marks=pytest.mark.slow) for name in SIGNALS)])
-async def test_the_signal_that_ended_a_command_is_told(desk: Desk, name: str) -> None:
+async def test_signal_that_ended_a_command_is_told(desk: Desk) -> None:
     async def case(way: Way) -> tuple[int, list[str]]:
-        done = await desk.run("ssh", "-v", way.value, f"kill -{name} $$")
+        done = await desk.run("ssh", "-v", way.value, "kill -KILL $$")
         return done.status, re.findall(r"rtype (exit-\S+) reply \d", done.err)
 
     assert await desk.each(case) == (255, ["exit-signal"])
 
 
-async def test_much_output_and_many_errors_do_not_mix(desk: Desk) -> None:
+async def test_output_and_errors_do_not_mix(desk: Desk) -> None:
     command = "for n in $(seq 2000); do printf '%0512d' $n; printf '%0256d' $n >&2; done"
     done = await desk.each_runs("ssh", "HOST", command)
     assert done.out == b"".join(b"%0512d" % n for n in range(1, 2001))
@@ -86,14 +74,14 @@ async def test_much_output_and_many_errors_do_not_mix(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_a_client_that_wants_compression_gets_everything_whole(desk: Desk) -> None:
+async def test_client_that_asks_for_compression_gets_all_data(desk: Desk) -> None:
     """The gateway offers none; the job's sshd does."""
     data = os.urandom(MIB) + bytes(3 * MIB)
     done = await desk.each_runs("ssh", "-C", "HOST", "cat; exit 3", feed=data)
     assert (done.status, done.out == data, done.err) == (3, True, "")
 
 
-async def test_a_pipe_that_breaks_here_ends_the_command_there(desk: Desk) -> None:
+async def test_broken_local_pipe_ends_the_remote_command(desk: Desk) -> None:
     async def case(way: Way) -> tuple[int, bytes]:
         line = f"timeout -s KILL 20 {desk.openssh} {way.value} 'yes; exit 3' | head -n 2"
         done = await desk.run("bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}")
@@ -102,12 +90,12 @@ async def test_a_pipe_that_breaks_here_ends_the_command_there(desk: Desk) -> Non
     assert await desk.each(case) == (3, b"y\ny\n")
 
 
-async def test_what_runs_on_in_the_background_does_not_hold_the_session(desk: Desk) -> None:
+async def test_background_process_does_not_hold_the_session(desk: Desk) -> None:
     done = await desk.each_runs("ssh", "HOST", "sleep 600 </dev/null >/dev/null 2>&1 & echo begun; kill %1")
     assert (done.text, done.status) == ("begun\n", 0)
 
 
-async def test_40_sessions_at_once_over_one_connection(desk: Desk) -> None:
+async def test_40_sessions_share_one_connection(desk: Desk) -> None:
     async def case(way: Way) -> list[tuple[bytes, str, int]]:
         async with desk.master(way) as control:
             commands = [f"cat; echo {n} >&2; exit {n}" for n in range(1, 41)]
@@ -119,7 +107,7 @@ async def test_40_sessions_at_once_over_one_connection(desk: Desk) -> None:
     assert await desk.each(case) == [(b"%d" % n * 9999, f"{n + 1}\n", n + 1) for n in range(40)]
 
 
-async def test_a_master_is_asked_and_told_to_stop_taking_sessions_and_to_end(desk: Desk) -> None:
+async def test_control_master_obeys_check_and_stop(desk: Desk) -> None:
     async def case(way: Way) -> list[int]:
         async with desk.master(way) as control:
             return [
@@ -130,7 +118,7 @@ async def test_a_master_is_asked_and_told_to_stop_taking_sessions_and_to_end(des
 
 
 @pytest.mark.slow
-async def test_64_mib_in_both_directions_at_once(desk: Desk) -> None:
+async def test_64_mib_go_in_both_directions_at_once(desk: Desk) -> None:
     data = os.urandom(64 * MIB)
     done = await desk.each_runs("ssh", "HOST", "cat", feed=data)
     assert done.out == data

@@ -21,7 +21,7 @@ from tests.harness.ports import free_port
 DATA = os.urandom(300_000)
 
 
-async def test_local_and_remote_ports_many_at_once(desk: Desk) -> None:
+async def test_local_and_remote_ports_carry_many_streams_at_once(desk: Desk) -> None:
     async def case(way: Way) -> list[bool]:
         here, there = free_port(), free_port()
         async with echo_server() as port:
@@ -34,7 +34,7 @@ async def test_local_and_remote_ports_many_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_a_remote_port_of_the_jobs_choice_is_told_and_can_be_given_back(desk: Desk) -> None:
+async def test_remote_port_0_is_told_and_can_be_cancelled(desk: Desk) -> None:
     async def case(way: Way) -> tuple[bytes, int, str]:
         async with echo_server() as port, desk.master(way) as control:
             asked = await desk.run("ssh", *control, "-O", "forward", "-R", f"0:127.0.0.1:{port}", way.value)
@@ -47,7 +47,7 @@ async def test_a_remote_port_of_the_jobs_choice_is_told_and_can_be_given_back(de
 
 
 @pytest.mark.slow
-async def test_sockets_of_the_file_system_both_ways(desk: Desk) -> None:
+async def test_unix_sockets_are_forwarded_in_both_directions(desk: Desk) -> None:
     async def case(way: Way) -> tuple[bytes, bytes, bytes]:
         one, two, three, real = (desk.sockets / f"{way.value}{n}" for n in range(4))
         async with echo_socket(real), echo_server() as port:
@@ -74,7 +74,7 @@ async def socks(port: int, greeting: bytes, answers: int, payload: bytes) -> tup
 
 
 @pytest.mark.slow
-async def test_socks_of_every_version_and_in_both_directions(desk: Desk) -> None:
+async def test_socks_4_4a_and_5_work_in_both_directions(desk: Desk) -> None:
     def greetings(port: int) -> list[tuple[bytes, int]]:
         number, address = port.to_bytes(2, "big"), socket.inet_aton("127.0.0.1")
         return [
@@ -98,7 +98,7 @@ async def test_socks_of_every_version_and_in_both_directions(desk: Desk) -> None
     assert [code for code, _ in said] == [b"\0\x5a", b"\0\x5a", b"\5\0", b"\5\0"] * 2
 
 
-async def test_standard_input_goes_to_a_port(desk: Desk) -> None:
+async def test_standard_input_is_forwarded_to_a_port(desk: Desk) -> None:
     async def case(way: Way) -> tuple[Done, Done]:
         async with echo_server() as port:
             there = await desk.run("ssh", "-W", f"127.0.0.1:{port}", way.value, feed=DATA)
@@ -111,7 +111,7 @@ async def test_standard_input_goes_to_a_port(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_a_forward_that_fails_ends_the_session_where_that_is_wanted(desk: Desk) -> None:
+async def test_failed_forward_ends_the_session_with_exit_on_forward_failure(desk: Desk) -> None:
     with contextlib.ExitStack() as taken:
         port = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
         with contextlib.suppress(OSError):  # sshd is content with one of the two
@@ -134,7 +134,7 @@ async def agent(desk: Desk, of: str = "all") -> AsyncIterator[Path]:
 
 
 @pytest.mark.slow
-async def test_an_agent_is_used_from_the_job(desk: Desk) -> None:
+async def test_agent_signs_for_the_job(desk: Desk) -> None:
     """It lists its key, and signs; without -A there is none."""
 
     async def case(way: Way) -> tuple[Done, Done]:
@@ -160,7 +160,7 @@ async def test_an_agent_is_used_from_the_job(desk: Desk) -> None:
 
 @contextlib.asynccontextmanager
 async def x_server(desk: Desk, cookie: str) -> AsyncIterator[str]:
-    """A display that lets in who has the cookie: it says yes to a client's greeting, and nothing after it."""
+    """A display that accepts clients with the cookie, and answers nothing after the greeting."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -197,33 +197,13 @@ echo "$(head -c 1 <&3 | od -An -tx1)" "${DISPLAY%%:*}"
 """
 
 
-async def test_x11_reaches_the_display_here_with_its_cookie(desk: Desk) -> None:
+async def test_x11_reaches_the_local_display_with_its_cookie(desk: Desk) -> None:
     cookie = secrets.token_hex(16)
     (desk.sshd.home / ".Xauthority").touch()  # xauth says so when it makes it
     async with x_server(desk, cookie) as display:
         trusted = await desk.each_runs("ssh", "-Y", "HOST", X_CLIENT, env={"DISPLAY": display})
         without = await desk.each_runs("ssh", "-x", "HOST", "echo $DISPLAY.", env={"DISPLAY": display})
     assert (trusted.text.split(), without.text) == (["01", "localhost"], ".\n"), trusted.err
-
-
-# The display here has no SECURITY extension, which makes cookies for who is not trusted: it is given one instead.
-XAUTH = """#!/bin/sh
-case "$*" in
-*generate*) exec xauth -q -f "$2" add "$4" MIT-MAGIC-COOKIE-1 {cookie} ;;
-*) exec xauth "$@" ;;
-esac
-"""
-
-
-async def test_x11_of_those_who_are_not_trusted_reaches_the_display_here(desk: Desk, tmp_path: Path) -> None:
-    cookie, xauth = secrets.token_hex(16), tmp_path / "xauth"
-    xauth.write_text(XAUTH.format(cookie=cookie))
-    xauth.chmod(0o755)
-    (desk.sshd.home / ".Xauthority").touch()
-    async with x_server(desk, cookie) as display:
-        given = ("-X", "-o", f"XAuthLocation={xauth}", "-o", "ForwardX11Trusted=no")
-        found = await desk.each_runs("ssh", *given, "HOST", X_CLIENT, env={"DISPLAY": display})
-    assert found.text.split() == ["01", "localhost"], found.err
 
 
 @pytest.mark.slow
@@ -234,15 +214,16 @@ async def test_keepalives_of_the_client_are_answered(desk: Desk) -> None:
 
 
 @pytest.mark.slow
-async def test_a_client_that_the_job_does_not_hear_is_dropped(watchful: Desk) -> None:
+@pytest.mark.parametrize("restless", [("ClientAliveInterval 1", "ClientAliveCountMax 3")], ids=["asks"], indirect=True)
+async def test_client_that_the_job_does_not_hear_is_dropped(restless: Desk) -> None:
     """The job's sshd asks every second; a client that is stopped does not answer, and reads that it ended."""
 
     async def case(way: Way) -> tuple[int, bool]:
-        alive = await watchful.run("ssh", way.value, "sleep 4.5; echo alive")
+        alive = await restless.run("ssh", way.value, "sleep 4.5; echo alive")
         assert alive.text == "alive\n", alive.err
-        gone = watchful.job_folder(way) / "gone"
+        gone = restless.job_folder(way) / "gone"
         command = f"echo ready; cat; touch {gone}"
-        async with watchful.background("ssh", way.value, command) as ssh:
+        async with restless.background("ssh", way.value, command) as ssh:
             assert ssh.stdout is not None
             assert await asyncio.wait_for(ssh.stdout.readline(), DEADLINE) == b"ready\n"
             ssh.send_signal(signal.SIGSTOP)
@@ -251,11 +232,11 @@ async def test_a_client_that_the_job_does_not_hear_is_dropped(watchful: Desk) ->
             _, err = await asyncio.wait_for(ssh.communicate(), DEADLINE)
         return ssh.returncode or 0, bool(err.strip())  # the gateway's words are others than the kernel's
 
-    assert await watchful.each(case) == (255, True)
+    assert await restless.each(case) == (255, True)
 
 
 @pytest.mark.parametrize("way", [Way.GATEWAY, Way.JUMP], ids=lambda way: way.value)
-async def test_agents_and_displays_that_are_not_allowed_do_not_come_along(strict: Desk, way: Way) -> None:
+async def test_agent_and_x11_are_refused_unless_the_policy_allows_them(strict: Desk, way: Way) -> None:
     """The command runs all the same. Directly both work, so that nothing but the gateway can be the reason."""
     command = 'echo "<$SSH_AUTH_SOCK>" "<$DISPLAY>"'
     (strict.sshd.home / ".Xauthority").touch()

@@ -40,7 +40,7 @@ def regress() -> Path:
 
 
 def wrapper(desk: Desk, way: Way) -> Path:
-    """An ssh that goes to the job, whatever host it is told."""
+    """An ssh that goes to the job and ignores the host it is given."""
     host, port, user = desk.address(way)
     alias = "job" if way is Way.DIRECT else "gateway"
     options = {
@@ -74,7 +74,7 @@ async def run_script(desk: Desk, way: Way, name: str) -> Done:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_a_script_of_openssh_passes_as_it_does_directly(desk: Desk, name: str) -> None:
+async def test_script_of_openssh_passes(desk: Desk, name: str) -> None:
     async def case(way: Way) -> tuple[int, str]:
         done = await run_script(desk, way, name)
         assert done.status == 0, (way, done.text, done.err)

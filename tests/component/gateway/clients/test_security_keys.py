@@ -9,8 +9,7 @@ import asyncssh
 import pytest
 
 from tests.component.gateway.clients.test_regress import regress
-from tests.component.gateway.peers import DEADLINE, Client, Done, Running
-from tests.component.gateway.test_login import DENIED
+from tests.component.gateway.peers import DEADLINE, DENIED, Client, Done, Running
 
 
 async def login(alice: Client, running: Running, folder: Path, kind: str, *made_with: str) -> Done:
@@ -28,12 +27,14 @@ async def login(alice: Client, running: Running, folder: Path, kind: str, *made_
 
 
 @pytest.mark.parametrize("kind", ["ed25519-sk", "ecdsa-sk"])
-async def test_a_security_key_opens_the_job(alice: Client, running: Running, tmp_path: Path, kind: str) -> None:
+async def test_security_key_opens_the_job(alice: Client, running: Running, tmp_path: Path, kind: str) -> None:
     done = await login(alice, running, tmp_path, kind)
     assert (done.status, done.text) == (0, "in\n"), done.err
 
 
 @pytest.mark.parametrize("kind", ["ed25519-sk", "ecdsa-sk"])
-async def test_one_that_asks_for_no_touch_does_not(alice: Client, running: Running, tmp_path: Path, kind: str) -> None:
+async def test_security_key_without_touch_is_refused(
+    alice: Client, running: Running, tmp_path: Path, kind: str
+) -> None:
     done = await login(alice, running, tmp_path, kind, "-O", "no-touch-required")
     assert (done.status, done.out, DENIED in done.err) == (255, b"", True), done.err

@@ -91,7 +91,7 @@ def plain(shown: bytes) -> str:
     return re.sub(r"/dev/pts/\d+", "/dev/pts/N", without_names(shown.decode()))
 
 
-async def test_a_terminal_has_kind_size_and_modes_of_the_one_here(desk: Desk) -> None:
+async def test_terminal_has_type_size_and_modes_of_the_local_one(desk: Desk) -> None:
     modes = "sane -echoe -ixon -icrnl tabs erase ^H intr ^X kill ^K"
 
     async def case(way: Way) -> tuple[int, str]:
@@ -113,7 +113,7 @@ async def test_a_terminal_has_kind_size_and_modes_of_the_one_here(desk: Desk) ->
         assert word in shown
 
 
-async def test_a_shell_follows_the_window_and_its_end_is_told(desk: Desk) -> None:
+async def test_shell_follows_the_window_size_and_tells_its_exit_status(desk: Desk) -> None:
     async def case(way: Way) -> tuple[int, str]:
         async with terminal(desk, way.value) as screen:
             screen.write("PS1=; stty -echo; trap 'stty size' WINCH; echo re''ady\n")
@@ -130,7 +130,7 @@ async def test_a_shell_follows_the_window_and_its_end_is_told(desk: Desk) -> Non
     assert shown.endswith("logout\r\nConnection to HOST closed.\r\r\n")
 
 
-async def test_keys_that_interrupt_stop_and_end_do_so(desk: Desk) -> None:
+async def test_control_keys_interrupt_and_end_programs(desk: Desk) -> None:
     async def case(way: Way) -> tuple[int, str]:
         async with terminal(
             desk, "-t", way.value, "trap 'echo caught' INT; echo ready; cat; sleep 0.1; cat; exit 4"
@@ -146,32 +146,8 @@ async def test_keys_that_interrupt_stop_and_end_do_so(desk: Desk) -> None:
     assert await desk.each(case) == (4, "caught")
 
 
-async def test_much_that_is_shown_is_shown_in_order(desk: Desk) -> None:
-    async def case(way: Way) -> bytes:
-        async with terminal(desk, "-t", way.value, "seq 20000") as screen:
-            assert await screen.ends() == 0
-            return bytes(screen.seen).split(b"Connection to")[0]
-
-    assert (await desk.each(case)).split() == [b"%d" % n for n in range(1, 20001)]
-
-
-async def test_escapes_send_a_break_and_end_the_session(desk: Desk) -> None:
-    """A break does nothing to a terminal without a line; that the session lives on says that the job took it."""
-
-    async def case(way: Way) -> tuple[int, bool]:
-        async with terminal(desk, "-t", way.value, "stty -echo; echo ready; cat") as screen:
-            await screen.shows("ready")
-            screen.write("\n~B")
-            screen.write("after\n")
-            await screen.shows("after")
-            screen.write("~.")
-            return await screen.ends(), "closed." in plain(screen.seen)
-
-    assert await desk.each(case) == (255, True)
-
-
 @pytest.mark.parametrize("restless", [()], ids=["as it is"], indirect=True)
-async def test_a_break_that_was_typed_gets_to_the_job(restless: Desk) -> None:
+async def test_typed_break_reaches_the_job_and_typed_end_closes_the_session(restless: Desk) -> None:
     for way in Way:
         before = restless.job_log.read_text()
         async with terminal(restless, "-t", way.value, "stty -echo; echo ready; cat") as screen:
@@ -183,7 +159,7 @@ async def test_a_break_that_was_typed_gets_to_the_job(restless: Desk) -> None:
         assert (await restless.job_said(before)).count("request break reply 0") == 1, way
 
 
-async def test_who_hangs_up_hangs_up_there(desk: Desk) -> None:
+async def test_killed_client_hangs_up_the_job_shell(desk: Desk) -> None:
     """The job's shell gets SIGHUP when the client is killed."""
 
     async def case(way: Way) -> str:

@@ -49,7 +49,7 @@ def program(name: str) -> str:
 
 @dataclass
 class Desk:
-    """The computer of alice, who knows the three ways; her files, and those of the job, which she may look at."""
+    """Alice's computer with the three ways, her files, and the files of the job."""
 
     directory: Path
     sockets: Path
@@ -140,7 +140,7 @@ class Desk:
 
     @contextlib.asynccontextmanager
     async def master(self, way: Way, *options: str) -> AsyncIterator[tuple[str, ...]]:
-        """A connection for others to share, who are to be given these options."""
+        """A connection that other clients share by the options that it yields."""
         control = ("-S", str(self.sockets / way.value))
         async with self.background("ssh", *control, "-M", *options, way.value, "echo up; cat") as ssh:
             assert ssh.stdout is not None

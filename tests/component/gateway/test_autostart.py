@@ -1,0 +1,385 @@
+"""Logins that start their job: one start, progress on standard error, a reason for a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from ssh_gateway.auth.rate_limit import FREE, NOTHING_TRIED, Penalties, PenaltyRules
+from ssh_gateway.backends.directory import SshEndpoint, StartStatus
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.autostart import AutoStarter, WaitingLogin
+from tests.component.gateway.peers import DEADLINE, Client, FakePeople, FakePlaces, Running, Sshd, finish, until
+from tests.component.gateway.test_metrics import value
+
+STARTING, RUNS = StartStatus("starting", page="/services/jobs/wait/alice/train"), StartStatus("running", job="j")
+WAITS = StartStatus("queued", "number 2 in the queue. All 8 GPUs are used.", "/services/jobs/wait/alice/train", "j")
+URL = "http://hub.example/services/jobs/wait/alice/train"
+
+
+@pytest.fixture
+def places() -> FakePlaces:
+    return FakePlaces({})
+
+
+@pytest.fixture(autouse=True)
+def patient(running: Running) -> None:
+    """The gateway polls often, and waits long."""
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 60.0, 0.02)
+
+
+@pytest.fixture(autouse=True)
+def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the log says of starts: each line without its connection."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
+
+    def read() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        return [re.sub(r" conn=\S+", "", line) for line in lines if line.startswith("event=start")]
+
+    return read
+
+
+def appears(running: Running, target: SshEndpoint) -> Callable[[], StartStatus]:
+    """The job runs from now on."""
+
+    def look() -> StartStatus:
+        running.places.targets[("alice", target.server)] = target
+        return RUNS
+
+    return look
+
+
+async def test_login_starts_the_job_and_tells_progress_on_standard_error(
+    running: Running, alice: Client, sshd: Sshd, audit: Callable[[], list[str]]
+) -> None:
+    last = WAITS.sentence.replace("2 in", "1 in")
+    queued = (WAITS, WAITS, StartStatus("queued", last), STARTING)
+    running.people.stages = [StartStatus("queued", WAITS.sentence), *queued, appears(running, sshd.target())]
+    done = await alice.ssh("alice+train@gateway", "cat; exit 3", feed=b"in\n")
+    assert (done.status, done.text) == (3, "in\n"), done.err
+    assert running.people.starts == [("alice", "train")]
+    said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
+    assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
+    assert value(running, "starts_total", result="running") == 1
+    assert audit() == ["event=start user=alice server=train", "event=started user=alice server=train"]
+
+
+async def test_concurrent_logins_start_the_job_once(running: Running, alice: Client, sshd: Sshd) -> None:
+    everybody = asyncio.Event()
+
+    def look() -> StartStatus:
+        return appears(running, sshd.target())() if everybody.is_set() else STARTING
+
+    running.people.stages = [look]
+    logins = [asyncio.create_task(alice.ssh("alice+train@gateway", "echo in")) for _ in range(4)]
+    await until(lambda: len(running.server.connections) == 4 and running.people.looks > 3)
+    everybody.set()
+    assert [(done.status, done.text) for done in await asyncio.gather(*logins)] == [(0, "in\n")] * 4
+    # Each asks once; what was answered a moment ago counts for the others. The Manager lets no two start one server.
+    assert set(running.people.starts) == {("alice", "train")}
+
+
+async def test_slow_answer_of_the_hub_is_told(
+    running: Running, alice: Client, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = asyncio.Event()
+
+    async def start(user: str, server: str) -> StartStatus:
+        await answered.wait()
+        return appears(running, sshd.target())()
+
+    monkeypatch.setattr(running.people, "start", start)
+    process = await alice.start("ssh", "alice+train@gateway", "echo in")
+    assert process.stderr is not None
+    said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
+    answered.set()
+    assert said.strip() == b"train does not run: asking for it to be started"
+    assert (await finish(process)).text == "in\n"
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        (
+            [StartStatus("refused", "Team vision has used its 8 GPUs.")],
+            "train does not start: Team vision has used its 8 GPUs",
+        ),
+        ([StartStatus("login-required", "The Hub wants you to log in.", WAITS.page)], f"you to log in ({URL})"),
+        ([STARTING, StartStatus("pending-approval", "It is too large.", WAITS.page)], f"It is too large ({URL})"),
+        ([STARTING, StartStatus("ended", "It was cancelled.")], "train has not started: It was cancelled"),
+        ([StartStatus("off")], "no job train; you have none that runs"),
+        ([StartStatus("refused", "No\x1b[2J \u202e…")], "train does not start: No?[2J ?"),
+    ],
+    ids=["quota", "a fresh login", "an approval", "it has ended", "nobody wants that", "nothing moves the cursor"],
+)
+async def test_refused_start_is_one_sentence(
+    running: Running, alice: Client, stages: list[StartStatus], told: str
+) -> None:
+    running.people.stages = list(stages)
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert told in done.err
+
+
+async def test_login_that_waits_too_long_reads_the_address_of_the_queue(running: Running, alice: Client) -> None:
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 0.1, 0.02)
+    running.people.stages = [WAITS]
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    assert (
+        f"train does not run yet (number 2 in the queue. All 8 GPUs are used); it goes on by itself: watch {URL} and"
+        in done.err
+    )
+    assert value(running, "starts_total", result="not-started") == 1
+
+
+async def test_start_extends_the_time_for_the_login(
+    running: Running, alice: Client, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is longer than a login may take, and none of it counts as one that stands at the door."""
+    taken: list[float] = []
+    longer = type(running.server.make_leg()).take_longer
+    monkeypatch.setattr(
+        "ssh_gateway.transport.server.Downstream.take_longer",
+        lambda leg, seconds: (taken.append(seconds), longer(leg, seconds)),
+    )
+    waiting: list[int] = []
+
+    def look() -> StartStatus:
+        waiting.append(running.server.unauthenticated.waiting.total())
+        return appears(running, sshd.target())()
+
+    running.people.stages = [STARTING, look]
+    assert (await alice.ssh("alice+train@gateway", "true")).status == 0
+    assert taken == [60.0 + running.server.limits.login_seconds]
+    assert set(waiting) == {0}
+
+
+@pytest.mark.parametrize("jump", [False, True], ids=["user alone", "ssh -J"])
+async def test_user_alone_and_jump_wait_for_the_start(running: Running, alice: Client, sshd: Sshd, jump: bool) -> None:
+    server = "train" if jump else ""
+    running.people.stages = [STARTING, STARTING, appears(running, sshd.target(server))]
+    way = ("-J", "alice@gateway", "alice@train") if jump else ("alice@gateway",)
+    done = await alice.ssh(*way, "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
+    assert set(running.people.starts) == {("alice", server)}
+
+
+async def test_login_without_a_server_reads_why_the_default_server_waits(
+    running: Running, alice: Client, sshd: Sshd
+) -> None:
+    runs = asyncio.Event()
+
+    def look() -> StartStatus:
+        return appears(running, sshd.target(""))() if runs.is_set() else WAITS
+
+    running.people.stages = [look]
+    process = await alice.start("ssh", "alice@gateway", "echo in")
+    assert process.stderr is not None
+    said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
+    assert said.decode().strip() == f"your default server waits: {WAITS.sentence} (nothing is shown until it runs)"
+    runs.set()
+    done = await finish(process)
+    assert (done.status, done.text) == (0, "in\n"), done.err
+
+
+async def test_jump_reads_nothing_about_the_default_server(running: Running, alice: Client, sshd: Sshd) -> None:
+    running.people.stages = [STARTING]
+    running.places.targets[("alice", "train")] = sshd.target()
+    done = await alice.ssh("-J", "alice@gateway", "alice@train", "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
+    assert "default server" not in done.err
+    assert running.people.starts == []
+
+
+def way_in(alice: Client, *, by_token: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Environment and arguments of a login with the key, or with the token `secret`."""
+    env, options = alice.with_token("secret")
+    arguments = ("-o", "PubkeyAuthentication=no", *options) if by_token else ()
+    return env, (*arguments, "alice+train@gateway", "echo in")
+
+
+NARROWER = TokenOwner("alice", lambda server: server == "eval")
+KEY_GONE = "the key that you came in with was removed from your keys"
+TOKEN_GONE = "the token that you came in with was revoked, or has expired"
+REVOKED: dict[str, tuple[bool, bool, TokenOwner | None, str]] = {
+    "a key, as the job starts": (True, False, None, KEY_GONE),
+    "a token, as the job starts": (True, True, None, TOKEN_GONE),
+    "a narrower token, as the job starts": (True, True, NARROWER, "you came in with may not open train any more"),
+    "a key, in the queue": (False, False, None, KEY_GONE),
+    "a token, in the queue": (False, True, None, TOKEN_GONE),
+}
+
+
+@pytest.mark.parametrize("row", REVOKED.values(), ids=REVOKED)
+async def test_credential_revoked_while_the_login_waits_refuses_it(
+    running: Running, alice: Client, sshd: Sshd, row: tuple[bool, bool, TokenOwner | None, str]
+) -> None:
+    starts, by_token, better, told = row
+    people, rounds = running.people, running.server.revalidator
+    assert rounds is not None
+    if starts:
+        rounds.visits = tuple  # they find no sessions: the login itself has to ask
+
+    def revoke() -> StartStatus:
+        people.keys["alice"].clear()
+        people.tokens = {"secret": better} if better else {}
+        return appears(running, sshd.target())() if starts else STARTING
+
+    people.stages = [STARTING, STARTING, revoke]
+    people.tokens["secret"] = TokenOwner("alice", every_server, starts=every_server)
+    env, arguments = way_in(alice, by_token=by_token)
+    done = await alice.ssh(*arguments, env=env)
+    assert (done.status, done.out, told in done.err) == (255, b"", True), done.err
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        TokenOwner("alice", lambda server: server == "other", starts=every_server),
+        TokenOwner("alice", every_server, starts=lambda server: server == "other"),
+    ],
+    ids=["may not open it", "may not start it"],
+)
+async def test_token_without_the_right_starts_no_server(running: Running, alice: Client, owner: TokenOwner) -> None:
+    """The Hub's REST API would refuse that token as well."""
+    running.people.stages = [WAITS]
+    running.people.tokens["secret"] = owner
+    env, arguments = way_in(alice, by_token=True)
+    done = await alice.ssh(*arguments, env=env)
+    assert (done.status, running.people.starts) == (255, [])
+
+
+async def test_login_continues_while_its_credential_cannot_be_checked(
+    running: Running, alice: Client, sshd: Sshd
+) -> None:
+    def look() -> StartStatus:
+        running.people.manager_down = running.people.down = True
+        return appears(running, sshd.target())()
+
+    running.people.stages = [STARTING, look]
+    done = await alice.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.text) == (0, "in\n"), done.err
+
+
+async def test_unauthenticated_login_starts_nothing(
+    running: Running, alice: Client, mallory: Client, audit: Callable[[], list[str]]
+) -> None:
+    running.people.stages = [WAITS]
+    env, options = alice.with_token("wrong")
+    assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
+    assert (await mallory.ssh(*options, "alice+train@gateway", "true", env=env)).status == 255
+    # A question whether a key would do carries no signature.
+    assert await running.server.auth_backend.registered_keys("alice")
+    assert running.people.starts == []
+    assert audit() == []
+
+
+async def test_closed_client_ends_the_wait(running: Running, alice: Client, audit: Callable[[], list[str]]) -> None:
+    running.people.stages = [STARTING]
+    process = await alice.start("ssh", "alice+train@gateway", "true")
+    await until(lambda: running.people.looks > 1)
+    process.kill()
+    await process.wait()
+    await until(lambda: not running.server.connections)
+    assert audit() == ["event=start user=alice server=train"]
+    seen = running.people.looks
+    running.people.stages = [StartStatus("off")]
+    assert (await alice.ssh("alice+other@gateway", "true")).status == 255
+    assert running.people.looks <= seen + 1, "somebody who is gone is still asked for"
+
+
+async def test_refused_start_counts_for_the_address_and_is_remembered(
+    running: Running, alice: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 1000.0)
+    running.server.penalties = Penalties(PenaltyRules(penalty_seconds=1000.0))
+    for _ in range(int(FREE / NOTHING_TRIED) - 1):
+        running.server.penalties.left("127.0.0.1", late=False, now=running.server.now())
+    running.people.stages = [StartStatus("refused", "No.")]
+    for _ in range(2):
+        assert "train does not start: No" in (await alice.ssh("alice+train@gateway", "true")).err
+    assert (
+        "too many failed or unfinished logins from your address" in (await alice.ssh("alice+train@gateway", "true")).err
+    )
+    assert running.people.starts == [("alice", "train")]
+
+
+@dataclass
+class Silent(FakePeople):
+    """A Manager that answers with an error once the test permits it."""
+
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    manager_down: bool = True
+
+    async def start(self, user: str, server: str) -> StartStatus:
+        self.starts.append((user, server))
+        await self.enough.wait()
+        return await super().start(user, server)
+
+    async def start_status(self, user: str, server: str, job: str) -> StartStatus:
+        self.looks += 1
+        return await super().start_status(user, server, job)
+
+
+async def test_one_of_several_logins_waits_for_a_silent_manager() -> None:
+    people = Silent()
+    starts = AutoStarter(people, URL, 60.0, poll_seconds=1000.0)
+    logins = [asyncio.create_task(starts.begin("alice", "train")) for _ in range(4)]
+    await until(lambda: people.starts)
+    people.enough.set()
+    assert await asyncio.gather(*logins) == [False] * 4
+    assert people.starts == [("alice", "train")]
+
+
+async def test_servers_without_an_answer_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ssh_gateway.session.autostart.KEPT_SECONDS", 0.0)
+    people = Silent()
+    people.enough.set()
+    starts = AutoStarter(people, URL, 60.0)
+    for number in range(100):
+        assert not await starts.begin("alice", f"s{number}")
+    people.enough.clear()
+    gave_up = asyncio.create_task(starts.begin("alice", "train"))
+    await until(lambda: ("alice", "train") in people.starts)
+    gave_up.cancel()
+    await asyncio.gather(gave_up, return_exceptions=True)
+    people.enough.set()
+    assert not await starts.begin("alice", "other")
+    assert len(starts._servers) <= 2
+
+
+async def test_waiting_login_outlasts_an_outage_of_the_manager() -> None:
+    people = Silent(manager_down=False, stages=[WAITS])
+    people.enough.set()
+    starts, ready = AutoStarter(people, URL, 60.0, poll_seconds=0.01), asyncio.Event()
+
+    async def enters() -> bool:
+        return ready.is_set()
+
+    waits = asyncio.create_task(
+        starts.start_and_wait(WaitingLogin("alice", "train", enters, lambda: False, lambda _: None))
+    )
+    await until(lambda: people.looks > 1)
+    people.manager_down = True
+    looks = people.looks
+    await until(lambda: people.looks > looks + 2)
+    assert not await starts.begin("alice", "train")
+    looks = people.looks
+    await until(lambda: people.looks > looks + 2 or waits.done())
+    people.manager_down, people.stages = False, [RUNS]
+    ready.set()
+    assert await asyncio.wait_for(waits, DEADLINE)
+
+
+async def test_gateway_without_a_wait_starts_nothing(running: Running, alice: Client) -> None:
+    running.server.autostart = AutoStarter(running.people, "http://hub.example/", 0.0)
+    running.people.stages = [STARTING]
+    assert "no job train" in (await alice.ssh("alice+train@gateway", "true")).err
+    assert running.people.starts == []

@@ -1,0 +1,149 @@
+"""Bounds of one connection: exchanges, unread answers, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+import asyncssh
+import pytest
+
+from ssh_gateway import transport
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.hostile import (
+    UNKNOWN,
+    before_login,
+    drop,
+    logged_in,
+    pour,
+)
+from tests.component.gateway.peers import (
+    MIB,
+    Client,
+    FakePeople,
+    FakePlaces,
+    Running,
+    connect,
+    gateway,
+    resident,
+    the_relay,
+    until,
+)
+
+
+async def test_second_key_exchange_before_the_login_is_refused(keys: GatewayKeys, places: FakePlaces) -> None:
+    """Each time costs the gateway a signature, and the client nothing (CVE-2002-20001, "DHEat")."""
+    hub = FakePeople(tokens={"right": TokenOwner("alice", every_server)})
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> str:
+        conn._send_kexinit()
+        return "right"
+
+    async with gateway(keys, hub, places) as running:
+        with pytest.raises(asyncssh.Error, match="new keys are for after the login"):
+            await before_login(running, attack)
+        conn = await connect(running.port, password="right")
+        assert (await conn.run("echo in")).stdout == "in\n"
+        drop(conn)
+        await conn.wait_closed()
+
+
+async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> None:
+    """Ask for answers, and read none of them."""
+    (visitor,) = running.server.connections
+    visitor.leg.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+    )  # the kernel keeps little
+    assert conn._transport is not None
+    conn._transport.pause_reading()
+    await pour(conn, UNKNOWN, bytes(8), MIB)
+
+
+async def test_unread_answers_before_the_login_end_the_connection(
+    running: Running, alice: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    before = resident()
+
+    async def attack(conn: asyncssh.SSHClientConnection) -> None:
+        await deaf_flood(running, conn)
+        await until(lambda: not running.server.connections)
+        drop(conn)
+
+    with contextlib.suppress(asyncssh.Error, OSError):
+        await before_login(running, attack)
+    assert resident() - before < 32 * MIB
+    assert any(transport.connection.UNREAD in record.getMessage() for record in caplog.records)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_unread_answers_after_the_login_end_the_connection(
+    running: Running, alice: Client, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport.connection, "MOST_UNSENT", MIB)
+    conn = await logged_in(running, alices_key)
+    await deaf_flood(running, conn)
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    drop(conn)
+    assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def downloader(running: Running, key: asyncssh.SSHKey) -> asyncssh.SSHClientConnection:
+    """A client with a window of 2 GiB that has begun to download for ever."""
+    conn = await connect(running.port, client_keys=[key])  # fmt: skip
+    await conn.create_session(
+        asyncssh.SSHClientSession, "cat /dev/zero", encoding=None, window=2**31 - 1, max_pktsize=32768
+    )
+    return conn
+
+
+async def stands_still(relay: Relay, seconds: float) -> int:
+    """Bytes that have come down once nothing comes any more."""
+    before, deadline = -1, asyncio.get_running_loop().time() + 20
+    while relay.bytes_down != before:
+        assert asyncio.get_running_loop().time() < deadline, "it never stands still"
+        before = relay.bytes_down
+        await asyncio.sleep(seconds)
+    return before
+
+
+async def test_client_that_stops_reading_behind_a_huge_window_costs_no_memory(
+    running: Running, alices_key: asyncssh.SSHKey
+) -> None:
+    conn = await downloader(running, alices_key)
+    conn._transport.pause_reading()  # what it does not read stays in the kernel, and then in the job
+    before = resident()
+    taken = await stands_still(the_relay(running), 0.3)
+    assert taken < 64 * MIB
+    assert resident() - before < 32 * MIB
+    conn.abort()
+    await conn.wait_closed()
+
+
+async def test_unfinished_key_exchange_costs_no_memory(running: Running, alices_key: asyncssh.SSHKey) -> None:
+    conn = await downloader(running, alices_key)
+    relay = the_relay(running)
+    await until(lambda: relay.bytes_down > MIB)
+    conn._send_kexinit()
+    conn._recv_handler = lambda: False  # it listens, and says nothing more
+    before = resident()
+    taken = await stands_still(relay, 0.3)
+    assert resident() - before < 96 * MIB  # the client's own unread input is in this process too
+    await asyncio.sleep(0.5)
+    assert relay.bytes_down == taken
+    conn.abort()
+    await conn.wait_closed()
+
+
+async def test_killed_client_leaves_no_connections(alice: Client, running: Running) -> None:
+    ssh = await alice.start("ssh", "alice+train@gateway", "echo begun; sleep 60")
+    assert ssh.stdout is not None
+    await asyncio.wait_for(ssh.stdout.readline(), 15)
+    ssh.kill()
+    await ssh.communicate()
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    assert running.server.unauthenticated.waiting.total() == 0

@@ -1,0 +1,171 @@
+"""Data on the fast path: wrong packets are noticed, and no data of other connections leaks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import asyncssh
+import pytest
+
+from ssh_gateway import transport
+from ssh_gateway.core import packets
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.transport import fastpath
+from tests.component.gateway.hostile import deaf, drop
+from tests.component.gateway.peers import DEADLINE, Running, the_relay, until
+
+KIB = 1024
+CIPHERS = pytest.mark.parametrize("cipher", ["aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com"])
+KEEPALIVE = bytes([packets.GLOBAL_REQUEST]) + packets.text(b"keepalive@openssh.com") + b"\0"
+
+
+async def connected(running: Running, key: asyncssh.SSHKey, cipher: str) -> asyncssh.SSHClientConnection:
+    return await asyncssh.connect(
+        sock=deaf(running.port),
+        username="alice+train",
+        client_keys=[key],
+        encryption_algs=[cipher],
+        rekey_bytes=100 * KIB,
+        known_hosts=None,
+        config=None,
+        agent_path=None,
+    )
+
+
+async def echoed(conn: asyncssh.SSHClientConnection, running: Running) -> tuple[Relay, int]:
+    """A `cat` has said something: the relay, and how many bytes have gone up."""
+    process = await conn.create_process("cat", encoding=None)
+    process.stdin.write(b"first")
+    assert await process.stdout.readexactly(5) == b"first"
+    relay = the_relay(running)
+    return relay, relay.bytes_up
+
+
+def sealed(conn: asyncssh.SSHClientConnection, plain: bytes) -> bytes:
+    """The next packet of this client, with any contents."""
+    packet, mac = conn._send_encryption.encrypt_packet(conn._send_seq, len(plain).to_bytes(4, "big"), plain)
+    conn._send_seq += 1
+    return bytes(packet + mac)
+
+
+def padded(payload: bytes) -> bytes:
+    padding = 4 + -(len(payload) + 5) % 16
+    return bytes([padding]) + payload + bytes(padding)
+
+
+@pytest.mark.parametrize("padding", [0, 27, 40, 255], ids=lambda padding: f"{padding} of 32 bytes")
+async def test_invalid_padding_ends_the_connection_and_relays_nothing(
+    running: Running, alices_key: asyncssh.SSHKey, padding: int
+) -> None:
+    conn = await connected(running, alices_key, "chacha20-poly1305@openssh.com")
+    relay, before = await echoed(conn, running)
+    fastpath.shared_buffers().plain[64:320] = b"somebody else's secrets".ljust(256, b"!")
+    conn._send(sealed(conn, (bytes([padding]) + packets.data(0, b"x" * 10)).ljust(32, b"\0")))
+    await until(lambda: not running.server.connections)
+    assert relay.bytes_up == before
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_changed_packet_ends_the_connection(running: Running, alices_key: asyncssh.SSHKey, cipher: str) -> None:
+    conn = await connected(running, alices_key, cipher)
+    relay, before = await echoed(conn, running)
+    packet = sealed(conn, padded(packets.data(0, b"x" * 10)))
+    conn._send(packet[:-1] + bytes([packet[-1] ^ 1]))
+    await until(lambda: not running.server.connections)
+    assert relay.bytes_up == before
+    await conn.wait_closed()
+
+
+@pytest.mark.parametrize("size", [1, 700], ids=lambda size: f"{size} at a time")
+@CIPHERS
+async def test_packets_in_parts_are_assembled(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str, size: int
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    process = await conn.create_process("cat", encoding=None)
+    (visitor,) = running.server.connections
+    data = [packets.data(0, os.urandom(length)) for length in (1, 300, 5000, 17)]
+    await until(lambda: visitor.leg.lane is not None)
+    parts = b"".join(sealed(conn, padded(payload)) for payload in (data[0], KEEPALIVE, *data[1:], KEEPALIVE))
+    for at in range(0, len(parts), size):
+        visitor.leg.data_received(parts[at : at + size])
+    said = b"".join(payload[9:] for payload in data)
+    assert await asyncio.wait_for(process.stdout.readexactly(len(said)), DEADLINE) == said
+    drop(conn)
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_packets_of_several_channels_keep_their_order(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str
+) -> None:
+    conn = await connected(running, alices_key, cipher)
+    cats = [await conn.create_process("cat", encoding=None) for _ in range(3)]
+    (visitor,) = running.server.connections
+    await until(lambda: visitor.leg.lane is not None)
+    relay = the_relay(running)
+    before, said, parts = relay.bytes_up, [b"", b"", b""], []
+    for number in (0, 0, 1, 2, 1, 1, 0, 2, 2, 0):
+        said[number] += (part := os.urandom(2000 * (number + 1) + len(parts)))
+        parts += [sealed(conn, padded(packets.data(number, part)))]
+        if number == 1:
+            parts += [sealed(conn, padded(KEEPALIVE))]
+    visitor.leg.data_received(b"".join(parts))
+    assert relay.bytes_up - before == sum(map(len, said)) + 10 * 9
+    for cat, expected in zip(cats, said, strict=True):
+        assert await asyncio.wait_for(cat.stdout.readexactly(len(expected)), DEADLINE) == expected
+    drop(conn)
+    await conn.wait_closed()
+
+
+@CIPHERS
+async def test_client_that_does_not_read_relayed_data_is_dropped(
+    running: Running, alices_key: asyncssh.SSHKey, cipher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay would stop reading the job first; this is the limit behind it."""
+    monkeypatch.setattr(transport.connection, "MOST_UNSENT", 1024 * KIB)
+    conn = await connected(running, alices_key, cipher)
+    await echoed(conn, running)
+    (visitor,) = running.server.connections
+    conn._transport.pause_reading()
+    sent, content = 0, packets.data(0, bytes(32 * KIB))
+    while not visitor.leg.ended:
+        visitor.leg.send_payload(content)
+        sent += len(content)
+        assert sent < 64 * 1024 * KIB
+    await until(lambda: not running.server.connections and not running.server.upstreams)
+    drop(conn)
+
+
+class Slow:
+    """Takes so many seconds of the processor for what it is given."""
+
+    seconds = 0.0
+
+    def held(self) -> bytes:
+        return b""
+
+    def take(self, received: memoryview) -> None:
+        until = time.perf_counter() + self.seconds
+        while time.perf_counter() < until:
+            pass
+
+
+def test_slow_input_is_read_in_smaller_amounts() -> None:
+    """Tiny packets, for one: all other connections of the process wait meanwhile."""
+    leg = Slow()
+    reader = fastpath.BufferedReader(leg)  # type: ignore[arg-type]
+
+    def read(seconds: float, most: int = fastpath.READ) -> int:
+        leg.seconds = seconds
+        reader.buffer_updated(min(len(reader.get_buffer(-1)), most))
+        return len(reader.get_buffer(-1))
+
+    assert read(0.0) == fastpath.READ
+    assert read(0.1) < fastpath.READ / 5
+    assert read(0.1) == 32 * KIB, "not less either"
+    assert read(0.0, most=100) == 32 * KIB, "a keystroke says nothing about it"
+    assert read(0.0) == fastpath.READ

@@ -1,0 +1,107 @@
+"""Login names: hostile, invalid and differently written ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import asyncssh
+import pytest
+
+from ssh_gateway.core.packets import text
+from tests.component.gateway.hostile import DISCONNECT, USERAUTH_FAILURE, call, drop
+from tests.component.gateway.peers import Client, Running
+
+PIECES = ["../", "\x1b[2J", "\n", "\u202e", "alice", "+", "train", "%2f", "а", "'", '"', "$(id)", "\t", " "]
+PROHIBITED = "\x1b\n\u202e\t"  # of these pieces, by SASLprep (RFC 4013): they end the connection
+LONGEST_SENT = 1023  # bytes
+
+
+def hostile_names(count: int) -> list[str]:
+    chosen = random.Random(7)
+    return ["".join(chosen.choices(PIECES, k=chosen.randint(1, 12))) for _ in range(count)]
+
+
+COMMON = bytes([USERAUTH_FAILURE]) + text(b"publickey,keyboard-interactive,password") + b"\0"
+
+
+def sent_away(why: str) -> bytes:
+    """The answer to an invalid name: it repeats the input, and does not tell which users exist."""
+    return (
+        bytes([DISCONNECT]) + asyncssh.DISC_ILLEGAL_USER_NAME.to_bytes(4, "big") + text(why.encode()) + text(b"en-US")
+    )
+
+
+def answer_to(name: str) -> bytes:
+    """What there is to be said to a stranger under this name, word for word."""
+    if len(name.encode()) > LONGEST_SENT:
+        return sent_away("Username too long")
+    found = next((char for char in name if char in PROHIBITED), None)
+    return COMMON if found is None else sent_away(f"Prohibited character: {found!r}")
+
+
+def auth_lines(caplog: pytest.LogCaptureFixture, result: str) -> int:
+    lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    return sum("event=auth" in one and f"result={result}" in one for one in lines)
+
+
+async def test_hostile_login_names_get_the_common_answer_and_clean_log_lines(
+    running: Running, mallorys_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unknown, impossible and existing names have the same answer."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    names = ["nobody", "alice", "alice+train", "аlice+train", "", *hostile_names(60), "x" * 900, "x" * 64_000]
+
+    async def answered(name: str) -> list[bytes]:
+        caller = await call(running)
+        said = [await caller.with_key(name.encode(), mallorys_key)]
+        if not caller.is_closed():
+            said.append(await caller.with_password(name.encode()))
+        drop(caller)
+        return said
+
+    said = dict(zip(names, await asyncio.gather(*map(answered, names)), strict=True))
+    due = {name: [answer_to(name)] * (1 + (answer_to(name) == COMMON)) for name in names}
+    assert said == due
+    common = sum(one == [COMMON] * 2 for one in due.values())
+    assert 15 < common < len(due) - 15
+    assert auth_lines(caplog, "failed") == 2 * common
+    assert all(record.getMessage().isprintable() for record in caplog.records if record.name == "ssh_gateway")
+    assert all(len(record.getMessage()) < 2000 for record in caplog.records if record.name == "ssh_gateway")
+
+
+NO_NAMES = {
+    "bytes that are no UTF-8": (
+        b"\xff", "'utf-8' codec can't decode byte 0xff in position 5: invalid start byte"
+    ),
+    "half a character": (b"\xc3", "'utf-8' codec can't decode byte 0xc3 in position 5: unexpected end of data"),
+    "a zero": (b"\0", "Prohibited character: '\\x00'"),
+    "a surrogate": (
+        b"\xed\xa0\x80", "'utf-8' codec can't decode byte 0xed in position 5: invalid continuation byte"
+    ),
+    "a character that Unicode 3.2 does not have": ("\U0001f600".encode(), "Unassigned character: '\U0001f600'"),
+    "two ways of writing in one": ("\u05d0".encode(), "Both RandALCat and LCat characters present"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "why"), NO_NAMES.values(), ids=NO_NAMES)
+async def test_invalid_login_name_is_disconnected(running: Running, ending: bytes, why: str) -> None:
+    for name in (b"alice", b"nobod"):
+        assert await (await call(running)).with_password(name + ending) == sent_away(why)
+    assert not running.people.asked
+
+
+@pytest.mark.parametrize(
+    "name", ["ａｌｉｃｅ+train", "ａｌｉｃｅ＋ｔｒａｉｎ", "ALICE+train", "al\u00adice+train"],
+    ids=["full-width", "full-width throughout", "capitals", "a soft hyphen"],
+)  # fmt: skip
+async def test_login_name_is_normalised_before_the_check(
+    running: Running, alice: Client, mallory: Client, name: str
+) -> None:
+    """Names are folded (SASLprep, then lower case) before anything is looked up: a folded one opens nothing more."""
+    assert (await alice.ssh("-l", name, "gateway", "echo in")).text == "in\n"
+    refused = await mallory.ssh("-l", name, "gateway", "echo in")
+    assert (refused.status, refused.out) == (255, b"")
+    assert "Permission denied" in refused.err
+    assert set(running.people.asked) == {"alice"}

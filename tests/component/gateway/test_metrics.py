@@ -1,0 +1,211 @@
+"""The gateway's metrics: what they count, and that a real Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import asyncssh
+import pytest
+import requests
+
+from dlspawner.looplag import watch_loop
+from ssh_gateway import metrics
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.metrics import OK, STOPPING, GatewayMetrics, GatewayState, HealthAnswer, HealthServer
+from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.transport.keys import GatewayKeys
+from tests.component.gateway.peers import PASSWORD, Client, Lab, Running, finish, guesses, knock, until, with_token
+from tests.component.manager.metrics import program, prometheus
+
+MIB = 2**20
+
+
+def value(running: Running, name: str, **labels: str) -> float | None:
+    found: float | None = running.server.counters.registry.get_sample_value(f"dlspawner_gateway_{name}", labels)
+    return found
+
+
+async def test_connections_sessions_and_bytes_are_counted(running: Running, alice: Client) -> None:
+    process = await alice.start("ssh", "alice+train@gateway", "head -c 1048576 /dev/zero; read x; echo $x")
+    assert process.stdout is not None
+    await asyncio.wait_for(process.stdout.readexactly(MIB), 30)
+    assert value(running, "sessions") == 1
+    assert value(running, "open_connections", state="authenticated") == 1
+    assert value(running, "open_connections", state="unauthenticated") == 0
+    open_down = value(running, "bytes_total", direction="down")
+    assert open_down is not None
+    assert open_down >= MIB
+    await finish(process, b"x" * 1000 + b"\n")
+    await until(lambda: value(running, "sessions") == 0)
+    assert value(running, "open_connections", state="authenticated") == 0
+    down, up = (value(running, "bytes_total", direction=direction) for direction in ("down", "up"))
+    assert down is not None
+    assert up is not None
+    assert down >= open_down + 1001, "what is over stays counted"
+    assert 1001 <= up < 10_000
+    assert value(running, "connections_total") == 1
+
+
+async def test_authentications_are_counted_by_method_and_result(
+    running: Running, alice: Client, mallory: Client, keys: GatewayKeys, tmp_path: Path
+) -> None:
+    running.people.tokens["right"] = TokenOwner("alice", every_server)
+    assert (await alice.ssh("alice+train@gateway", "true")).status == 0
+    assert (await mallory.ssh("alice+train@gateway", "true")).status == 255
+    await guesses(running, "alice+train")
+    by_token = Client(tmp_path / "token", running.port, None, keys.host)
+    status, _, err = await with_token(by_token, "right", "alice+train", *PASSWORD)
+    assert status == 0, err
+
+    def judged(method: str, result: str) -> float | None:
+        return value(running, "authentications_total", method=method, result=result)
+
+    assert judged("publickey", "accepted") == 1
+    assert judged("publickey", "failed") == 1
+    assert judged("password", "accepted") == 1
+    assert judged("password", "failed") == 6
+    assert judged("keyboard-interactive", "failed") == 0, "what may come one day is 0 until then"
+
+
+async def test_refusals_and_penalties_are_counted(lab: Lab) -> None:
+    # Time pays nothing meanwhile, however slow this machine is.
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
+    async with lab.gateway(limits=limits) as running:
+        for name in ("alice+train", "bob+train"):
+            await guesses(running, name)
+        assert value(running, "penalised", kind="address") == 1
+        assert value(running, "penalised", kind="name") == 2
+        await guesses(running, "carol+train")
+        before = value(running, "refusals_total", what="connection") or 0
+        for _ in range(3):
+            assert b"too many failed or unfinished logins" in await knock(running.port)
+        assert value(running, "refusals_total", what="connection") == before + 3
+
+
+async def test_missing_jobs_are_counted_as_refusals(running: Running, alice: Client) -> None:
+    await alice.ssh("alice+trian@gateway", "true")
+    assert value(running, "refusals_total", what="session") == 1
+    await alice.ssh("-J", "alice@gateway", "alice@trian", "true")
+    assert value(running, "refusals_total", what="stream") == 1
+
+
+@pytest.mark.parametrize("method", ["publickey", "none", "../../etc", "gssapi-with-mic" * 1000])
+def test_labels_do_not_grow_with_the_input_of_clients(method: str) -> None:
+    meters = GatewayMetrics()
+    before = meters.text().count(b"\n")
+    meters.judged(method, proven=False)
+    assert meters.text().count(b"\n") - before <= 0
+
+
+def test_promtool_accepts_the_metrics() -> None:
+    text = GatewayMetrics(
+        lambda: GatewayState(unauthenticated=1, authenticated=2, sessions=1, up=3, down=4, stopping=True)
+    ).text()
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_readme_has_every_metric() -> None:
+    readme = (Path(__file__).parents[3] / "ssh_gateway" / "README.md").read_text(encoding="utf-8")
+    text = GatewayMetrics().text().decode()
+    names = set(re.findall(r"^# TYPE (dlspawner_\w+) ", text, re.M))
+    names -= {name for name in names if name.endswith("_created")}
+    assert names
+    assert {name for name in names if f"`{name}`" not in readme} == set()
+
+
+async def test_prometheus_scrapes_the_gateway(
+    running: Running, alices_key: asyncssh.SSHKey, alice: Client, tmp_path: Path
+) -> None:
+    meters = running.server.counters
+    watching = asyncio.create_task(watch_loop(meters.loop_lag.observe))
+    answering = await HealthServer(metrics=running.server.metrics).serve("127.0.0.1", 0)
+    port = answering.sockets[0].getsockname()[1]
+    process = await alice.start("ssh", "alice+train@gateway", "read x")
+    async with answering, contextlib.AsyncExitStack() as stack:
+        scraping = prometheus(tmp_path, {"gateway": f"127.0.0.1:{port}"})
+        url = await asyncio.to_thread(scraping.__enter__)
+        stack.push_async_callback(asyncio.to_thread, scraping.__exit__, None, None, None)
+        for query in ("dlspawner_gateway_sessions == 1", "dlspawner_gateway_loop_lag_seconds_count > 0"):
+            await until_found(url, query)
+        assert (await alice.ssh("alice+train@gateway", "head -c 200000000 /dev/zero")).status == 0
+        relayed = "dlspawner_gateway_relay_seconds"
+        await until_found(url, f"{relayed}_count > 2 and 0 < {relayed}_sum < {relayed}_count")
+    await finish(process, b"\n")
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def until_found(url: str, query: str) -> None:
+    """Wait until a Prometheus answers a question with something."""
+    async with asyncio.timeout(60):
+        while True:
+            answer = await asyncio.to_thread(requests.get, f"{url}/api/v1/query", params={"query": query}, timeout=10)
+            if answer.json()["data"]["result"]:
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_health_port_answers_any_path() -> None:
+    server = await HealthServer().serve("127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
+        assert (answer.status, await answer.text()) == (200, "ok\n")
+
+
+async def test_stopping_gateway_is_alive_and_not_ready() -> None:
+    ready = [True]
+    server = await HealthServer(ready=lambda: ready[0]).serve("127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, aiohttp.ClientSession() as session:
+        for expected in (200, 503):
+            async with session.get(f"http://{host}:{port}/ready") as answer:
+                assert answer.status == expected
+            async with session.get(f"http://{host}:{port}/") as answer:
+                assert answer.status == 200
+            ready[0] = False
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (b"GET /ready HTTP/1.1\r\n\r\n", STOPPING),
+        (b"GET /ready?x=1 HTTP/1.1\r\nHost: x\r\n\r\n", STOPPING),
+        (b"GET /readyness HTTP/1.1\r\n\r\n", OK),
+        (b"GET / HTTP/1.1\r\nX: /ready\r\n\r\n", OK),
+        (b"\r\n\r\n", OK),
+        (b"\xff\x00 \r\n\r\n", OK),
+    ],
+    ids=["readiness", "with a query", "another address", "in a header", "nothing", "nonsense"],
+)
+async def test_only_the_readiness_path_is_readiness(request_: bytes, answer: HealthAnswer) -> None:
+    assert await HealthServer(ready=lambda: False).answer(request_) is answer
+
+
+async def test_silent_and_noisy_clients_do_not_block_the_health_port() -> None:
+    server = await HealthServer().serve("127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server, aiohttp.ClientSession() as session:
+        _, silent = await asyncio.open_connection(host, port)
+        reader, loud = await asyncio.open_connection(host, port)
+        loud.write(b"x" * 100_000)
+        assert await reader.read() == b""
+        async with session.get(f"http://{host}:{port}/") as answer:
+            assert answer.status == 200
+        silent.close()
+        loud.close()
+
+
+async def test_silent_client_is_disconnected_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "SECONDS", 0.05)
+    server = await HealthServer().serve("127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()

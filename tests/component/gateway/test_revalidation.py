@@ -1,0 +1,387 @@
+"""Access that ends while a session lives, with OpenSSH's client on one side and its server on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncssh
+import pytest
+
+from dlspawner.clients.hub import HubClient
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.auth.revalidation import Revalidator
+from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas
+from ssh_gateway.backends.activity import ActivityReporter
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
+from ssh_gateway.core.proof import TokenOwner, every_server
+from ssh_gateway.server import GatewayServer
+from ssh_gateway.session.context import GatewayLimits
+from tests.component.gateway.hostile import drop
+from tests.component.gateway.peers import Client, FakePeople, Lab, Running, connect, finish, seen, until
+from tests.component.gateway.test_app import register
+from tests.component.gateway.test_certificates import holder, keygen
+from tests.component.manager.world import World
+
+SLEEP = ("alice+train@gateway", "echo in; sleep 60")
+
+
+async def begun(client: Client, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+    """A session that stands."""
+    process = await client.start("ssh", *arguments, env=env)
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"in\n"
+    return process
+
+
+def block(running: Running) -> None:
+    running.people.blocked = frozenset({"alice"})
+
+
+def remove_person(running: Running) -> None:
+    running.people.removed = frozenset({"alice"})
+
+
+def remove_key(running: Running) -> None:
+    running.people.keys["alice"].clear()
+
+
+def stop_job(running: Running) -> None:
+    running.places.targets.clear()
+
+
+ENDS = {
+    "a user who is blocked": (block, "your account may not use this gateway: ask an administrator"),
+    "a user who is deleted": (remove_person, "your account was removed"),
+    "a key that is removed": (remove_key, "the key that you came in with was removed from your keys"),
+    "a job that is stopped": (stop_job, "train was stopped"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("way", [SLEEP, ("-J", "alice@gateway", "alice@train", SLEEP[1])], ids=["direct", "jump"])
+async def test_end_of_access_ends_the_session_with_a_sentence(
+    alice: Client, running: Running, way: tuple[str, ...], change: Callable[[Running], None], said: str
+) -> None:
+    ssh = await begun(alice, *way)
+    change(running)
+    done = await finish(ssh)
+    assert done.status == 255
+    assert said in done.err
+    await until(lambda: not running.server.upstreams)
+
+
+@pytest.mark.parametrize(
+    "better", [None, TokenOwner("alice", lambda server: server == "eval")], ids=["gone", "narrowed"]
+)
+async def test_revoked_token_ends_its_sessions_and_no_others(
+    alice: Client, mallory: Client, running: Running, better: TokenOwner | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ssh_gateway")
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    env, options = mallory.with_token("secret")
+    by_key = await begun(alice, *SLEEP)
+    by_token = await begun(mallory, *options, "-o", "PreferredAuthentications=password", *SLEEP, **env)
+    if better is None:
+        del running.people.tokens["secret"]
+    else:
+        running.people.tokens["secret"] = better
+    assert "the token that you came in with" in (await finish(by_token)).err
+    assert by_key.returncode is None
+    assert not any("secret" in record.getMessage() for record in caplog.records)
+    by_key.kill()
+    await by_key.communicate()
+
+
+async def test_sessions_outlast_an_outage_which_is_logged_once(
+    alice: Client, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    ssh = await begun(alice, "alice+train@gateway", "echo in; read line; echo $line")
+    running.people.down = running.people.manager_down = running.places.down = True
+    await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
+    rounds = running.server.revalidator
+    assert rounds is not None
+    for _ in range(3):
+        await rounds.round()
+    assert sum("event=recheck" in record.getMessage() for record in caplog.records) == 3
+    assert (await finish(ssh, b"still here\n")).text == "still here\n"
+
+
+class SilentHub(FakePeople):
+    """A Hub that takes its time from when it is told to, about people and about one token."""
+
+    silent = False
+    left_waiting = 0
+
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
+        await self._wait(self.silent)
+        return await super().deleted_users(users)
+
+    async def token_owner(self, token: str) -> TokenOwner | None:
+        await self._wait(self.silent and token == "slow")
+        return await super().token_owner(token)
+
+    async def _wait(self, silent: bool) -> None:
+        if silent:
+            self.left_waiting += 1
+            await asyncio.Event().wait()
+
+
+OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is deleted"}
+
+
+@pytest.mark.parametrize(("change", "said"), OTHERS.values(), ids=OTHERS)
+async def test_slow_hub_does_not_delay_other_ends(lab: Lab, change: Callable[[Running], None], said: str) -> None:
+    people = SilentHub()
+    people.register("alice", lab.alices_key)
+    async with lab.gateway(
+        people=people,
+    ) as running:
+        ssh = await begun(lab.client(running, "client"), *SLEEP)
+        people.silent = True
+        await until(lambda: people.left_waiting)
+        change(running)
+        assert said in (await finish(ssh)).err
+
+
+async def test_slow_check_of_one_token_does_not_delay_another(lab: Lab) -> None:
+    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
+    async with lab.gateway(
+        people=people,
+    ) as running:
+        sessions = []
+        for token in people.tokens:
+            client = Client(lab.folder / token, running.port, None, lab.keys.host)
+            env, options = client.with_token(token)
+            sessions.append(await begun(client, *options, *SLEEP, **env))
+        people.silent = True
+        del people.tokens["quick"]
+        await until(lambda: len(running.server.connections) == 1)
+        slow, quick = sessions
+        assert slow.returncode is None
+        assert "the token that you came in with was revoked" in (await finish(quick)).err
+        slow.kill()
+        await slow.communicate()
+
+
+class Away(FakePeople):
+    """The Hub answers; the Manager answers nothing about keys and blocked users until `told`."""
+
+    told = False
+
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
+        if not self.told:
+            raise BackendUnavailable("the keys service does not answer")
+        return await super().access_state(keys)
+
+
+async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> None:
+    people = Away(blocked=frozenset({"mallory"}))
+    people.tokens = {user: TokenOwner(user, every_server) for user in ("alice", "mallory")}
+    lab.places.targets[("mallory", "train")] = lab.places.targets[("alice", "train")]
+    async with lab.gateway(people=people, interval=3600.0) as running:
+        client = Client(lab.folder / "client", running.port, None, lab.keys.host)
+
+        async def comes_in(user: str) -> tuple[int, str, str]:
+            env, options = client.with_token(user)
+            done = await client.ssh(*options, f"{user}+train@gateway", "echo in", env=env)
+            return done.status, done.text, done.err
+
+        for user in ("alice", "mallory"):
+            status, said, problem = await comes_in(user)
+            assert (status, said) == (255, "")
+            assert "nobody can tell right now whether your account may use this gateway: try again later" in problem
+        people.told = True  # and no round comes for an hour: the login itself asks
+        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        people.told = False  # what was told once stays known
+        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        status, said, problem = await comes_in("mallory")
+        assert (status, said) == (255, "")
+        assert "your account may not use this gateway: ask an administrator" in problem
+
+
+def hub_away(people: Away) -> None:
+    people.told = people.down = True
+
+
+def manager_away(people: Away) -> None:
+    people.manager_down = True
+
+
+def untold(people: Away) -> None:
+    """The Manager answers about keys and not about blocked users."""
+
+
+OUTAGES = {
+    "a right token while the Hub is away": (hub_away, "token"),
+    "a key while the Manager is away": (manager_away, "key"),
+    "a key while nobody can tell who is blocked": (untold, "key"),
+}
+
+
+@pytest.mark.parametrize(("happens", "proof"), OUTAGES.values(), ids=OUTAGES)
+async def test_credentials_that_cannot_be_checked_cost_no_penalty(
+    lab: Lab, happens: Callable[[Away], None], proof: str
+) -> None:
+    people = Away(tokens={"right": TokenOwner("alice", every_server)})
+    people.register("alice", lab.alices_key)
+    happens(people)
+    given: dict[str, Any] = (
+        {"client_keys": [lab.alices_key]} if proof == "key" else {"client_keys": None, "password": "right"}
+    )
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0)
+    async with lab.gateway(people=people, limits=limits, interval=3600.0) as running:
+
+        async def come_in() -> asyncssh.SSHClientConnection:
+            return await connect(running.port, **given)
+
+        for _ in range(40):  # 13 wrong tokens, or 31 connections that try nothing, would be waited for
+            with pytest.raises(asyncssh.Error, match=r"Permission denied|nobody can tell"):
+                await come_in()
+        await until(lambda: not running.server.connections)
+        assert running.server.penalties.penalised(running.server.now()) == (0, 0)
+        people.down, people.manager_down, people.told = False, False, True
+        async with await come_in() as connection:
+            assert (await connection.run("echo in")).stdout == "in\n"
+
+
+class CountingHub(HubClient):
+    """The real one, and what it was asked."""
+
+    def __init__(self, url: str, token: str) -> None:
+        super().__init__(url, token)
+        self.asked: list[str] = []
+
+    async def _call(self, method: str, path: str, *args: Any, **more: Any) -> Any:
+        self.asked.append(f"{method} {path}")
+        return await super()._call(method, path, *args, **more)
+
+
+class Counting(HubAndManager):
+    """The same of the Manager."""
+
+    def __init__(self, hub: CountingHub, url: str, token: str) -> None:
+        super().__init__(hub, url, token)
+        self.asked = hub.asked
+
+    async def _manager(self, method: str, path: str, *args: Any, **more: Any) -> Any:
+        self.asked.append(f"{method} {path}")
+        return await super()._manager(method, path, *args, **more)
+
+
+async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab, world: World) -> None:
+    """The real Hub and Manager; half of the sessions came in by one key, the others by one token."""
+    token = world.token("alice")
+    world.server_token("alice", "train")
+    register(world, token, lab.alices_key)
+    gateway_token = world.tokens["gateway"]
+    async with (
+        CountingHub(world.hub_api, gateway_token) as hub,
+        contextlib.aclosing(Counting(hub, f"{world.manager}/services/jobs", gateway_token)) as people,
+        contextlib.AsyncExitStack() as sessions,
+    ):
+        rechecks = Revalidator(people, lab.places, 3600.0)
+        server = GatewayServer(
+            keys=lab.keys,
+            people=people,
+            places=lab.places,
+            activity=ActivityReporter(people, 3600.0),
+            hub_public_url=world.public,
+            limits=GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
+            rechecks=rechecks,
+        )
+        _, port = await server.start("127.0.0.1", 0)
+        sessions.push_async_callback(server.stop)
+
+        async def come_in(*, by_key: bool) -> None:
+            proof: dict[str, Any] = (
+                {"client_keys": [lab.alices_key]} if by_key else {"client_keys": None, "password": token}
+            )
+            login = connect(port, **proof)
+            connection = await sessions.enter_async_context(login)
+            assert (await connection.run("echo in")).stdout == "in\n"
+
+        async def asked_in_a_round() -> list[str]:
+            hub.asked.clear()
+            await rechecks.round()
+            return sorted(hub.asked)
+
+        await come_in(by_key=True)
+        await come_in(by_key=False)
+        of_two = await asked_in_a_round()
+        for number in range(8):
+            await come_in(by_key=number % 2 == 0)
+        assert len([one for one in rechecks.visits() if one.job is not None]) == 10
+        assert await asked_in_a_round() == of_two
+        # The token once, the one user, and keys with blocked users.
+        assert [one.partition("?")[0] for one in of_two] == ["GET /user", "GET /users/alice", "POST /api/ssh-access"]
+        assert len(list(rechecks.visits())) == 10
+
+
+@pytest.fixture
+async def organisation(lab: Lab) -> AsyncIterator[Running]:
+    """A gateway that trusts the CA in `lab.folder`/ca. but for what is in `tmp_path`/revoked."""
+    await keygen("-t", "ed25519", "-N", "", "-f", str(lab.folder / "ca"))
+    (lab.folder / "revoked").write_text("")
+    async with lab.gateway(
+        authorities=TrustedCas(lab.folder / "ca.pub"),
+        revocations=RevocationList(lab.folder / "revoked"),
+    ) as found:
+        yield found
+
+
+async def complains(process: asyncio.subprocess.Process, sentence: bytes) -> None:
+    """The client ends with this on standard error while its input is open."""
+    assert process.stderr is not None
+    async with asyncio.timeout(60):
+        assert sentence in await process.stderr.read()
+        assert await process.wait() == 255
+
+
+async def test_revoked_certificate_is_denied_and_ends_its_sessions(organisation: Running, lab: Lab) -> None:
+    client = await holder(organisation, lab, "-n", "alice", "-z", "17")
+    inside = await client.start("ssh", "alice+train@gateway", "echo ready; cat")
+    await seen(inside, b"ready")
+    (lab.folder / "revoked").write_text("serial: 17\n")
+    await complains(inside, b"the certificate that you came in with was revoked")
+    done = await client.ssh("alice+train@gateway", "echo in")
+    assert (done.status, done.out, REVOKED in done.err) == (255, b"", True)
+    (lab.folder / "revoked").write_text("serial: 170\n")
+    assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+    (lab.folder / "revoked").write_text("nonsense\n")
+    done = await client.ssh("alice+train@gateway", "echo in")
+    assert (done.status, UNKNOWN in done.err) == (255, True)
+
+
+async def test_certificate_that_cannot_be_checked_costs_no_attempt(lab: Lab, organisation: Running) -> None:
+    """The key without its certificate is the one attempt that fails, and the token the second."""
+    lab.people.tokens["right"] = TokenOwner("alice", every_server)
+    organisation.server.limits = replace(organisation.server.limits, attempts=2)
+    client = await holder(organisation, lab, "-n", "alice")
+    (lab.folder / "revoked").write_text("nonsense\n")
+    conn = await connect(organisation.port, client_keys=[str(client.directory / "id")], password="right")  # fmt: skip
+    assert (await conn.run("echo in")).stdout == "in\n"
+    drop(conn)
+    await conn.wait_closed()
+    assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
+    penalties = organisation.server.penalties
+    await until(lambda: not organisation.server.connections)
+    assert penalties.penalised(organisation.server.now()) == (0, 0)
+
+
+async def test_expired_certificate_ends_its_sessions(
+    organisation: Running, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = datetime.now(UTC) + timedelta(hours=1)
+    client = await holder(organisation, lab, "-n", "alice", "-V", f"-1m:{until:%Y%m%d%H%M%S}Z")
+    inside = await client.start("ssh", "alice+train@gateway", "echo ready; cat")
+    await seen(inside, b"ready")
+    late = time.time() + 3700
+    monkeypatch.setattr("ssh_gateway.auth.revalidation.time.time", lambda: late)
+    await complains(inside, b"the certificate that you came in with has expired: get a new one")

@@ -1,0 +1,126 @@
+"""A gateway that stops, as OpenSSH's client sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from ssh_gateway.auth.rate_limit import PenaltyRules
+from ssh_gateway.session import shutdown
+from ssh_gateway.session.context import GatewayLimits
+from tests.component.gateway.peers import Client, Lab, Running, finish, seen, until
+from tests.component.gateway.test_faults import lives, transfer, under_way
+
+NOTICE = re.compile(
+    rb"\r\n\*\*\* The SSH gateway is restarting: this connection ends at \d\d:\d\d UTC, in 10 minutes\. "
+    rb"Your job goes on; connect again in a moment\. \*\*\*\r\n"
+)
+
+
+@dataclass
+class Stopping:
+    """A gateway that can be told to stop, and a person's computer."""
+
+    running: Running
+    client: Client
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self.running.server.stop(self.hurry))
+
+    async def terminal(self, *how: str, remote: str = "echo ready; read x; echo over") -> asyncio.subprocess.Process:
+        process = await self.client.start("ssh", *how, "-tt", "alice+train@gateway", remote)
+        await seen(process, b"ready")
+        return process
+
+
+@pytest.fixture
+async def stopping(lab: Lab, request: pytest.FixtureRequest) -> AsyncIterator[Stopping]:
+    """With ten minutes to drain, or what the test's parameter says."""
+    seconds = getattr(request, "param", 600.0)
+    limits = GatewayLimits(failure_seconds=0.1, drain_seconds=seconds, rules=PenaltyRules(penalty_seconds=0.0))
+    async with lab.gateway(limits=limits) as running:
+        yield Stopping(running, lab.client(running, "alice"))
+        running.server.limits = GatewayLimits(drain_seconds=0.0)
+
+
+async def test_terminal_is_notified_and_waited_for(stopping: Stopping) -> None:
+    process = await stopping.terminal()
+    stop = stopping.begin()
+    assert NOTICE.search(await seen(process, b"in a moment. ***\r\n"))
+    assert stopping.running.server.stopping
+    refused = await stopping.client.ssh("alice+train@gateway", "echo in")
+    assert (refused.status, refused.out) == (255, b"")
+    assert not stop.done()
+    done = await finish(process, b"x\n")
+    assert (done.status, b"over" in done.out) == (0, True)
+    assert b"restarting" not in done.out, "once"
+    await asyncio.wait_for(stop, 30)
+
+
+async def test_copy_continues_without_a_notice_in_its_data(stopping: Stopping) -> None:
+    big = os.urandom(8 * 2**20)
+    process = await stopping.client.start("ssh", "alice+train@gateway", "echo ready; cat")
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 30) == b"ready\n"
+    stop = stopping.begin()
+    await until(lambda: stopping.running.server.stopping)
+    done = await finish(process, big)
+    assert (done.status, done.out == big, done.err) == (0, True, "")
+    await asyncio.wait_for(stop, 30)
+
+
+async def test_terminal_opened_while_draining_is_notified(stopping: Stopping, tmp_path: Path) -> None:
+    shared = ("-o", f"ControlPath={tmp_path / 'c'}")
+    first = await stopping.terminal(*shared, "-o", "ControlMaster=yes")
+    stop = stopping.begin()
+    await seen(first, b"in a moment. ***\r\n")
+    second = await stopping.client.start("ssh", *shared, "-tt", "alice+train@gateway", "echo ready; read x")
+    assert NOTICE.search(await seen(second, b"in a moment. ***\r\n"))
+    await finish(second, b"x\n")
+    await finish(first, b"x\n")
+    await asyncio.wait_for(stop, 30)
+
+
+@pytest.mark.parametrize("stopping", [0.2], indirect=True, ids=["soon"])
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+async def test_transfer_ends_at_the_deadline_with_the_reason(lab: Lab, stopping: Stopping, *, up: bool) -> None:
+    ssh = await stopping.client.start("ssh", "alice+train@gateway", transfer(up=up))
+    inside, moving = await under_way(ssh, up=up)
+    await asyncio.wait_for(stopping.begin(), 30)
+    said = await asyncio.wait_for(moving, 30)
+    assert await asyncio.wait_for(ssh.wait(), 30) == 255
+    assert shutdown.STOPPING.encode() in said
+    await until(lambda: not lives(inside))
+    async with lab.gateway() as running:
+        client = replace(stopping.client, port=running.port)
+        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
+
+
+async def test_jump_while_draining_is_refused(stopping: Stopping, tmp_path: Path) -> None:
+    shared = ("-o", f"ControlPath={tmp_path / 'c'}")
+    outer = await stopping.terminal(*shared, "-o", "ControlMaster=yes")
+    stop = stopping.begin()
+    await seen(outer, b"in a moment. ***\r\n")
+    proxy = f"ssh -F {stopping.client.config} -o ControlPath={tmp_path / 'c'} -W train:22 alice+train@gateway"
+    done = await stopping.client.ssh("-o", f"ProxyCommand={proxy}", "alice@train", "echo in")
+    assert (done.status, done.out) == (255, b"")
+    await finish(outer, b"x\n")
+    await asyncio.wait_for(stop, 30)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "when"),
+    [(600.0, "at 12:10 UTC, in 10 minutes"), (30.0, "in less than a minute"), (3600.0, "at 13:00 UTC, in 60 minutes")],
+)
+def test_notice_has_the_time_of_the_end(seconds: float, when: str) -> None:
+    line = shutdown.shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
+    sentence = f"this connection ends {when}. Your job goes on; connect again in a moment."
+    assert line.content == f"\r\n*** The SSH gateway is restarting: {sentence} ***\r\n".encode()

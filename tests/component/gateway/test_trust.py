@@ -1,0 +1,200 @@
+"""Files of trusted CAs and of revoked certificates, compared with ssh-keygen."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import asyncssh
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssh_gateway.auth.trust import RevocationList, TrustedCas, read_revocations
+from ssh_gateway.core import packets
+from ssh_gateway.core.proof import CertificateId
+from ssh_gateway.transport.keys import KeysUnusable
+from ssh_gateway.transport.reading import read_certificate
+
+
+def test_file_without_strong_keys_is_refused(tmp_path: Path) -> None:
+    short = asyncssh.generate_private_key("ssh-rsa", key_size=2048).export_public_key().decode()
+    for content, why in (("nonsense\n", ""), (short, "too weak for a CA")):
+        (tmp_path / "ca").write_text(content)
+        with pytest.raises(KeysUnusable, match=f"{tmp_path}/ca: .*{why}.*Gateway.user_ca_file"):
+            TrustedCas(tmp_path / "ca").load()
+    with pytest.raises(KeysUnusable, match="No such file"):
+        TrustedCas(tmp_path / "none").load()
+
+
+PRIVATE = "this is a private key: give its public half"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (
+            "nonsense of somebody's",
+            "line 3: this is no public key: one is a line as in a .pub file",
+        ),
+        ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
+        ("openssh", f"line 3: {PRIVATE}"),
+        ("pkcs8-pem", f"line 3: {PRIVATE}"),
+        ("without its first line", "line 3: this is no public key"),
+        ("ssh-rsa IMPOSSIBLE", "line 3: what begins with “ssh-rsa” is no public key"),
+    ],
+)
+def test_invalid_ca_is_told_by_its_line_without_private_keys(content: str, why: str, tmp_path: Path) -> None:
+    ca = asyncssh.generate_private_key("ssh-ed25519")
+    private = ca.export_private_key(content if content == "pkcs8-pem" else "openssh").decode()
+    is_private = not content.startswith(("nonsense", "ssh-"))
+    numbers = packets.text(b"ssh-rsa") + packets.text(b"\xff") + packets.text(b"\xfe")  # of which each is negative
+    content = content.replace("IMPOSSIBLE", base64.b64encode(numbers).decode())
+    written = private.partition("\n")[2] if content.startswith("without") else private if is_private else content
+    for path, load in ((tmp_path / "ca", TrustedCas), (tmp_path / "revoked", RevocationList)):
+        path.write_text(f"# ours\n\n{written}\n")
+        with pytest.raises(KeysUnusable) as problem:
+            load(path).load()
+        assert str(problem.value).startswith(f"{path}: {why}")
+        assert not any(line in str(problem.value) for line in private.splitlines())
+
+
+@pytest.mark.parametrize("written", ["deadbeefcafe0123", "token: hunter2", "password hunter2"])
+def test_content_of_a_wrong_file_is_not_repeated(written: str, tmp_path: Path) -> None:
+    """Somebody gave the wrong file."""
+    for load in (TrustedCas, RevocationList):
+        (tmp_path / "file").write_text(written)
+        with pytest.raises(KeysUnusable, match="line 1: this is n") as problem:
+            load(tmp_path / "file").load()
+        assert not any(word in str(problem.value) for word in written.split())
+
+
+KEY, CA = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
+
+
+BADGE = CertificateId(17, "alice@laptop", KEY.get_fingerprint(), CA.get_fingerprint(), 2e9)
+
+
+ELSE = replace(BADGE, serial=18, key_id="bob", key="SHA256:k", ca="SHA256:c")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"SSHKRL\n\0\0\0\0\1", "this is a binary KRL: give the text from which ssh-keygen -k makes one"),
+        (b"\xe9\x01", "this is no text"),
+    ],
+    ids=["a KRL", "anything"],
+)
+def test_binary_file_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    for load in (RevocationList, TrustedCas):
+        with pytest.raises(KeysUnusable) as problem:
+            load(tmp_path / "file").load()
+        assert str(problem.value).startswith(f"{tmp_path / 'file'}: {why} (setting ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "serial: x",
+        "serial: 20-17",
+        "serial: 18446744073709551616",
+        "serial: 0x10000000000000000",
+        "serial: 08",
+        "id:",
+        "hash: SHA256:x",
+        "key: x",
+        "nonsense",
+        "a: b",
+    ],
+)
+def test_invalid_revocation_names_line_and_setting(line: str, tmp_path: Path) -> None:
+    (tmp_path / "revoked").write_text(f"serial: 3\n{line}\n")
+    with pytest.raises(KeysUnusable, match=r"revoked: line 2: .*Gateway\.revoked_certificates_file"):
+        RevocationList(tmp_path / "revoked").load()
+
+
+@dataclass(frozen=True)
+class Issued:
+    """Certificates of one CA, in a folder with it: of two serials and of none, each for a key of its own."""
+
+    folder: Path
+    names: tuple[str, ...] = ("seventeen", "fifteen", "without")
+
+    def filled(self, line: str) -> str:
+        """A line in which names stand for what is written in these files."""
+        words = {path.stem: path.read_text().strip() for path in self.folder.glob("*.pub")}
+        prints = {name: asyncssh.read_public_key(self.folder / f"{name}.pub").get_fingerprint() for name in self.names}
+        return line.format(**{name.replace("-", "_"): text for name, text in words.items()}, prints=prints)
+
+    def badge(self, name: str) -> CertificateId:
+        return read_certificate((self.folder / f"{name}-cert.pub").read_text()).badge
+
+    def taken_back(self, krl: Path) -> set[str]:
+        """Whom OpenSSH finds in a list."""
+        asked = {name: ("ssh-keygen", "-Q", "-f", krl, self.folder / f"{name}-cert.pub") for name in self.names}
+        return {name for name, command in asked.items() if subprocess.call(command, stdout=subprocess.DEVNULL) == 1}
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Issued:
+    found = Issued(tmp_path_factory.mktemp("issued"))
+    for name in ("ca", *found.names):
+        subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", found.folder / name), check=True)
+    for name, serial, id_ in zip(found.names, ("17", "15", "0"), ("alice@laptop", "bob", "eve the first"), strict=True):
+        ca, public = found.folder / "ca", found.folder / f"{name}.pub"
+        subprocess.run(("ssh-keygen", "-q", "-s", ca, "-I", id_, "-z", serial, "-n", "alice", public), check=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "serial: 17",
+        "serial:\t0x11 # hexadecimal",
+        "serial: 017",
+        "serial: 15-0X10",
+        "SERIAL: 1-18446744073709551615",
+        "id: alice@laptop",
+        "Id:eve the first",
+        "hash: {prints[fifteen]}",
+        "hash: {prints[fifteen]}=",
+        "key: {seventeen}",
+        "sha1: {seventeen}",
+        "sha256: {seventeen}",
+        "{seventeen}",
+        "{ca}",
+        "{seventeen_cert}",
+        "key: {seventeen_cert}",
+        "sha256: {without_cert}",
+        "{without_cert}",
+        "  serial: 16\n\n# and\nserial: 14-15\nserial: 17",
+    ],
+)
+def test_revocation_means_the_same_as_to_ssh_keygen(line: str, issued: Issued, tmp_path: Path) -> None:
+    written = issued.filled(line)
+    (tmp_path / "revoked").write_text(f"{written}\n")
+    making = ("ssh-keygen", "-q", "-k", "-f", tmp_path / "krl", "-s", issued.folder / "ca.pub", tmp_path / "revoked")
+    subprocess.run(making, check=True)
+    found = read_revocations(written)
+    assert {name for name in issued.names if found.names(issued.badge(name))} == issued.taken_back(tmp_path / "krl")
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6))))
+def test_overlapping_ranges_revoke_their_union(ranges: list[tuple[int, int]]) -> None:
+    found = read_revocations("\n".join(f"serial: {first}-{first + more}" for first, more in ranges))
+    named = {serial for serial in range(50) if found.names(replace(ELSE, serial=serial))}
+    assert named == {serial for first, more in ranges for serial in range(first, first + more + 1)}
+    assert all(ends < begins for (_, ends), (begins, _) in pairwise(found.serials))
+
+
+def test_look_up_in_a_long_list_is_fast() -> None:
+    found = read_revocations("\n".join(f"serial: {2 * number}-{2 * number}" for number in range(1, 50_001)))
+    began = time.process_time()
+    assert sum(found.names(replace(ELSE, serial=serial)) for serial in range(1, 2001)) == 1000
+    assert time.process_time() - began < 1.0  # by search 2,000 × 50,000 comparisons take about 5

@@ -1,0 +1,157 @@
+"""Audit events of packets: rows, hostile texts and nonsense."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import text
+from ssh_gateway.log import line
+from ssh_gateway.session.audit import AuditEvent, read_audit_event
+from tests.unit.gateway.test_relay import number
+
+LINE = re.compile(r'event=[a-z-]+( [a-z_]+=([A-Za-z0-9_.@+:/,\[\]-]+|"([^"\\\x00-\x1f\x7f-\U0010ffff]|\\.)*"))*')
+
+
+def opening(kind: bytes, rest: bytes = b"") -> bytes:
+    return bytes([packets.CHANNEL_OPEN]) + text(kind) + number(0) + number(2**20) + number(2**15) + rest
+
+
+def request(kind: bytes, rest: bytes = b"") -> bytes:
+    return bytes([packets.CHANNEL_REQUEST]) + number(0) + text(kind) + b"\1" + rest
+
+
+def wish(kind: bytes, rest: bytes = b"") -> bytes:
+    return bytes([packets.GLOBAL_REQUEST]) + text(kind) + b"\1" + rest
+
+
+STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
+
+
+@pytest.mark.parametrize(
+    ("payload", "event"),
+    [
+        pytest.param(opening(b"session"), AuditEvent("channel", {"kind": "session"}), id="a session"),
+        pytest.param(
+            opening(b"direct-tcpip", STREAM),
+            AuditEvent("forward", {"kind": "direct-tcpip", "to": "db.example:5432"}),
+            id="-L",
+        ),
+        pytest.param(
+            opening(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
+            AuditEvent("forward", {"kind": "direct-streamlocal@openssh.com", "to": "/run/x"}),
+            id="-L to a socket",
+        ),
+        pytest.param(
+            wish(b"tcpip-forward", text(b"localhost") + number(0)),
+            AuditEvent("listen", {"kind": "tcpip-forward", "at": "localhost:0"}),
+            id="-R",
+        ),
+        pytest.param(
+            wish(b"streamlocal-forward@openssh.com", text(b"/run/y")),
+            AuditEvent("listen", {"kind": "streamlocal-forward@openssh.com", "at": "/run/y"}),
+            id="-R of a socket",
+        ),
+        pytest.param(request(b"shell"), AuditEvent("exec", {"kind": "shell"}), id="a shell"),
+        pytest.param(
+            request(b"subsystem", text(b"sftp")),
+            AuditEvent("exec", {"kind": "subsystem", "program": "sftp"}),
+            id="sftp",
+        ),
+        pytest.param(
+            request(b"exec", text(b"mysql -psecret x")),
+            AuditEvent("exec", {"kind": "exec", "program": "mysql"}),
+            id="a command",
+        ),
+        pytest.param(
+            request(b"exec", text(b"KEY=secret cmd")), AuditEvent("exec", {"kind": "exec"}), id="begins with a secret"
+        ),
+        pytest.param(request(b"exec", text(b"")), AuditEvent("exec", {"kind": "exec"}), id="an empty command"),
+        pytest.param(
+            request(b"auth-agent-req@openssh.com"),
+            AuditEvent("request", {"kind": "auth-agent-req@openssh.com"}),
+            id="-A",
+        ),
+        pytest.param(
+            request(b"agent-req"), AuditEvent("request", {"kind": "agent-req"}), id="-A, as RFC 9987 calls it"
+        ),
+        pytest.param(request(b"env", text(b"TOKEN") + text(b"secret")), None, id="the environment"),
+        pytest.param(request(b"signal", text(b"INT")), None, id="a signal"),
+        pytest.param(wish(b"keepalive@openssh.com"), None, id="a keepalive"),
+    ],
+)
+def test_request_of_a_client_is_an_event(payload: bytes, event: AuditEvent | None) -> None:
+    assert read_audit_event(payload, by_client=True) == event
+
+
+@pytest.mark.parametrize(
+    ("payload", "event"),
+    [
+        pytest.param(request(b"exit-status", number(3)), AuditEvent("exit", {"status": 3}), id="a status"),
+        pytest.param(
+            request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")),
+            AuditEvent("exit", {"signal": "KILL"}),
+            id="killed",
+        ),
+        pytest.param(
+            opening(b"forwarded-tcpip", STREAM),
+            AuditEvent("forward", {"kind": "forwarded-tcpip", "to": "db.example:5432"}),
+            id="somebody came in by -R",
+        ),
+        pytest.param(
+            opening(b"x11", text(b"::1") + number(6010)), AuditEvent("channel", {"kind": "x11"}), id="a window"
+        ),
+        pytest.param(opening(b"agent-connect"), AuditEvent("channel", {"kind": "agent-connect"}), id="an agent's use"),
+        pytest.param(request(b"shell"), None, id="what only clients ask for"),
+        pytest.param(wish(b"hostkeys-00@openssh.com"), None, id="host keys"),
+    ],
+)
+def test_request_of_a_job_is_an_event(payload: bytes, event: AuditEvent | None) -> None:
+    assert read_audit_event(payload, by_client=False) == event
+
+
+def test_whole_command_is_logged_on_request() -> None:
+    found = read_audit_event(request(b"exec", text(b"mysql -psecret x")), by_client=True, commands=True)
+    assert found == AuditEvent("exec", {"kind": "exec", "command": "mysql -psecret x"})
+
+
+HOSTILE = [
+    pytest.param(b"x\n2026-01-01T00:00:00.000Z INFO event=auth result=accepted user=root", id="a line of its own"),
+    pytest.param(b"x\r\x1b[2K\x1b[31mred\x07\x9b0m", id="a terminal's commands"),
+    pytest.param(b'x" result=accepted user="root', id="the end of a quotation"),
+    pytest.param(b"x\\", id="a backslash at the end"),
+    pytest.param("\u202egnp.exe \u2066 \u0430lice \U0001f4a3".encode(), id="look-alikes and right to left"),
+    pytest.param(b"\xff\xfe\x00\x80", id="no UTF-8"),
+    pytest.param(b"A" * 65536, id="64 KiB"),
+    pytest.param(b"", id="nothing"),
+]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("by_client", [True, False], ids=["from the client", "from the job"])
+def test_hostile_text_is_one_short_line_of_ascii(hostile: bytes, by_client: bool) -> None:
+    address = text(hostile) + number(1) + text(hostile) + number(2)
+    for payload in (
+        opening(hostile),
+        opening(b"direct-tcpip", address),
+        opening(b"forwarded-streamlocal@openssh.com", text(hostile)),
+        request(b"exec", text(hostile)),
+        request(b"subsystem", text(hostile)),
+        request(b"exit-signal", text(hostile)),
+        wish(b"tcpip-forward", text(hostile) + number(1)),
+    ):
+        event = read_audit_event(payload, by_client=by_client, commands=True)
+        if event is not None:
+            written = line(event.name, **event.fields)
+            assert LINE.fullmatch(written), written
+            assert len(written) < 1500
+
+
+@given(st.sampled_from([80, 90, 98]), st.binary(max_size=60), st.booleans())
+def test_random_packet_is_an_event_or_none(kind: int, rest: bytes, by_client: bool) -> None:
+    event = read_audit_event(bytes([kind]) + rest, by_client=by_client, commands=True)
+    assert event is None or LINE.fullmatch(line(event.name, **event.fields))

@@ -1,0 +1,155 @@
+"""From login names to jobs, and the sentences of refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssh_gateway.core.routing import (
+    JobCondition,
+    JobEndpoint,
+    LoginName,
+    find_job,
+    is_jump,
+    jump_server,
+    parse_login,
+    printable,
+    refusal,
+)
+
+URL = "http://hub.example/"
+
+
+def job(server: str, condition: JobCondition = JobCondition.READY, created: str = "") -> JobEndpoint:
+    return JobEndpoint(server, condition, created)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    {
+        "a user and a server": ("alice+train", LoginName("alice", "train")),
+        "a plus and nothing is the default server": ("alice+", LoginName("alice", "")),
+        "a user alone leaves the server open": ("alice", LoginName("alice", None)),
+        "the last plus separates, because names may hold one": ("al+ice+train", LoginName("al+ice", "train")),
+        "an address is a name": ("alice@example.org+train", LoginName("alice@example.org", "train")),
+        "the Hub keeps user names in lower case": ("Alice+Train", LoginName("alice", "Train")),
+    }.values(),
+)
+def test_login_name_is_parsed(written: str, meant: LoginName) -> None:
+    assert parse_login(written) == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "+", "+train", "../x", "alice+a/b", "al\x00ice", "al\nice+x", "al\x1b[31mice", "a" * 256, "\u202eecila", " "],
+)
+def test_invalid_login_name_is_none(written: str) -> None:
+    assert parse_login(written) is None
+
+
+def test_exact_name_wins_over_lower_case() -> None:
+    assert find_job("Train", [job("train"), job("Train")]) == job("Train")
+    assert find_job("TRAIN", [job("train")]) == job("train")
+    assert find_job("train", [job("Train")]) is None
+
+
+def test_successor_of_a_stopping_job_is_found() -> None:
+    old, new = job("train", JobCondition.STOPPING, "2026-01-02"), job("train", JobCondition.STARTING, "2026-01-01")
+    assert find_job("train", [old, new]) == new
+
+
+def test_oldest_live_job_is_found() -> None:
+    own, later = job("train", JobCondition.STARTING, "2026-01-01"), job("train", JobCondition.READY, "2026-01-02")
+    assert find_job("train", [later, own]) == own
+
+
+@pytest.mark.parametrize(
+    ("server", "jobs", "servers", "sentence"),
+    {
+        "a ready job has no obstacle": ("train", [job("train")], (), None),
+        "a typing error gets the likeliest name first": (
+            "trian",
+            [job("eval"), job("train")],
+            (),
+            "no job trian; yours: train, eval",
+        ),
+        "only what one could enter is offered": (
+            "x",
+            [job("a", JobCondition.STOPPING), job("b", JobCondition.WITHOUT_SSH), job("c", JobCondition.STARTING)],
+            (),
+            "no job x; yours: c",
+        ),
+        "long lists are cut": (
+            "x",
+            [job(f"job{n}") for n in range(10)],
+            (),
+            "no job x; yours: job0, job1, job2, job3, job4, job5, job6, job7 and 2 more",
+        ),
+        "nothing runs": ("x", [], (), "no job x; you have none that runs: start one at http://hub.example/hub/home"),
+        "it exists and is stopped": (
+            "train",
+            [job("eval")],
+            ("train",),
+            "train is not running: start it at http://hub.example/hub/spawn/alice/train; yours: eval",
+        ),
+        "the default server does not run": (
+            "",
+            [],
+            (),
+            "your default server is not running: start it at http://hub.example/hub/spawn",
+        ),
+        "the default server is listed in words": ("x", [job("")], (), "no job x; yours: the default server"),
+        "it is on its way": (
+            "train",
+            [job("train", JobCondition.STARTING)],
+            (),
+            "train is starting: try again in a moment",
+        ),
+        "it is going away": (
+            "train",
+            [job("train", JobCondition.STOPPING)],
+            (),
+            "train is stopping: wait until it is gone, then start it again at http://hub.example/hub/spawn/alice/train",
+        ),
+        "it has no ssh": (
+            "tb",
+            [job("tb", JobCondition.WITHOUT_SSH)],
+            (),
+            "tb offers no SSH: its template has no ssh endpoint",
+        ),
+        "control characters do not reach the terminal": (
+            "\x1b]0;x\x07",
+            [job("a")],
+            (),
+            "no job ?]0;x?; yours: a",
+        ),
+    }.values(),
+)
+def test_refusal_names_the_obstacle(
+    server: str, jobs: list[JobEndpoint], servers: tuple[str, ...], sentence: str | None
+) -> None:
+    assert refusal("alice", server, jobs, servers, URL) == sentence
+
+
+@pytest.mark.parametrize(
+    ("host", "server"),
+    {
+        "a job's name": ("train", "train"),
+        "the login of the job": ("alice+train", "train"),
+        "the login of the default server": ("alice+", ""),
+        "somebody else's job": ("bob+train", None),
+        "a path": ("../train", None),
+    }.values(),
+)
+def test_jump_host_is_a_server(host: str, server: str | None) -> None:
+    assert jump_server(host, "alice") == server
+
+
+def test_only_port_22_is_a_jump() -> None:
+    assert is_jump("train", 22)
+    assert is_jump("10.0.0.1", 22)
+    assert not is_jump("train", 8888)
+    assert not is_jump("localhost", 22)
+
+
+def test_printable_text_is_short_ascii() -> None:
+    assert printable("ä\n" + "x" * 100) == "??" + "x" * 62 + "…"

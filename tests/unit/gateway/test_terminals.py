@@ -1,0 +1,201 @@
+"""Lines on terminals: their channels, and that no window is overrun, with fake legs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssh_gateway.core import packets
+from ssh_gateway.core.packets import RelayPolicy
+from ssh_gateway.session import terminals
+from ssh_gateway.session.relay import Relay
+from ssh_gateway.session.terminals import TerminalLine
+from tests.unit.gateway.test_relay import FakeLeg, Wire, close, confirmation, data, number, pty_request
+
+WINDOW, PACKET = 2**20, 2**15
+LINE = TerminalLine("1", b"\r\n*** a line ***\r\n")
+
+
+class Told(Wire):
+    """A relay with something to say."""
+
+    lines: list[TerminalLine]
+
+    def terminal(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
+        """A session that gets its terminal."""
+        self.from_client(opening(client, window))
+        self.from_pod(confirmation(client, pod))
+        self.from_client(pty_request(pod))
+        self.from_pod(answer(client))
+
+    @property
+    def said(self) -> list[bytes]:
+        return [packet for packet in self.client.sent if packet[0] == packets.CHANNEL_DATA]
+
+
+@pytest.fixture
+def both() -> Told:
+    return relayed()
+
+
+def relayed() -> Told:
+    client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
+    relay = Relay(cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines)
+    relay.start()
+    told = Told(client, pod, relay, [])
+    told.lines = lines
+    return told
+
+
+def opening(client: int, window: int = WINDOW, kind: bytes = b"session", longest: int = PACKET) -> bytes:
+    return bytes([90]) + packets.text(kind) + number(client) + number(window) + number(longest)
+
+
+def answer(client: int, success: bool = True) -> bytes:
+    return bytes([99 if success else 100]) + number(client)
+
+
+def adjust(pod: int, added: int) -> bytes:
+    return bytes([93]) + number(pod) + number(added)
+
+
+def test_terminal_gets_each_line_once(both: Told) -> None:
+    both.terminal()
+    assert both.said == [data(5, LINE.content)]
+    assert both.client.sent[-2] == answer(5), "the pod's answer goes first"
+    both.relay.tell()
+    assert len(both.said) == 1
+    both.lines.append(TerminalLine("2", b"another"))
+    both.relay.tell()
+    assert both.said == [data(5, LINE.content), data(5, b"another")]
+
+
+def test_every_terminal_of_a_connection_gets_the_line(both: Told) -> None:
+    both.terminal(5, 9)
+    both.terminal(6, 10)
+    assert both.said == [data(5, LINE.content), data(6, LINE.content)]
+
+
+def test_session_without_a_terminal_gets_no_line(both: Told) -> None:
+    both.from_client(opening(5))
+    both.from_pod(confirmation(5, 9))
+    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"sftp-server"))
+    both.from_pod(answer(5))
+    both.relay.tell()
+    assert both.said == []
+
+
+def test_refused_terminal_gets_no_line(both: Told) -> None:
+    both.from_client(opening(5))
+    both.from_pod(confirmation(5, 9))
+    both.from_client(pty_request(9))
+    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"cat"))
+    both.from_pod(answer(5, success=False))
+    both.from_pod(answer(5))
+    both.relay.tell()
+    assert both.said == []
+
+
+def test_replies_are_matched_in_order(both: Told) -> None:
+    both.from_client(opening(5))
+    both.from_pod(confirmation(5, 9))
+    both.from_client(bytes([98]) + number(9) + packets.text(b"env") + b"\0" + packets.text(b"LANG") * 2)
+    both.from_client(bytes([98]) + number(9) + packets.text(b"x11-req") + b"\1")
+    both.from_client(pty_request(9))
+    both.from_pod(answer(5, success=False))
+    assert both.said == []
+    both.from_pod(answer(5))
+    assert len(both.said) == 1
+
+
+@pytest.mark.parametrize("end", [bytes([96]) + number(5), close(5)], ids=["end of file", "close"])
+def test_ended_channel_gets_no_line(both: Told, end: bytes) -> None:
+    both.terminal()
+    both.from_pod(end)
+    both.lines.append(TerminalLine("2", b"too late"))
+    both.relay.tell()
+    assert len(both.said) == 1
+
+
+def test_closed_channel_gets_no_line(both: Told) -> None:
+    both.terminal()
+    both.from_client(close(9))
+    both.lines.append(TerminalLine("2", b"too late"))
+    both.relay.tell()
+    assert len(both.said) == 1
+
+
+def test_blocked_client_gets_the_line_later(both: Told) -> None:
+    both.client.full = True
+    both.terminal()
+    assert both.said == []
+    both.client.full = False
+    both.client.flow_changed()
+    assert both.said == [data(5, LINE.content)]
+
+
+def test_window_for_the_pod_excludes_the_reserve(both: Told) -> None:
+    both.terminal()
+    assert both.pod.sent[0] == opening(5, WINDOW - terminals.RESERVE)
+    both.from_client(adjust(9, len(LINE.content)))
+    assert both.pod.sent[-1] == pty_request(9), "what the line took is kept back"
+    both.from_client(adjust(9, 1000))
+    assert both.pod.sent[-1] == adjust(9, 1000)
+
+
+def test_line_waits_for_window(both: Told) -> None:
+    both.terminal()
+    for name in range(10):
+        both.lines.append(TerminalLine(f"long {name}", b"x" * 1000))
+    both.relay.tell()
+    assert len(both.said) == 1 + 4, "4096 bytes of room"
+    both.from_client(adjust(9, 2 * terminals.RESERVE))
+    assert len(both.said) == 1 + 4 + 4
+
+
+def test_reserve_of_small_windows_is_small(both: Told) -> None:
+    both.terminal(window=16384)
+    assert both.pod.sent[0] == opening(5, 16384 - 1024)
+    assert len(both.said) == 1
+    both.terminal(6, 10, window=2000)
+    assert opening(6, 2000) in both.pod.sent
+    assert len(both.said) == 1
+
+
+def test_other_and_truncated_packets_are_unchanged(both: Told) -> None:
+    for packet in (opening(5, kind=b"direct-tcpip"), opening(5)[:-1], bytes([90]), bytes([93]), bytes([98])):
+        both.from_client(packet)
+        assert both.pod.sent[-1] == packet
+    for packet in (bytes([91]), bytes([92]), bytes([96]), bytes([99]), bytes([100])):
+        both.from_pod(packet)
+        assert both.client.sent[-1] == packet
+
+
+@given(
+    st.integers(0, 2**17),
+    st.lists(
+        st.one_of(st.tuples(st.just("add"), st.integers(0, 9000)), st.tuples(st.just("say"), st.integers(1, 4000)))
+    ),
+)
+def test_window_of_the_pod_never_exceeds_the_client_s(window: int, steps: list[tuple[str, int]]) -> None:
+    both = relayed()
+    both.terminal(window=window)
+    consumed = 0
+    for step, (what, size) in enumerate(steps):
+        if what == "say":
+            both.lines.append(TerminalLine(str(step), b"x" * size))
+            both.relay.tell()
+        else:
+            both.from_client(adjust(9, size))
+            window += size
+        consumed = sum(packets.number_at(packet, 5) for packet in both.said)
+        believed = sum(
+            packets.number_at(packet, 5 if packet[0] == 93 else 1 + 4 + len("session") + 4)
+            for packet in both.pod.sent
+            if packet[0] in {90, 93}
+        )
+        assert believed + consumed <= window
+        assert believed >= window - consumed - terminals.RESERVE

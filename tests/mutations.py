@@ -74,6 +74,18 @@ FAULTS = {
         "asyncio.timeout(None)",
         f"{GATEWAY}/test_upstream.py",
     ),
+    "blocked users log in to the gateway": Fault(
+        "ssh_gateway/session/context.py",
+        "return BLOCKED if user in self.revalidator.blocked else None",
+        "return None",
+        f"{GATEWAY}/test_revalidation.py",
+    ),
+    "packets deferred by a key exchange have no limit": Fault(
+        "ssh_gateway/transport/connection.py",
+        "len(self._deferred_packets) > MOST_DEFERRED",
+        "False",
+        f"{GATEWAY}/test_server.py",
+    ),
     "silent clients keep the health port": Fault(
         "ssh_gateway/metrics.py", "asyncio.timeout(SECONDS)", "asyncio.timeout(None)", f"{GATEWAY}/test_metrics.py"
     ),

@@ -35,11 +35,7 @@ class Server:
 
     def start(self) -> Client:
         command = [sys.executable, "-m", "dlspawner.devcluster.api", "--state", str(self.state)]
-        self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = subprocess.Popen([*command, "--port", str(self.port)], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line.startswith("API server ready"), line

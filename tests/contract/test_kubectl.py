@@ -107,7 +107,8 @@ def test_get_prints_tables(kubectl: Kubectl, cluster: Client, pods: str, make_no
     assert header.split()[:7] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE"]
     assert [row.split()[index] for index in (0, 1, 2, 3, 5, 6)] == ["p", "1/1", "Running", "2", "10.1.2.3", node]
     assert kubectl("get", "pods", "--no-headers", "-o", "custom-columns=N:.metadata.name").split() == ["p"]
-    assert "Ready" in kubectl("get", "node", node)
+    kubectl("cordon", node)
+    assert "Ready,SchedulingDisabled" in kubectl("get", "node", node).replace("NotReady", "Ready")
     for kind in ("services", "secrets", "configmaps", "pvc", "pv", "events", "namespaces", "endpoints", "leases", "sa"):
         kubectl("get", kind)
     names = kubectl("get", "all", "-o", "name").split()

@@ -371,12 +371,21 @@ def test_next_page_of_a_list_that_is_too_old_has_expired(cluster: Client, config
         ),
         ({"limit": "many"}, 400, 'strconv.ParseInt: parsing "many": invalid syntax'),
         ({"continue": "nonsense"}, 400, "continue"),
+        ({"resourceVersion": "soon"}, 400, "resourceVersion"),
     ],
 )
 def test_options_of_a_list_that_contradict_each_other_are_refused(
     cluster: Client, config_maps: str, options: dict[str, str], code: int, words: str
 ) -> None:
     assert words in cluster.expect(code, "GET", config_maps, **options)["message"]
+
+
+def test_page_of_a_list_with_another_version_is_refused(cluster: Client, config_maps: str) -> None:
+    for name in ("one", "two"):
+        cluster.create(config_maps, {"metadata": {"name": name}})
+    options = {"continue": cluster.get(config_maps, limit=1)["metadata"]["continue"], "resourceVersion": "1"}
+    status = cluster.expect(400, "GET", config_maps, **options)
+    assert status["message"] == "specifying resource version is not allowed when using continue"
 
 
 def test_list_over_all_namespaces_names_them(cluster: Client, config_maps: str, namespace: str) -> None:

@@ -206,10 +206,7 @@ def test_deleted_pod_gets_its_grace(cluster: Client, pods: str, machine: Machine
 
 def test_pod_runs_as_its_user_and_groups(cluster: Client, pods: str, secrets_path: str, machine: Machine) -> None:
     cluster.create(secrets_path, {"metadata": {"name": "key"}, "stringData": {"key": "secret"}})
-    volumes = [
-        {"name": "key", "secret": {"secretName": "key", "defaultMode": 0o440}},
-        {"name": "home", "emptyDir": {}},
-    ]
+    volumes = [{"name": "key", "secret": {"secretName": "key", "defaultMode": 0o440}}, {"name": "home", "emptyDir": {}}]
     mounts = [
         {"name": "key", "mountPath": "/key", "readOnly": True},
         {"name": "home", "mountPath": "/home/person", "subPath": "person"},

@@ -69,8 +69,7 @@ def test_events_are_found_by_what_they_are_about(cluster: Client, namespace: str
     for name in ("one", "two"):
         involved = {"kind": "Pod", "name": name, "namespace": namespace}
         cluster.create(
-            events,
-            {"metadata": {"name": f"{name}.1"}, "involvedObject": involved, "reason": "Test", "type": "Normal"},
+            events, {"metadata": {"name": f"{name}.1"}, "involvedObject": involved, "reason": "Test", "type": "Normal"}
         )
     selector = f"involvedObject.name=one,involvedObject.namespace={namespace},involvedObject.kind=Pod,type!=Warning"
     assert _names(cluster.get(events, fieldSelector=selector)) == ["one.1"]

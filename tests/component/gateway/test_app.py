@@ -211,10 +211,7 @@ async def test_taken_port_is_told_with_port_and_setting(setting: str, kubeconfig
 
 async def test_missing_environment_variable_is_told(tmp_path: Path) -> None:
     done = await asyncio.to_thread(run, f"--Gateway.state_dir={tmp_path}")
-    assert (done.returncode, done.stderr) == (
-        1,
-        "ssh-gateway: environment variable JUPYTERHUB_API_TOKEN is not set\n",
-    )
+    assert (done.returncode, done.stderr) == (1, "ssh-gateway: environment variable JUPYTERHUB_API_TOKEN is not set\n")
 
 
 async def test_init_makes_the_keys_and_exits(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ssh_gateway import log as core_log
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.shutdown import STOPPING
 from tests.component.gateway.peers import PASSWORD, Client, Running, finish, guesses, seen, until, with_token
@@ -160,26 +159,6 @@ async def test_hostile_command_and_login_are_logged_as_whole_lines(
     await closed(logged, 2)
     assert [one["command"] for one in of(logged, "exec")] == [command]
     assert {one["login"] for one in of(logged, "auth")} == {"alice+train", 'eve" event=x'}
-
-
-async def test_log_budget_limits_lines_and_not_the_session(
-    running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core_log.LogBudget, "take", _only(2))
-    done = await alice.ssh("alice+train@gateway", "echo in; exit 4")
-    assert (done.text, done.status) == ("in\n", 4)
-    await closed(logged)
-    assert [one["event"] for one in logged] == ["connect", "auth", "open", "channel", "exec", "close"]
-    assert of(logged, "close")[0]["unlogged"] == "1"
-
-
-def _only(lines: int) -> object:
-    def take(budget: core_log.LogBudget, _now: float) -> bool:
-        budget.left = min(budget.left, lines) - 1
-        budget.suppressed += budget.left < 0
-        return budget.left >= 0
-
-    return take
 
 
 GATEWAY = Path(__file__).parents[3] / "ssh_gateway"

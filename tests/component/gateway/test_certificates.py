@@ -66,11 +66,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("says", "told"), REFUSED.values(), ids=REFUSED)
 async def test_refused_certificate_is_told_and_logged_after_its_key(
-    organisation: Running,
-    lab: Lab,
-    caplog: pytest.LogCaptureFixture,
-    says: tuple[str, ...],
-    told: str,
+    organisation: Running, lab: Lab, caplog: pytest.LogCaptureFixture, says: tuple[str, ...], told: str
 ) -> None:
     caplog.set_level(logging.INFO, "ssh_gateway")
     client = await holder(organisation, lab, "-z", "17", *says)

@@ -14,13 +14,7 @@ from ssh_gateway import transport
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.hostile import (
-    UNKNOWN,
-    before_login,
-    drop,
-    logged_in,
-    pour,
-)
+from tests.component.gateway.hostile import UNKNOWN, before_login, drop, logged_in, pour
 from tests.component.gateway.peers import (
     MIB,
     Client,

@@ -143,6 +143,8 @@ async def test_silent_hub_and_manager_are_unavailable_with_a_sentence() -> None:
             await people.registered_keys("alice")
         with pytest.raises(BackendUnavailable):
             await people.report_activity("alice", {"": datetime.now(UTC)})
+        with pytest.raises(BackendUnavailable, match="the Manager does not answer"):
+            await people.open_notices("", 0)
         await people.aclose()
 
 

@@ -9,21 +9,18 @@ import logging
 import os
 import random
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
 import pytest
 
-from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, MIB, Client, Lab, Running, Sshd, finish, resident, until
+from tests.component.gateway.peers import JOB, MIB, Client, Running, Sshd, finish, until
 from tests.harness.ports import free_port
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
@@ -191,52 +188,6 @@ async def read_all(stream: asyncio.StreamReader) -> None:
         pass
 
 
-KILLED = """\
-import asyncio, sys
-from pathlib import Path
-import asyncssh
-from ssh_gateway.backends.directory import SshEndpoint
-from ssh_gateway.transport.keys import GatewayKeys
-
-async def main(folder: Path, *target: str) -> None:
-    keys = GatewayKeys(*(asyncssh.read_private_key(folder / name) for name in ("host", "ca")))
-    people, (job, user, server, host, port, login, host_key) = FakePeople(), target
-    people.register("alice", asyncssh.read_private_key(folder / "alice"))
-    places = FakePlaces({("alice", "train"): SshEndpoint(job, user, server, host, int(port), login, host_key)})
-    async with gateway(keys, people, places) as running:
-        print(running.port, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
-"""
-
-
-@dataclass
-class Killable:
-    process: asyncio.subprocess.Process
-    port: int
-
-
-@contextlib.asynccontextmanager
-async def killable(keys: GatewayKeys, key: asyncssh.SSHKey, sshd: Sshd, folder: Path) -> AsyncIterator[Killable]:
-    """A gateway as a process that a test may kill."""
-    folder.mkdir()
-    for name, one in {"host": keys.host, "ca": keys.user_ca, "alice": key}.items():
-        one.write_private_key(folder / name)
-    target = sshd.target()
-    words = (target.job, target.user, target.server, target.host, str(target.port), target.login, target.host_key)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", KILLED, str(folder), *words, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        yield Killable(process, int(await asyncio.wait_for(process.stdout.readline(), 60)))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
 def transfer(*, up: bool) -> str:
     """What the job runs: it tells its number, and is called ``cat`` once 8 MiB have gone through it."""
     where = "> /dev/null" if up else "/dev/zero"
@@ -251,69 +202,6 @@ async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[i
     await until(lambda: Path(f"/proc/{inside}/comm").read_text() == "cat\n")
     assert not moving.done()
     return inside, moving
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
-async def test_gateway_killed_in_a_transfer_ends_it_at_both_ends(lab: Lab, sshd: Sshd, *, up: bool) -> None:
-    async with killable(lab.keys, lab.alices_key, sshd, lab.folder / "gateway") as one:
-        client = lab.client(one, "alice")
-        ssh = await client.start("ssh", "alice+train@gateway", transfer(up=up))
-        inside, moving = await under_way(ssh, up=up)
-        one.process.send_signal(signal.SIGKILL)
-        await asyncio.wait_for(moving, 30)
-        assert await asyncio.wait_for(ssh.wait(), 30) == 255
-        await until(lambda: not lives(inside))
-    sshd.check()
-    async with killable(lab.keys, lab.alices_key, sshd, lab.folder / "next") as one:
-        client = lab.client(one, "again")
-        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
-
-
-async def loris(port: int, source: str) -> bytes:
-    """A login a byte at a time, for as long as it is let."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
-    listening = asyncio.create_task(heard_by(reader))
-    for byte in b"SSH-2.0-slow\r\n" + bytes([0, 0, 4, 0, 10, 20]) + bytes(10_000):
-        if listening.done():
-            break
-        with contextlib.suppress(OSError):
-            writer.write(bytes([byte]))
-        await asyncio.sleep(0.02)
-    heard = await asyncio.wait_for(listening, 30)
-    writer.close()
-    return heard
-
-
-async def heard_by(reader: asyncio.StreamReader) -> bytes:
-    """All that is said until the connection ends, also when it is reset behind it."""
-    heard = b""
-    with contextlib.suppress(OSError):
-        while part := await reader.read(65536):
-            heard += part
-    return heard
-
-
-@pytest.mark.slow
-@pytest.mark.faults
-async def test_slow_logins_end_and_do_not_block_others(lab: Lab) -> None:
-    limits = GatewayLimits(
-        login_seconds=5.0, waiting=60, waiting_per_source=20, drain_seconds=0.0, rules=PenaltyRules(0.0, 0.0)
-    )
-    async with lab.gateway(limits=limits) as running:
-        before = resident()
-        slow = [asyncio.create_task(loris(running.port, "127.0.0.2")) for _ in range(40)]
-        await until(lambda: sum(task.done() for task in slow) >= 20)  # over the limit: sent away in words
-        assert len(running.server.connections) <= 20
-        client = lab.client(running, "c")
-        assert (await client.ssh("alice+train@gateway", "echo in")).text == "in\n"
-        heard = await asyncio.wait_for(asyncio.gather(*slow), 60)
-        assert sum(b"too many logins are going on from your address" in one for one in heard) == 20
-        assert sum(b"no login within 5 seconds" in one for one in heard) == 20
-        await until(lambda: not running.server.connections)
-        assert resident() - before < 32 * MIB
-        assert running.server.unauthenticated.waiting.total() == 0
 
 
 def set_hub(running: Running, *, down: bool) -> None:

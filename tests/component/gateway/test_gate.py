@@ -93,9 +93,7 @@ async def test_few_of_a_thousand_guesses_reach_the_hub(strict: Running) -> None:
     assert resident() - before < 64 * MIB
 
 
-async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_for_keys(
-    lab: Lab,
-) -> None:
+async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_for_keys(lab: Lab) -> None:
     lab.people.tokens["right"] = TokenOwner("alice", every_server)
     # Time pays nothing meanwhile, however slow this machine is.
     rules = PenaltyRules(penalty_seconds=600.0, shared=read_networks(["127.0.0.0/8"]))

@@ -140,9 +140,7 @@ OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is dele
 async def test_slow_hub_does_not_delay_other_ends(lab: Lab, change: Callable[[Running], None], said: str) -> None:
     people = SilentHub()
     people.register("alice", lab.alices_key)
-    async with lab.gateway(
-        people=people,
-    ) as running:
+    async with lab.gateway(people=people) as running:
         ssh = await begun(lab.client(running, "client"), *SLEEP)
         people.silent = True
         await until(lambda: people.left_waiting)
@@ -152,9 +150,7 @@ async def test_slow_hub_does_not_delay_other_ends(lab: Lab, change: Callable[[Ru
 
 async def test_slow_check_of_one_token_does_not_delay_another(lab: Lab) -> None:
     people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
-    async with lab.gateway(
-        people=people,
-    ) as running:
+    async with lab.gateway(people=people) as running:
         sessions = []
         for token in people.tokens:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
@@ -330,8 +326,7 @@ async def organisation(lab: Lab) -> AsyncIterator[Running]:
     await keygen("-t", "ed25519", "-N", "", "-f", str(lab.folder / "ca"))
     (lab.folder / "revoked").write_text("")
     async with lab.gateway(
-        authorities=TrustedCas(lab.folder / "ca.pub"),
-        revocations=RevocationList(lab.folder / "revoked"),
+        authorities=TrustedCas(lab.folder / "ca.pub"), revocations=RevocationList(lab.folder / "revoked")
     ) as found:
         yield found
 

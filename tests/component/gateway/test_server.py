@@ -13,11 +13,7 @@ from asyncssh.packet import SSHPacket
 from ssh_gateway import transport
 from ssh_gateway.core import packets
 from ssh_gateway.transport import server
-from tests.component.gateway.hostile import (
-    Listener,
-    drop,
-    logged_in,
-)
+from tests.component.gateway.hostile import Listener, drop, logged_in
 from tests.component.gateway.peers import DEADLINE, Client, Running, finish, until
 
 KEXINIT = 20

@@ -77,18 +77,6 @@ async def test_copy_continues_without_a_notice_in_its_data(stopping: Stopping) -
     await asyncio.wait_for(stop, 30)
 
 
-async def test_terminal_opened_while_draining_is_notified(stopping: Stopping, tmp_path: Path) -> None:
-    shared = ("-o", f"ControlPath={tmp_path / 'c'}")
-    first = await stopping.terminal(*shared, "-o", "ControlMaster=yes")
-    stop = stopping.begin()
-    await seen(first, b"in a moment. ***\r\n")
-    second = await stopping.client.start("ssh", *shared, "-tt", "alice+train@gateway", "echo ready; read x")
-    assert NOTICE.search(await seen(second, b"in a moment. ***\r\n"))
-    await finish(second, b"x\n")
-    await finish(first, b"x\n")
-    await asyncio.wait_for(stop, 30)
-
-
 @pytest.mark.parametrize("stopping", [0.2], indirect=True, ids=["soon"])
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
 async def test_transfer_ends_at_the_deadline_with_the_reason(lab: Lab, stopping: Stopping, *, up: bool) -> None:

@@ -37,10 +37,7 @@ PRIVATE = "this is a private key: give its public half"
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (
-            "nonsense of somebody's",
-            "line 3: this is no public key: one is a line as in a .pub file",
-        ),
+        ("nonsense of somebody's", "line 3: this is no public key: one is a line as in a .pub file"),
         ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
         ("openssh", f"line 3: {PRIVATE}"),
         ("pkcs8-pem", f"line 3: {PRIVATE}"),

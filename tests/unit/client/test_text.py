@@ -19,13 +19,7 @@ def test_table_is_as_wide_as_its_widest_cells() -> None:
 
 @pytest.mark.parametrize(
     ("hostile", "shown"),
-    [
-        ("\x1b[2J", "\\x1b[2J"),
-        ("a\rb", "a\\rb"),
-        ("\x9b1m", "\\x9b1m"),
-        ("\u202eexe", "\\u202eexe"),
-        ("ü 字", "ü 字"),
-    ],
+    [("\x1b[2J", "\\x1b[2J"), ("a\rb", "a\\rb"), ("\x9b1m", "\\x9b1m"), ("\u202eexe", "\\u202eexe"), ("ü 字", "ü 字")],
     ids=["an escape", "a carriage return", "a C1 control", "writing from right to left", "letters of any language"],
 )
 def test_control_characters_of_a_name_are_escaped(hostile: str, shown: str) -> None:

@@ -1,12 +1,13 @@
 """The decisions of the node that need no process: tables."""
 
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.node import env, status
+from dlspawner.devcluster.node import Backoff, env, status
 from dlspawner.devcluster.node.machine import devices, quantities
 from dlspawner.devcluster.node.machine.addresses import Block
 from dlspawner.devcluster.node.machine.provision import is_ours
@@ -14,6 +15,18 @@ from dlspawner.devcluster.node.status import Run
 from dlspawner.devcluster.node.streaming.logs import KEPT_FILES, ROTATE_BYTES, LogFile, Query, read
 
 NOW = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "again"),
+    [("Always", 0, True), ("OnFailure", 1, True), ("OnFailure", 0, False), ("Never", 1, False)],
+)
+def test_restart_follows_from_policy_and_exit_code(policy: str, code: int, again: bool) -> None:
+    assert status.restarts_again(policy, code) is again
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    assert list(islice(Backoff(first=1.0, most=4.0).delays(), 5)) == [0.0, 1.0, 2.0, 4.0, 4.0]
 
 
 @pytest.mark.parametrize(

@@ -86,9 +86,7 @@ def test_asyncssh_is_told_of_a_wrong_tag(pair: tuple[object, fastpath.PacketCiph
     assert ours.decrypt_packet(1, bytes(16), bytes(16), 4, bytes(ours.tag)) is None
 
 
-def test_old_cryptography_leaves_ciphers_to_asyncssh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_old_cryptography_leaves_ciphers_to_asyncssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastpath, "AVAILABLE", False)
     cipher = theirs(SUITES[0], os.urandom(192))
     assert fastpath._own(cipher) is cipher

@@ -116,12 +116,7 @@ def test_oldest_live_job_is_found() -> None:
             (),
             "tb offers no SSH: its template has no ssh endpoint",
         ),
-        "control characters do not reach the terminal": (
-            "\x1b]0;x\x07",
-            [job("a")],
-            (),
-            "no job ?]0;x?; yours: a",
-        ),
+        "control characters do not reach the terminal": ("\x1b]0;x\x07", [job("a")], (), "no job ?]0;x?; yours: a"),
     }.values(),
 )
 def test_refusal_names_the_obstacle(

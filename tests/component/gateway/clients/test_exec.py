@@ -73,14 +73,6 @@ async def test_output_and_errors_do_not_mix(desk: Desk) -> None:
     assert done.err == "".join(f"{n:0256d}" for n in range(1, 2001))
 
 
-@pytest.mark.slow
-async def test_client_that_asks_for_compression_gets_all_data(desk: Desk) -> None:
-    """The gateway offers none; the job's sshd does."""
-    data = os.urandom(MIB) + bytes(3 * MIB)
-    done = await desk.each_runs("ssh", "-C", "HOST", "cat; exit 3", feed=data)
-    assert (done.status, done.out == data, done.err) == (3, True, "")
-
-
 async def test_broken_local_pipe_ends_the_remote_command(desk: Desk) -> None:
     async def case(way: Way) -> tuple[int, bytes]:
         line = f"timeout -s KILL 20 {desk.openssh} {way.value} 'yes; exit 3' | head -n 2"

@@ -34,19 +34,6 @@ async def test_local_and_remote_ports_carry_many_streams_at_once(desk: Desk) -> 
 
 
 @pytest.mark.slow
-async def test_remote_port_0_is_told_and_can_be_cancelled(desk: Desk) -> None:
-    async def case(way: Way) -> tuple[bytes, int, str]:
-        async with echo_server() as port, desk.master(way) as control:
-            asked = await desk.run("ssh", *control, "-O", "forward", "-R", f"0:127.0.0.1:{port}", way.value)
-            number = int(asked.text)
-            answer = await answer_over(number, b"through")
-            back = await desk.run("ssh", *control, "-O", "cancel", "-R", f"0:127.0.0.1:{port}", way.value)
-            return answer, back.status, back.err
-
-    assert await desk.each(case) == (b"through", 0, "")
-
-
-@pytest.mark.slow
 async def test_unix_sockets_are_forwarded_in_both_directions(desk: Desk) -> None:
     async def case(way: Way) -> tuple[bytes, bytes, bytes]:
         one, two, three, real = (desk.sockets / f"{way.value}{n}" for n in range(4))
@@ -108,18 +95,6 @@ async def test_standard_input_is_forwarded_to_a_port(desk: Desk) -> None:
     assert there.out == DATA
     assert nobody.status == 255
     assert "open failed: connect failed: Connection refused" in nobody.err
-
-
-@pytest.mark.slow
-async def test_failed_forward_ends_the_session_with_exit_on_forward_failure(desk: Desk) -> None:
-    with contextlib.ExitStack() as taken:
-        port = taken.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
-        with contextlib.suppress(OSError):  # sshd is content with one of the two
-            taken.enter_context(socket.create_server(("::1", port), family=socket.AF_INET6))
-        options = ("-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:1")
-        done = await desk.each_runs("ssh", *options, "HOST", "echo never")
-    assert (done.status, done.out) == (255, b"")
-    assert "remote port forwarding failed for listen port" in done.err
 
 
 @contextlib.asynccontextmanager
@@ -204,13 +179,6 @@ async def test_x11_reaches_the_local_display_with_its_cookie(desk: Desk) -> None
         trusted = await desk.each_runs("ssh", "-Y", "HOST", X_CLIENT, env={"DISPLAY": display})
         without = await desk.each_runs("ssh", "-x", "HOST", "echo $DISPLAY.", env={"DISPLAY": display})
     assert (trusted.text.split(), without.text) == (["01", "localhost"], ".\n"), trusted.err
-
-
-@pytest.mark.slow
-async def test_keepalives_of_the_client_are_answered(desk: Desk) -> None:
-    alive = ("-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=3")  # seconds: a busy machine takes its time
-    done = await desk.each_runs("ssh", *alive, "HOST", "sleep 4.5; echo alive")
-    assert done.text == "alive\n"
 
 
 @pytest.mark.slow

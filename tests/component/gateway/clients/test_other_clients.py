@@ -248,9 +248,5 @@ async def test_ssh_audit_finds_no_weakness_and_all_that_is_offered(desk: Desk) -
     assert found["cves"] == []
     assert [note for note in found["additional_notes"] if not note.startswith((TERRAPIN, THROTTLING))] == []
     offered = {kind: [entry["algorithm"] for entry in found[kind]] for kind in ("enc", "mac", "key", "kex")}
-    assert (offered["enc"], offered["mac"], offered["key"]) == (
-        keys.ENCRYPTION_ALGS,
-        keys.MAC_ALGS,
-        keys.HOST_KEY_ALGS,
-    )
+    assert (offered["enc"], offered["mac"], offered["key"]) == (keys.ENCRYPTION_ALGS, keys.MAC_ALGS, keys.HOST_KEY_ALGS)
     assert {"kex-strict-s-v00@openssh.com", "mlkem768x25519-sha256"} <= set(offered["kex"])

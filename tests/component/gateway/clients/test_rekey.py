@@ -146,15 +146,3 @@ async def test_gateway_re_keys_after_every_mib(restless: Desk, monkeypatch: pyte
     assert renewed[Way.DIRECT] == Renewed(client=1, job=1)
     for way in (Way.GATEWAY, Way.JUMP):
         assert renewed[way].exceeds(client=5, job=5, outer=5), renewed
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", ["16", "64k"])
-async def test_re_key_after_nearly_every_packet_loses_nothing(desk: Desk, limit: str) -> None:
-    data = os.urandom(200_000)
-
-    async def case(way: Way) -> tuple[int, bool, bool]:
-        done = await desk.run("ssh", "-v", "-o", f"RekeyLimit={limit}", way.value, "cat", feed=data)
-        return done.status, done.out == data, done.err.count(NEW_KEYS) > 2 + (way is Way.JUMP)
-
-    assert await desk.each(case) == (0, True, True)

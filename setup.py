@@ -26,6 +26,7 @@ setup(
         "kubernetes>=37,<38",
         "aiohttp>=3.9",
         "prometheus_client>=0.20",
+        "pydantic>=2.8",
         "asyncssh>=2.24.1,<2.25",
         "cryptography>=42",
         "jinja2>=3.1",

@@ -63,6 +63,7 @@ from dlspawner.manager.http.portal.base import JOB_ID
 from dlspawner.manager.http.portal.history import HistoryPage, UsagePage
 from dlspawner.manager.http.static_files import static_files
 
+_NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
 _APPROVAL_JOB, _REQUEST = r"(j-[a-z2-7]{12})", r"([0-9a-f]{16})"
 APPROVAL_ROUTES: handlers.Routes = (
     ("approvals", approvals.ApprovalsPage),
@@ -90,7 +91,6 @@ _LOG_JOB = r"(j-[a-z2-7]{12})"
 LOG_ROUTES: Routes = (
     (f"api/jobs/{_LOG_JOB}/logs", logs.LogsHandler),
     (f"api/jobs/{_LOG_JOB}/log", logs.LogHandler),
-    (f"api/jobs/{_LOG_JOB}/log-kept", logs.LogCollectedHandler),
     (f"api/jobs/{_LOG_JOB}/pod-events", logs.PodEventsHandler),
     (f"jobs/{_LOG_JOB}/log", portal_logs.LogPage),
 )
@@ -117,6 +117,21 @@ PORTAL_ROUTES: Routes = (
 PORTAL_TEMPLATES = ("my_jobs.html", "queue.html", "cluster.html", "job.html", "teams.html", "all_jobs.html")
 
 
+_INTERNAL_JOB, _INTERNAL_USER = r"api/internal/jobs/(j-[a-z2-7]{12})", f"api/internal/users/{_NAME}"
+# For the Hub alone.
+INTERNAL_ROUTES: Routes = (
+    (f"{_INTERNAL_JOB}/admission", hub.AdmissionHandler),
+    (f"{_INTERNAL_JOB}/released", hub.ReservationReleasedHandler),
+    (f"{_INTERNAL_JOB}/ending", hub.StopReasonHandler),
+    (f"{_INTERNAL_JOB}/log-kept", logs.LogCollectedHandler),
+    (f"{_INTERNAL_USER}/account", hub.UnixAccountHandler),
+    (f"{_INTERNAL_USER}/notices", api_notices.UserNoticesHandler),
+    (f"{_INTERNAL_USER}/waiting", hub.PendingJobsHandler),
+    (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
+    (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
+)
+
+
 REST_JOB = r"(j-[a-z2-7]{12})"
 REST_ROUTES: handlers.Routes = (
     ("api/jobs", submit.JobsHandler),
@@ -131,8 +146,6 @@ REST_ROUTES: handlers.Routes = (
 )
 
 
-_NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
-
 BASE_ROUTES: handlers.Routes = (
     ("health", ssh.HealthHandler),
     ("ready", ssh.ReadyHandler),
@@ -146,19 +159,12 @@ BASE_ROUTES: handlers.Routes = (
     ("api/key-suggestions", ssh.KeySuggestionsHandler),
     (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
     (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
-    (f"api/users/{_NAME}/account", hub.UnixAccountHandler),
     ("notices", notices.NoticesPage),
     (r"notices/([0-9a-f]{16})/keep", notices.KeepAliveButton),
     ("api/notices", api_notices.NoticesHandler),
     (r"api/notices/([0-9a-f]{16})/seen", api_notices.NoticeReadHandler),
     (r"api/notices/([0-9a-f]{16})/keep", api_notices.NoticeKeepAliveHandler),
-    (f"api/users/{_NAME}/notices", api_notices.UserNoticesHandler),
-    (r"api/jobs/(j-[a-z2-7]{12})/released", hub.ReservationReleasedHandler),
-    (r"api/jobs/(j-[a-z2-7]{12})/ending", hub.StopReasonHandler),
-    (f"api/users/{_NAME}/waiting", hub.PendingJobsHandler),
-    (f"api/users/{_NAME}/starting", hub.PrepareStartHandler),
-    (f"api/users/{_NAME}/interrupted", hub.StartInterruptedHandler),
-    (f"api/wait/{_NAME}/{_NAME}", pending.PendingJobHandler),
+    (f"api/users/{_NAME}/servers/{_NAME}/pending-job", pending.PendingJobHandler),
     (f"wait/{_NAME}/{_NAME}", portal_pending.PendingPage),
     (f"wait/{_NAME}/{_NAME}/cancel", portal_pending.CancelButton),
     (f"wait/{_NAME}/{_NAME}/go-on", portal_pending.StartAgainButton),
@@ -201,6 +207,7 @@ PARTS: tuple[handlers.Routes, ...] = (
     ssh.CONFIG_ROUTES,
     ssh.START_ROUTES,
     PORTAL_ROUTES,
+    INTERNAL_ROUTES,
     REST_ROUTES,
     APPROVAL_ROUTES,
 )

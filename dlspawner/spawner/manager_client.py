@@ -25,7 +25,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -118,7 +117,7 @@ class ManagerClient:
     async def account(self, user: str, uids: UidRange) -> UnixIds:
         """The uid and gid that this user has for ever."""
         body = {"first_uid": uids.first, "last_uid": uids.last}
-        status, answer = await self._ask("PUT", f"/api/users/{quote(user, safe='')}/account", body)
+        status, answer = await self._ask("PUT", f"/api/internal/users/{quote(user, safe='')}/account", body)
         return self._numbers(user, status, answer)
 
     async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
@@ -126,7 +125,7 @@ class ManagerClient:
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
         body = {"server": server, "first_uid": uids.first, "last_uid": uids.last}
-        status, answer = await asked._ask("PUT", f"/api/users/{quote(user, safe='')}/starting", body)
+        status, answer = await asked._ask("PUT", f"/api/internal/users/{quote(user, safe='')}/starting", body)
         if status == 501:
             raise asked._undecided(status, f"user={user} the Manager answered {status} to a start")
         numbers = asked._numbers(user, status, answer)
@@ -136,7 +135,7 @@ class ManagerClient:
         """The id of the job that waits for this server: a start of it is that job's."""
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         await asked._until_heard(user, server)
-        path = f"/api/users/{quote(user, safe='')}/waiting?server={quote(server, safe='')}"
+        path = f"/api/internal/users/{quote(user, safe='')}/waiting?server={quote(server, safe='')}"
         status, answer = await asked._ask("GET", path)
         try:
             return next((str(one["job"]) for one in answer["waiting"]), None)
@@ -147,7 +146,7 @@ class ManagerClient:
         """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         asked = replace(self, seconds=PLACES_SECONDS)
         try:
-            _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/waiting")
+            _, answer = await asked._ask("GET", f"/api/internal/users/{quote(user, safe='')}/waiting")
             return {
                 str(one["server"]): PendingJobStatus(
                     str(one["state"]), int(one["position"]), str(one["why"]), one.get("never") is True
@@ -161,7 +160,9 @@ class ManagerClient:
         """Returns this user's notices, and those for administrators; none without an answer in time."""
         asked, now = replace(self, seconds=PLACES_SECONDS), datetime.now(UTC)
         try:
-            _, answer = await asked._ask("GET", f"/api/users/{quote(user, safe='')}/notices?admin={int(admin)}")
+            _, answer = await asked._ask(
+                "GET", f"/api/internal/users/{quote(user, safe='')}/notices?admin={int(admin)}"
+            )
             return [_told(one, now) for one in answer["notices"]]
         except (KeyError, TypeError, ValueError, StartRefused):
             return ()
@@ -173,11 +174,11 @@ class ManagerClient:
         """
         asked = replace(self, seconds=ADMISSION_SECONDS, silent=UNDECIDED)
         try:
-            status, answer, sent = await asked._ask_at("PUT", f"/api/jobs/{job}", question)
+            status, answer, sent = await asked._ask_at("PUT", f"/api/internal/jobs/{job}/admission", question)
             decision, said = answer["decision"], [str(one) for one in answer["sentences"]]
             if decision == "admit":
-                nodes = answer.get("nodes")  # a Manager of before tells none
-                return PodAdmission(sent + float(answer["seconds"]), str(nodes[0]) if nodes and nodes[0] else None)
+                node = next(iter(answer["nodes"]), None)  # none where nothing is packed
+                return PodAdmission(sent + float(answer["seconds"]), str(node) if node else None)
             queued = {"wait": True, "refuse": False}[decision]
             reason = str(answer["reason"])
         except (KeyError, TypeError, ValueError):
@@ -190,12 +191,9 @@ class ManagerClient:
 
         Never fails: what is not told expires.
         """
-        asked, path = replace(self, seconds=RELEASE_SECONDS), f"/api/jobs/{job}/released"
-        body = {"user": user, "passes": passes}
+        asked, path = replace(self, seconds=RELEASE_SECONDS), f"/api/internal/jobs/{job}/released"
         try:
-            status, _ = await asked._ask("POST", path, {**body, "why": why})
-            if status == HTTPStatus.UNPROCESSABLE_ENTITY:  # a Manager of before
-                await asked._ask("POST", path, body)
+            await asked._ask("POST", path, {"user": user, "passes": passes, "why": why})
         except StartRefused:
             return
 
@@ -217,7 +215,7 @@ class ManagerClient:
 
     async def _tell(self, user: str, server: str, job: str, heard: Callable[[], None]) -> None:
         asked = replace(self, longest_delay=_LONGEST_TELLING_DELAY)
-        path = f"/api/users/{quote(user, safe='')}/interrupted"
+        path = f"/api/internal/users/{quote(user, safe='')}/interrupted"
         await asked._until_answered("POST", path, {"server": server, "job": job})
         heard()
 
@@ -231,7 +229,7 @@ class ManagerClient:
         """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
         asked = replace(self, seconds=ENDING_SECONDS)
         try:
-            status, answer = await asked._ask("GET", f"/api/jobs/{job}/ending", None)
+            status, answer = await asked._ask("GET", f"/api/internal/jobs/{job}/ending", None)
             return str(answer["sentence"]) if status == 200 else None
         except (KeyError, StartRefused, TypeError):
             return None
@@ -240,7 +238,7 @@ class ManagerClient:
         """True once the logs of what has ended of this pod (its uid) are kept; ``False`` after some seconds."""
         asked = replace(self, seconds=KEPT_SECONDS)
         try:
-            _, answer = await asked._ask("GET", f"/api/jobs/{job}/log-kept?pod={quote(pod, safe='')}", None)
+            _, answer = await asked._ask("GET", f"/api/internal/jobs/{job}/log-kept?pod={quote(pod, safe='')}", None)
             return bool(answer["kept"])
         except (KeyError, StartRefused, TypeError):
             return False

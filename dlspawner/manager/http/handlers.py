@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from http.client import responses
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment
 from jupyterhub.services.auth import HubOAuthenticated
+from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
 from dlspawner.clients.hub import HubError, HubIdentity, HubUnavailable, IdentityKind
@@ -31,6 +32,7 @@ from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.http import static_files
+from dlspawner.manager.http.api.models import explain
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
 from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
 from dlspawner.manager.state.metrics import ManagerMetrics
@@ -80,6 +82,7 @@ MAX_REQUEST = 256 * 1024
 TOO_LONG = f"The body is longer than {MAX_REQUEST // 1024} KiB, which is the most that is read here."
 NOTHING_HERE = "There is nothing at this address."
 log = logging.getLogger("dlspawner.manager")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class OpenRequests:
@@ -214,30 +217,34 @@ class ManagerHandler(RequestHandler):
 class JsonHandler(ManagerHandler):
     """A handler with JSON requests and answers."""
 
-    def read_object(self, most: int = MAX_JSON) -> dict[str, Any]:
-        """The body as a JSON object."""
+    def read_body(self, model: type[Model], most: int = MAX_JSON) -> Model:
+        """Returns the body; 400 for what is no JSON object, 422 with sentences for wrong fields."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise HttpProblem(415, "Send the body as application/json.")
         if len(self.request.body) > most:
             raise HttpProblem(413, f"The body is longer than {most // 1024} KiB.")
         try:
-            content = json.loads(self.request.body)
-        except (ValueError, RecursionError):
-            raise HttpProblem(400, "The body is not JSON.") from None
-        if not isinstance(content, dict):
-            raise HttpProblem(400, "The body must be a JSON object.")
-        return content
+            return model.model_validate_json(self.request.body)
+        except ValidationError as error:
+            if error.errors()[0]["type"] == "json_invalid":
+                raise HttpProblem(400, "The body is not JSON.") from None
+            if error.errors()[0]["type"] == "model_type" and not error.errors()[0]["loc"]:
+                raise HttpProblem(400, "The body must be a JSON object.") from None
+            raise HttpProblem(422, explain(error, "field", model)) from None
 
     def compute_etag(self) -> str | None:
         """Returns None: no client caches the answer (``Cache-Control``), so an ETag would be of no use."""
         return None
 
-    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+    def reply(self, content: Mapping[str, object] | BaseModel, status: int = 200) -> None:
         """Send JSON."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(content))
+        if isinstance(content, BaseModel):
+            self.finish(content.model_dump_json(by_alias=True, exclude_unset=True))
+        else:
+            self.finish(json.dumps(content))
 
 
 def for_hub(handler: ManagerHandler) -> HubIdentity:
@@ -310,7 +317,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 class ApiHandler(JsonHandler, IdentityHandler):
     """A resource for programs."""
 
-    def reply(self, content: Mapping[str, object], status: int = 200) -> None:
+    def reply(self, content: Mapping[str, object] | BaseModel, status: int = 200) -> None:
         self.tell_presence()
         super().reply(content, status)
 

@@ -53,4 +53,4 @@ def _template(pattern: str) -> str:
     for group, place in SAMPLES.items():
         path = path.replace(group, place)
     assert not re.search(r"[(\[\\]", path), f"{pattern} has a part that no test knows"
-    return path.replace("{user}/{user}", "{user}/{server}")
+    return path.replace("{user}/{user}", "{user}/{server}").replace("servers/{user}", "servers/{server}")

@@ -41,7 +41,7 @@ def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
     found = {}
     for user in users:
         answer = requests.get(
-            f"{hub.manager_url()}/services/jobs/api/users/{user}/waiting", headers=headers, timeout=30
+            f"{hub.manager_url()}/services/jobs/api/internal/users/{user}/waiting", headers=headers, timeout=30
         )
         if answer.ok:
             found.update((user, int(one["position"])) for one in answer.json()["waiting"])

@@ -132,11 +132,11 @@ FITS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "POST api/keys": asks(key=KEYS, name=CLEAN),
     "POST start": asks(server=st.just(NEIGHBOURS) | CLEAN),
     "PUT api/key-suggestions": asks(keys=st.lists(asks(key=KEYS | CLEAN, source=CLEAN), max_size=3)),
-    "PUT api/users/{user}/account": asks(**UIDS),
-    "PUT api/users/{user}/starting": asks(server=CLEAN, **UIDS),
-    "POST api/users/{user}/interrupted": asks(server=CLEAN, job=CLEAN),
-    "POST api/jobs/{id}/released": asks(user=CLEAN, passes=st.booleans(), why=CLEAN),
-    "PUT api/jobs/{id}": asks(
+    "PUT api/internal/users/{user}/account": asks(**UIDS),
+    "PUT api/internal/users/{user}/starting": asks(server=CLEAN, **UIDS),
+    "POST api/internal/users/{user}/interrupted": asks(server=CLEAN, job=CLEAN),
+    "POST api/internal/jobs/{id}/released": asks(user=CLEAN, passes=st.booleans(), why=CLEAN),
+    "PUT api/internal/jobs/{id}/admission": asks(
         **dict.fromkeys(("server", "team", "template", "priority"), CLEAN),
         user=st.just(NEIGHBOUR),
         **dict.fromkeys(("preemptible", "requeue"), st.booleans()),
@@ -152,11 +152,9 @@ FITS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }
 # Who may: the first of these beginnings decides, and else a person.
 MAY = (
-    *(("PUT api/jobs/{id}", "hub"), ("POST api/jobs/{id}/released", "hub"), ("GET api/jobs/{id}/ending", "hub")),
-    ("GET api/jobs/{id}/log-kept", "hub"),
+    *((f"{method} api/internal/", "hub") for method in ("GET", "POST", "PUT")),
     *(("GET api/users/{user}/keys", "gateway"), ("POST api/users/{user}/keys", "gateway")),
-    *(("GET api/users/{user}/notices", "hub"), ("PUT api/users", "hub"), ("POST api/users", "hub")),
-    *(("GET api/users", "hub"), ("PUT api/kernels", "job"), ("PUT api/ssh-sessions", "gateway")),
+    *(("PUT api/kernels", "job"), ("PUT api/ssh-sessions", "gateway")),
     *(("POST api/ssh-access", "gateway"), ("GET api/ssh-starts", "gateway"), ("POST api/ssh-starts", "gateway")),
     *(("GET api/idle", "admin"), ("GET api/metrics", "admin"), ("GET all", "admin")),
 )

@@ -118,7 +118,7 @@ class RestHub(QuotaHub):
 
         def empty() -> bool:
             for job in self.items("admin", "jobs?state=queued&state=pending-approval"):
-                self.ask("admin", "DELETE", f"wait/{job['user']}/{job['server']}")
+                self.ask("admin", "DELETE", f"users/{job['user']}/servers/{job['server']}/pending-job")
             for name in self.ready():
                 user, _, server = name.partition("/")
                 self.api("DELETE", f"/users/{user}/servers/{server}" if server else f"/users/{user}/server")

@@ -334,7 +334,7 @@ async def test_the_page_has_room_for_many(world: World, served: Served) -> None:
 async def told(served: Served, world: World, user: str) -> list[str]:
     """What the Hub shows this person at home."""
     headers = {"Authorization": f"token {served.hubs_token}"}
-    url = f"{served.url}/api/users/{user}/notices?admin={int(user == 'root-admin')}"
+    url = f"{served.url}/api/internal/users/{user}/notices?admin={int(user == 'root-admin')}"
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
         found = (await answer.json())["notices"]
     on_pages = "approval. See them" in (await read(served, world.token(user), "notices"))[1]

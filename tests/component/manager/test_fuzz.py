@@ -72,8 +72,12 @@ ONCE = {
 }
 # What does nothing here, because it is about what is not here: a job that waits or has ended, an approval.
 NEED_NOT = {
-    *("POST api/jobs/{id}/cancel", "POST api/jobs/{id}/requeue", "GET api/jobs/{id}/ending"),
-    *("GET api/wait/{user}/{server}", "DELETE api/wait/{user}/{server}", "DELETE api/keys/{number}"),
+    *("POST api/jobs/{id}/cancel", "POST api/jobs/{id}/requeue", "GET api/internal/jobs/{id}/ending"),
+    *(
+        "GET api/users/{user}/servers/{server}/pending-job",
+        "DELETE api/users/{user}/servers/{server}/pending-job",
+        "DELETE api/keys/{number}",
+    ),
     *("POST api/users/{user}/keys/{number}/used", "POST api/jobs/{id}/approve", "POST approvals/{notice}/approve"),
     *("POST api/jobs/{id}/deny", "POST approvals/{notice}/deny", "POST tensorboard", *NOT_HERE),
 }

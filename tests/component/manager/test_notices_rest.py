@@ -90,7 +90,7 @@ async def test_who_reads_and_answers_what(world: World, served: Served, who: str
 async def test_the_hub_reads_anybodys_and_nobody_elses_token_does(world: World, served: Served) -> None:
     await told(served, "alice")
     await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
-    path = "users/alice/notices"
+    path = "internal/users/alice/notices"
     for query, texts in (("", ["about alice/train"]), ("?admin=1", ["about alice/train", "a file is broken"])):
         status, answer = await ask(served, served.hubs_token, path + query)
         assert (status, [one["text"] for one in answer["notices"]]) == (200, texts)

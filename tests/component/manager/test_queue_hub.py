@@ -123,7 +123,7 @@ def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
 
 def ask(person: Person, method: str, user: str = "") -> requests.Response:
     """A program asks about the default server of this user, or its own."""
-    url = f"{person.hub.url}/services/jobs/api/wait/{user or person.name}/"
+    url = f"{person.hub.url}/services/jobs/api/users/{user or person.name}/servers//pending-job"
     return requests.request(method, url, headers={"Authorization": f"token {person.token}"}, timeout=30)
 
 

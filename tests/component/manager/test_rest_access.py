@@ -70,7 +70,7 @@ class Targets:
         job = self.old if changes and not path.endswith("keep-alive") else self.runs
         if path.endswith(("{id}/approve", "{id}/deny")):
             job = self.request()["job"]
-        server = WAITS if "wait/" in path else SERVER
+        server = WAITS if "wait/" in path or path.endswith("pending-job") else SERVER
         places = {
             "id": job,
             "notice": self.request()["id"] if path.startswith("approvals/") else self.notice,
@@ -182,22 +182,22 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "PUT api/ssh-sessions": (401, 403, 403, 403, 422, 403, 403, 403, 403, 403, 403),
     "GET api/users/{user}/keys": (401, 403, 403, 403, 200, 403, 403, 403, 403, 403, 403),
     "POST api/users/{user}/keys/{number}/used": (401, 403, 403, 403, 204, 403, 403, 403, 403, 403, 403),
-    "GET api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 200, 404, 200, 200, 403),
-    "DELETE api/wait/{user}/{server}": (401, 404, 404, 404, 404, 403, 403, None, None, None, 403),
+    "GET api/users/{user}/servers/{server}/pending-job": (401, 404, 404, 404, 404, 403, 200, 404, 200, 200, 403),
+    "DELETE api/users/{user}/servers/{server}/pending-job": (401, 404, 404, 404, 404, 403, 403, None, None, None, 403),
     "GET api/jobs/{id}/log": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/logs": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     # for the Hub alone, by a token of its own
-    "PUT api/jobs/{id}": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "PUT api/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "POST api/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/users/{user}/notices": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "PUT api/users/{user}/starting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
-    "GET api/users/{user}/waiting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/internal/jobs/{id}/admission": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/internal/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/internal/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/internal/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/users/{user}/notices": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/internal/users/{user}/starting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/users/{user}/waiting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     # pages, which lead people to the login, and their buttons
     "GET ": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET all": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
@@ -268,19 +268,19 @@ def test_who_may(targets: Targets, address: str) -> None:
 _UIDS = {"first_uid": 20000, "last_uid": 59999}
 # What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
 BY_THE_HUB: dict[str, Any] = {
-    "PUT api/jobs/{id}": {
+    "PUT api/internal/jobs/{id}/admission": {
         **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
         **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
         "pods": list(wants(gpus=9).pods),
     },
-    "GET api/jobs/{id}/ending": None,
-    "GET api/jobs/{id}/log-kept": None,
-    "POST api/jobs/{id}/released": {"user": "alice"},
-    "PUT api/users/{user}/account": _UIDS,
-    "POST api/users/{user}/interrupted": {"server": "none", "job": ""},
-    "GET api/users/{user}/notices": None,
-    "PUT api/users/{user}/starting": {"server": WAITS, **_UIDS},
-    "GET api/users/{user}/waiting": None,
+    "GET api/internal/jobs/{id}/ending": None,
+    "GET api/internal/jobs/{id}/log-kept": None,
+    "POST api/internal/jobs/{id}/released": {"user": "alice"},
+    "PUT api/internal/users/{user}/account": _UIDS,
+    "POST api/internal/users/{user}/interrupted": {"server": "none", "job": ""},
+    "GET api/internal/users/{user}/notices": None,
+    "PUT api/internal/users/{user}/starting": {"server": WAITS, **_UIDS},
+    "GET api/internal/users/{user}/waiting": None,
 }
 
 

@@ -65,13 +65,9 @@ REFUSED = {
     "more than the quota": ({"options": {"template": "tiny", "gpus": 8}}, 403, "quota of 4 GPUs"),
     "an option that nobody knows": ({"options": {"template": "tiny", "gpu": 1}}, 422, "has no option “gpu”"),
     "a template that nobody knows": ({"options": {"template": "huge"}}, 422, "huge"),
-    "an option that is no value": ({"options": {"gpus": [1]}}, 422, "must be text, a number"),
-    "no options": ({"options": None}, 422, "must be an object"),
-    "a field that nobody knows": ({"image": "x"}, 422, "no field 'image'"),
     "somebody else's": ({"user": "bob"}, 403, "Only administrators"),
     "somebody else's, who is not there": ({"user": "nobody"}, 403, "Only administrators"),
     "a name that no job gets": ({"server": "../x"}, 422, "at most 30 small letters"),
-    "a name that none has": ({"server": "x\0y"}, 422, "No user or server"),
 }
 
 
@@ -99,8 +95,6 @@ def test_the_gateway_reads_who_is_blocked_and_nobody_else_may_ask(hub: RestHub) 
     )
     for who in ("alice", "admin"):
         assert hub.ask(who, "POST", "ssh-access", {"keys": []}).status_code == 403
-    for keys in ([["alice"]], [["alice", 1]], ["alice"], [["a", "b"]] * 1001):
-        assert hub.ask_with("gateway-token", "POST", "ssh-access", {"keys": keys}).status_code == 422
 
 
 def test_same_submit_returns_the_job_that_is_there_also_after_a_restart(hub: RestHub) -> None:

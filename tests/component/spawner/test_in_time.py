@@ -64,7 +64,7 @@ async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(mon
 
     uids = SHARED.cluster.accounts
     body = {"server": "train", "first_uid": uids.first, "last_uid": uids.last}
-    assert asked == [("PUT", "/api/users/alice/starting", body)]
+    assert asked == [("PUT", "/api/internal/users/alice/starting", body)]
     assert (spawner._launch.job.id, spawner._launch.numbers.uid) == ("j-aaaaaaaaaaaa", 20_001)
 
 

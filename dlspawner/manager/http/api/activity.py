@@ -10,9 +10,6 @@ How long ago something was is told in seconds: the clocks of pods and gateways a
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from dlspawner.clients.hub import has_scope, own_server
 from dlspawner.core.idle import KeepJob, StopJob, WarnUser
 from dlspawner.core.job import JobState
@@ -20,14 +17,13 @@ from dlspawner.core.text import time
 from dlspawner.manager.culling.culler import Culler, held_text
 from dlspawner.manager.culling.evidence import JobEvaluation
 from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.http.api.base import as_name, fields
+from dlspawner.manager.http.api.models import KernelsBody, SshSessionsBody
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.activity import SshSessionReport
 
 WRITE_SESSIONS = "custom:ssh-sessions:write"
 MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
-_LONGEST = 10 * 366 * 86400.0
 
 
 class _AboutUse(ApiHandler):
@@ -49,12 +45,8 @@ class KernelReportHandler(_AboutUse):
         server = own_server(identity)
         if server is None:
             raise HttpProblem(403, "Only a job itself can tell of its kernels, with its own token.")
-        body = self.read_object()
-        busy = body.get("busy")
-        if set(body) != {"busy", "seconds"} or not isinstance(busy, bool):
-            raise HttpProblem(422, "The fields busy (true or false) and seconds (a number, or null) are needed.")
-        culler = self.culler()
-        if not culler.report_kernels(identity.name, server, busy, _seconds(body["seconds"])):
+        body, culler = self.read_body(KernelsBody), self.culler()
+        if not culler.report_kernels(identity.name, server, body.busy, body.seconds):
             raise HttpProblem(404, "There is no running job on this server.")
         self.reply({"seconds": culler.report_seconds})
 
@@ -65,10 +57,9 @@ class SshSessionReportHandler(_AboutUse):
     async def put(self) -> None:
         if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):
             raise HttpProblem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
-        body = fields(self.read_object(MOST), {"gateway": str, "sessions": list}, {"gateway", "sessions"})
-        sessions = [_session(one) for one in body["sessions"]]
+        body = self.read_body(SshSessionsBody, MOST)
         try:
-            await self.culler().report_ssh(body["gateway"][:64], sessions)
+            await self.culler().report_ssh(body.gateway[:64], [SshSessionReport(*one) for one in body.sessions])
         except NotLeader:
             raise HttpProblem(503, NOT_YET) from None
         self.set_status(204)
@@ -148,20 +139,3 @@ def _told(one: JobEvaluation) -> dict[str, object]:
         },
         "gpus": gpus,
     }
-
-
-def _session(item: Any) -> SshSessionReport:
-    if not isinstance(item, list) or len(item) != 4:
-        raise HttpProblem(422, "Every session must be a list of user, server, seconds and whether it is open.")
-    user, server, seconds, is_open = item
-    if not isinstance(user, str) or not isinstance(server, str) or not isinstance(is_open, bool):
-        raise HttpProblem(422, "User and server must be text, and whether it is open true or false.")
-    return SshSessionReport(as_name(user), as_name(server), _seconds(seconds), is_open)
-
-
-def _seconds(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise HttpProblem(422, "seconds must be a number, or null.")
-    return min(max(0.0, float(value)), _LONGEST)

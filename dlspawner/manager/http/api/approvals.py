@@ -23,10 +23,11 @@ from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.approvals import ApprovalQuery
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.base import NO_JOB, JobApiHandler, as_name, fields, leader_of
+from dlspawner.manager.http.api.base import NO_JOB, JobApiHandler, as_name, leader_of
+from dlspawner.manager.http.api.models import DecisionBody
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerContext, admission_of
 from dlspawner.manager.model.access import Viewer, actor_name
-from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalRequest, ApprovalState, Decision, as_json
+from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState, Decision, as_json
 from dlspawner.manager.model.job_history import JobCursor
 
 Value = TypeVar("Value", bound=Enum)
@@ -164,13 +165,9 @@ class _DecisionHandler(JobApiHandler):
 
     async def post(self, job: str) -> None:
         who, viewer = self.check_parameters(), self.acts()
-        body = self.read_object() if self.request.body else {}
-        given = fields(body, {"reason": str, "request": str}, set())
-        reason = given.get("reason", "")
-        if len(reason) > LONGEST_REASON:
-            raise HttpProblem(422, f"A reason has at most {LONGEST_REASON} characters.")
-        request = await requests_of(self.manager, viewer, job, given.get("request", ""))
-        found = await decide(self.manager, viewer, request, Decision(self.yes, actor_name(who), reason))
+        body = self.read_body(DecisionBody) if self.request.body else DecisionBody()
+        request = await requests_of(self.manager, viewer, job, body.request)
+        found = await decide(self.manager, viewer, request, Decision(self.yes, actor_name(who), body.reason))
         self.reply(shown(found, viewer))
 
 

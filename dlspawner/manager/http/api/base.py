@@ -19,7 +19,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from dlspawner.clients.hub import HubError, HubIdentity, IdentityKind, own_server
@@ -105,32 +104,10 @@ class JobApiHandler(ApiHandler):
             raise HttpProblem(422, str(problem)) from None
 
 
-_KINDS: Mapping[type, str] = {
-    str: "text",
-    list: "a list",
-    int: "a whole number",
-    bool: "true or false",
-    dict: "an object",
-}
-
-
 def as_name(text: str) -> str:
     """Returns the text as a name that a database and an address can hold; else no user or server has it."""
     half = any("\ud800" <= char <= "\udfff" for char in text)  # of a letter: JSON can carry it, UTF-8 can not
     return "" if half or "\0" in text or len(text) > 255 else text
-
-
-def fields(body: dict[str, Any], types: Mapping[str, type], needed: set[str]) -> dict[str, Any]:
-    """`body` with no other fields than these, of these types."""
-    for name, value in body.items():
-        if name not in types:
-            raise HttpProblem(422, f"There is no field {name[:100]!r}; known are {', '.join(sorted(types))}.")
-        if not isinstance(value, types[name]) or isinstance(value, bool) != (types[name] is bool):
-            raise HttpProblem(422, f"The field {name!r} must be {_KINDS[types[name]]}.")
-    missing = needed - set(body)
-    if missing:
-        raise HttpProblem(422, f"The field {min(missing)!r} is missing.")
-    return body
 
 
 def read_host_keys(file: Path | None) -> tuple[str, ...]:

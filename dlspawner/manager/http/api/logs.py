@@ -2,7 +2,7 @@
 
 GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
 GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; ?search= as below
-GET  jobs/{id}/log-kept    whether what has ended of its pod of the uid ?pod= is kept: for the Hub, which waits for that
+GET  internal/jobs/{id}/log-kept    whether the log of its ended pod of the uid ?pod= is kept: for the Hub, which waits
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
     pod, container, run   which one; run 1 is the container's first start
@@ -30,6 +30,7 @@ from dlspawner.core.text import time
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api import base
 from dlspawner.manager.http.api.base import JobApiHandler, until_access_ends
+from dlspawner.manager.http.api.models import LogKeptModel
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler
 from dlspawner.manager.logs import redaction
 from dlspawner.manager.logs.reader import ContainerRun, FollowCursor, LogReader, LogText, TooManyReads, choose
@@ -163,7 +164,7 @@ class LogCollectedHandler(HubOnlyHandler):
             raise HttpProblem(503, NOT_YET)
         pod = self.get_query_argument("pod", "", strip=False)
         kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
-        self.reply({"kept": kept})  # without configuration none are kept
+        self.reply(LogKeptModel(kept=kept))  # without configuration none are kept
 
 
 class LogHandler(LogApiHandler):

@@ -2,7 +2,7 @@
 
 GET   notices?after=VERSION&wait=SECONDS    the open notices of the caller POST  notices/{id}/seen
 its reader has read it POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
-GET   users/{name}/notices                  for the Hub's own pages
+GET   internal/users/{name}/notices         for the Hub's own pages
 
 An answer is always the whole list, with its version. With the version of the list that the client has, the answer waits
 until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, also if a process was

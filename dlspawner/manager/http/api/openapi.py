@@ -514,8 +514,22 @@ OPERATIONS: tuple[Operation, ...] = (
         (422,),
         _LISTED,
     ),
-    Operation("GET", "wait/{user}/{server}", "GetWait", "What waits for a server", {200: ref("Wait")}, (404,)),
-    Operation("DELETE", "wait/{user}/{server}", "CancelWait", "End what waits for a server", {204: None}, (404, 409)),
+    Operation(
+        "GET",
+        "users/{user}/servers/{server}/pending-job",
+        "GetPendingJob",
+        "What waits for a server",
+        {200: ref("Wait")},
+        (404,),
+    ),
+    Operation(
+        "DELETE",
+        "users/{user}/servers/{server}/pending-job",
+        "CancelPendingJob",
+        "End what waits for a server",
+        {204: None},
+        (404, 409),
+    ),
     Operation("GET", "history/gpu-hours", "GetGpuHours", "GPU-hours by day", {200: ref("GpuHours")}, (422,), _PERIOD),
     Operation(
         *("GET", "history/gpu-hours.csv", "GetGpuHoursCsv", "The same as CSV", {200: TEXT}, (422,), _PERIOD),
@@ -579,15 +593,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "openapi.json", "GetDescription", "This description", {200: DESCRIPTION}),
 )
 
-# For the Hub, the gateway and jobs themselves: their own clients are in this repository.
+# For the gateway and jobs themselves, as internal/ is for the Hub: their own clients are in this repository.
 INTERNAL = frozenset(
     {
-        *("PUT jobs/{id}", "POST jobs/{id}/released", "GET jobs/{id}/ending", "GET jobs/{id}/log-kept"),
         *("PUT key-suggestions", "PUT kernels"),
         *("POST ssh-starts/{user}/{server}", "GET ssh-starts/{user}/{server}"),
         *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
-        *("PUT users/{user}/account", "GET users/{user}/notices", "GET users/{user}/waiting"),
-        *("POST users/{user}/interrupted", "PUT users/{user}/starting"),
     }
 )
 PLACES: Mapping[str, Schema] = {

@@ -1,7 +1,7 @@
 """A job that waits, for programs: what its page says, and the end of it, with a token of its owner or an administrator.
 
-    GET     api/wait/{user}/{server}    why it waits, which place, what would start at once
-    DELETE  api/wait/{user}/{server}    end the request, wherever it is on its way
+    GET     api/users/{user}/servers/{server}/pending-job    why it waits, which place, what would start at once
+    DELETE  api/users/{user}/servers/{server}/pending-job    end the request, wherever it is on its way
 
 404 without a pending job, and for all others. Once its turn has come both work until its server is ready, which
 is 409 then: a server that is ready is stopped.

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from dlspawner.clients.hub import HubError, HubIdentity, HubServer, IdentityKind, has_scope, own_server
 from dlspawner.core.config import TeamsConfig
@@ -47,7 +46,14 @@ from dlspawner.core.job import JobState
 from dlspawner.core.template import EndpointProtocol, Template
 from dlspawner.core.text import time
 from dlspawner.manager.db.store import DatabaseUnavailable, FoundKey, StoredKey, TooManyKeys
-from dlspawner.manager.http.api.base import as_name, fields, page_path, read_host_keys
+from dlspawner.manager.http.api.base import as_name, page_path, read_host_keys
+from dlspawner.manager.http.api.models import (
+    KeyBody,
+    SshAccessBody,
+    SshSettingsBody,
+    SuggestedKeyBody,
+    SuggestedKeysBody,
+)
 from dlspawner.manager.http.api.start_jobs import RUNS, StartRequest
 from dlspawner.manager.http.api.submit import StartJobHandler, check_blocked
 from dlspawner.manager.http.auth import NOT_THE_GATEWAY, READ_KEYS, may_manage_keys, may_read_keys, may_suggest_keys
@@ -68,7 +74,6 @@ from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
 from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
 
-MAX_SUGGESTIONS = 20
 MAX_SOURCE = 200
 
 
@@ -110,11 +115,11 @@ class OwnKeysHandler(UserApiHandler):
 
     async def post(self) -> None:
         person = self.current_user_name()
-        body = fields(self.read_object(), {"key": str, "name": str}, {"key"})
-        parsed = ssh_keys.parse_keys(body["key"])
+        body = self.read_body(KeyBody)
+        parsed = ssh_keys.parse_keys(body.key)
         if isinstance(parsed, KeyRejected):
             raise HttpProblem(422, " ".join(parsed.sentences))
-        name = ssh_keys.clean_name(body.get("name", ""))
+        name = ssh_keys.clean_name(body.name)
         if name and len(parsed) > 1:
             raise HttpProblem(422, "A name fits one key; these are several, which are named by their comments.")
         limit = self.manager.keys_per_user
@@ -142,7 +147,7 @@ class KeySuggestionsHandler(ApiHandler):
     async def put(self) -> None:
         identity = self.check_parameters()
         self.refuse(may_suggest_keys(identity))
-        found = [_found(item) for item in _items(self.read_object())]
+        found = [_found(item) for item in self.read_body(SuggestedKeysBody).keys]
         server = own_server(identity) or ""
         valid = [one for one in found if one is not None]
         await self.manager.store.suggest(identity.name, server, valid, self.manager.now())
@@ -176,29 +181,18 @@ def _own(key: StoredKey) -> dict[str, object]:
     return {**_public(key), "added": time(key.added), "last_used": time(key.last_used)}
 
 
-def _items(body: dict[str, Any]) -> list[Any]:
-    items: list[Any] = fields(body, {"keys": list}, {"keys"})["keys"]
-    if len(items) > MAX_SUGGESTIONS:
-        raise HttpProblem(422, f"At most {MAX_SUGGESTIONS} keys can be suggested.")
-    return items
-
-
-def _found(item: Any) -> FoundKey | None:
+def _found(item: SuggestedKeyBody) -> FoundKey | None:
     """One suggestion, or None for what is not a key."""
-    if not isinstance(item, dict):
-        raise HttpProblem(422, "Every suggestion must be an object with key and source.")
-    read = fields(item, {"key": str, "source": str}, {"key"})
-    if len(read["key"]) > MAX_INPUT or ssh_keys.is_private(read["key"]):
+    if len(item.key) > MAX_INPUT or ssh_keys.is_private(item.key):
         return None
-    parsed = ssh_keys.parse_keys(read["key"])
+    parsed = ssh_keys.parse_keys(item.key)
     if isinstance(parsed, KeyRejected):
         return None
     first: PublicKey = parsed[0]
-    return FoundKey(first, ssh_keys.clean_name(read.get("source", ""), MAX_SOURCE))
+    return FoundKey(first, ssh_keys.clean_name(item.source, MAX_SOURCE))
 
 
 MOST = 240 * 1024
-MOST_KEYS = 1000
 
 
 class SshAccessHandler(ApiHandler):
@@ -206,18 +200,11 @@ class SshAccessHandler(ApiHandler):
 
     async def post(self) -> None:
         self.refuse(None if has_scope(self.check_parameters().scopes, READ_KEYS) else NOT_THE_GATEWAY)
-        asked = _pairs(fields(self.read_object(MOST), {"keys": list}, {"keys"})["keys"])
+        asked = set(self.read_body(SshAccessBody, MOST).keys)
         registered = await self.manager.store.registered(asked)
         acting = self.manager.leader
         teams = acting.settings.teams if acting is not None else TeamsConfig()
         self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered)})
-
-
-def _pairs(items: list[Any]) -> set[tuple[str, str]]:
-    right = all(isinstance(one, list) and [type(part) for part in one] == [str, str] for one in items)
-    if len(items) > MOST_KEYS or not right:
-        raise HttpProblem(422, f"At most {MOST_KEYS} pairs of a user's name and a key's fingerprint are expected.")
-    return {(as_name(user), as_name(fingerprint)) for user, fingerprint in items}
 
 
 ACCESS_ROUTES: Routes = (("api/ssh-access", SshAccessHandler),)
@@ -440,9 +427,9 @@ class SshSettingsHandler(UserApiHandler):
 
     async def put(self) -> None:
         person = self.current_user_name()
-        body = fields(self.read_object(), {"start_on_connect": bool}, {"start_on_connect"})
-        await self.manager.store.start_by_login(person.name, body["start_on_connect"])
-        self.reply({"start_on_connect": body["start_on_connect"]})
+        body = self.read_body(SshSettingsBody)
+        await self.manager.store.start_by_login(person.name, body.start_on_connect)
+        self.reply({"start_on_connect": body.start_on_connect})
 
 
 START_ROUTES: Routes = (

@@ -13,35 +13,28 @@ POST    jobs/{id}/requeue    a job that has ended starts again with the same opt
 User and server are the natural key of a start: the same submit again is answered with the job that is there, so a
 request without an answer may be repeated. Refused: idempotency keys, which need a table, an owner and an expiry.
 
-The address of one job, for users, their programs and the Hub itself.
-
-GET     jobs/{id}    GetJobDetail
-PUT     jobs/{id}    the Hub's question whether this job may start (``jobs_api``); for no other caller
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder, unready_job
 from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.http.api import base, hub, jobs, start_jobs
-from dlspawner.manager.http.api.base import JobApiHandler, as_name, fields
+from dlspawner.manager.http.api import base, jobs, start_jobs
+from dlspawner.manager.http.api.base import JobApiHandler
 from dlspawner.manager.http.api.jobs import JobResource
+from dlspawner.manager.http.api.models import SubmissionBody
 from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
-from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerHandler, for_hub
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
 from dlspawner.manager.model.access import actor_name
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import NO_NAME, JobCursor, JobFilter, JobHistory, is_server_name
 from dlspawner.manager.state.lifecycle import CANCELLED_BEFORE_START, stop
 
-FIELDS: Mapping[str, type] = {"server": str, "user": str, "options": dict}
 FOR_WHOM = "A service says for whom: the field user is missing."
-MOST_OPTIONS = 100
 _PREPARED = "The Hub prepares it."
 
 
@@ -86,33 +79,20 @@ class SubmitHandler(StartJobHandler):
 
     def _wanted(self) -> StartRequest:
         viewer = self.acts()
-        body = fields(self.read_object(), FIELDS, {"options"})
-        user, server = body.get("user", viewer.name), body.get("server", "")
+        body = self.read_body(SubmissionBody)
+        user = body.user or viewer.name
         if not user:
             raise HttpProblem(422, FOR_WHOM)
         if user != viewer.name and not viewer.all:
             raise HttpProblem(403, NOT_FOR_OTHERS)
-        if not as_name(user) or as_name(server) != server:
-            raise HttpProblem(422, "No user or server has such a name.")
         check_blocked(self, user)
-        return StartRequest(user, server, _options(body["options"]))
+        return StartRequest(user, body.server, body.options)
 
 
 def check_blocked(handler: JobApiHandler, user: str) -> None:
     """403 for blocked users."""
     if user in handler.leader.settings.teams.blocked:
         raise HttpProblem(403, BLOCKED.format(user=user))
-
-
-def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Names and plain values, as the form has them; what they mean is the Hub's to check."""
-    if len(given) > MOST_OPTIONS:
-        raise HttpProblem(422, f"At most {MOST_OPTIONS} options can be given.")
-    for name, value in given.items():
-        plain = value is None or isinstance(value, str | bool | int)
-        if not plain and not (isinstance(value, float) and math.isfinite(value)):
-            raise HttpProblem(422, f"The option {name[:100]!r} must be text, a number, or true or false.")
-    return given
 
 
 RUNS = "It runs: to stop it, delete it."
@@ -202,17 +182,7 @@ class Answer:
 
 
 class JobHandler(jobs.JobDetailHandler, EndJobHandler):
-    """Identifies the caller by method: the Hub by its own token, for its one method."""
-
-    async def prepare(self) -> None:
-        if self.request.method == "PUT":
-            ManagerHandler.prepare(self)
-            self.identity = for_hub(self)
-        else:
-            await super().prepare()
-
-    async def put(self, job: str) -> None:
-        await hub.review_for_hub(self, job)
+    """One job."""
 
     async def delete(self, job: str) -> None:
         await self.end(await self.acted(job))

@@ -166,6 +166,16 @@ class ManagerHandler(RequestHandler):
         if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
             raise HttpProblem(413, TOO_LONG)
 
+    def read_query(self, model: type[Model]) -> Model:
+        """Returns the parameters of the address; 422 with sentences for wrong ones."""
+        try:
+            given = {name: [one.decode() for one in values] for name, values in self.request.query_arguments.items()}
+            return model.model_validate(given)
+        except UnicodeDecodeError:
+            raise HttpProblem(422, "The query is not UTF-8.") from None
+        except ValidationError as error:
+            raise HttpProblem(422, explain(error, "parameter", model)) from None
+
     def on_finish(self) -> None:
         if self._counted:
             self.manager.running.end()
@@ -346,6 +356,14 @@ class PageHandler(IdentityHandler):
         if self.identity is not None or self.request.method not in {"GET", "HEAD"}:
             return
         self.redirect(self.get_login_url())
+
+    def read_query(self, model: type[Model]) -> Model:
+        """Returns the parameters of a form: those that were filled in, of several the last."""
+        given = {name: self.get_query_arguments(name, strip=False)[-1:] for name in model.model_fields}
+        try:
+            return model.model_validate({name: values for name, values in given.items() if any(values)})
+        except ValidationError as error:
+            raise HttpProblem(422, explain(error, "parameter", model)) from None
 
     def show(self, template: str, status: int = 200, **values: object) -> None:
         """Render a page; only scripts and styles that the templates themselves hold take effect."""

@@ -11,7 +11,6 @@ from enum import Enum
 
 MAX_DAYS = timedelta(days=1100)
 DEFAULT_DAYS = timedelta(days=29)  # before today: thirty days
-WRONG_DAY = "since and until are days, such as 2026-11-22."
 # What spreadsheets take for the beginning of a formula, also in wide letters.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
@@ -37,29 +36,15 @@ class GpuHoursQuery:
         return [self.since + timedelta(days=one) for one in range((self.until - self.since).days + 1)]
 
 
-def read_gpu_hours_query(by: str, since: str, until: str, now: datetime) -> GpuHoursQuery | str:
-    """The question, or a sentence that says what is wrong with it; "" stands for what is usual."""
-    known = {one.value: one for one in GroupBy}
-    if (by or GroupBy.TEAM.value) not in known:
-        return f"by is one of {', '.join(known)}."
-    last = _day(until) if until else now.astimezone(UTC).date()
-    if last is None:
-        return WRONG_DAY
-    first = _day(since) if since else max(date.min + DEFAULT_DAYS, last) - DEFAULT_DAYS
-    if first is None:
-        return WRONG_DAY
+def gpu_hours_query(by: GroupBy, since: date | None, until: date | None, now: datetime) -> GpuHoursQuery | str:
+    """Returns the query, of thirty days until today unless they are given; or a sentence about wrong days."""
+    last = until or now.astimezone(UTC).date()
+    first = since or max(date.min + DEFAULT_DAYS, last) - DEFAULT_DAYS
     if first > last:
         return "since is after until."
     if last - first > MAX_DAYS:
         return f"At most {MAX_DAYS.days} days can be asked for at once."
-    return GpuHoursQuery(known[by or GroupBy.TEAM.value], first, last)
-
-
-def _day(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text).astimezone(UTC).date()
-    except (ValueError, OverflowError):
-        return None
+    return GpuHoursQuery(by, first, last)
 
 
 def cell(text: str) -> str:

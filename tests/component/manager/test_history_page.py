@@ -266,7 +266,7 @@ async def test_a_wrong_question_is_answered_with_what_is_wrong_and_the_usual_day
     await fill(portal, days=1)
     page = await portal.read("alice", "history?since=soon")
     assert page.status == 422
-    assert "since and until are days, such as 2026-11-22." in page.text
+    assert "must be a day such as 2026-11-22." in page.text
     assert "alice" in (await portal.read("alice", "history?by=user")).text
     assert (await portal.read("", "history")).status == 302
     service = await portal.read("", "history", token=portal.world.tokens["gateway"])

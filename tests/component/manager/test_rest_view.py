@@ -11,10 +11,10 @@ from dlspawner.core.config import PRIORITIES
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import Endpoint, EndpointProtocol, Template
-from dlspawner.manager.http.api import base, jobs
+from dlspawner.manager.http.api import jobs
 from dlspawner.manager.model import job_history
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.job_history import JobCursor, JobHistory, JobTransition
+from dlspawner.manager.model.job_history import JobHistory, JobTransition
 from dlspawner.manager.model.records import StopReason
 
 AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
@@ -117,13 +117,3 @@ def test_events_do_not_name_other_peoples_jobs() -> None:
     ]
     assert [one["detail"] for one in jobs.event_views(found, all_details=False)] == ["", "by alice"]
     assert [one["detail"] for one in jobs.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]
-
-
-def test_a_cursor_leads_back_to_its_place() -> None:
-    place = JobCursor(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
-    assert base.read_after({"cursor": [base.cursor(place)]}) == place
-
-
-def test_live_is_every_state_but_the_last() -> None:
-    assert base.read_filter({"state": ["live"]}).states == set(JobState) - {JobState.ENDED}
-    assert base.read_filter({"state": ["live", "ended"]}).states == set(JobState)

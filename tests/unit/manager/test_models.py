@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from dlspawner.core.config import SpecialPermission
+from dlspawner.core.job import JobState
 from dlspawner.manager.http.api import models
 from dlspawner.manager.http.api.models import explain
+from dlspawner.manager.model.job_history import JobCursor, JobFilter
 
+AT = datetime(2031, 5, 1, 12, 30, tzinfo=UTC)
 ADMISSION: dict[str, Any] = {
     **{"user": "alice", "server": "", "team": "vision", "template": "tiny", "preemptible": False, "priority": ""},
     **{"requeue": False, "request_milliseconds": 60_000, "namespace": "jobs", "pods": [{"spec": {}}]},
@@ -63,6 +67,79 @@ def test_wrong_body_names_its_field(model: type[BaseModel], body: dict[str, Any]
     with pytest.raises(ValidationError) as refused:
         model.model_validate_json(json.dumps(body))
     assert sentence in explain(refused.value, "field", model)
+
+
+QUERIES: dict[str, tuple[type[BaseModel], dict[str, list[str]], str]] = {
+    "unknown parameter": (models.JobsQuery, {"stat": ["live"]}, "There is no parameter 'stat'; known are cursor, gpu_"),
+    "unknown state": (models.JobsQuery, {"state": ["ended", "alive"]}, "'state.1': no such state; known are live"),
+    "no entries": (models.JobsQuery, {"limit": ["0"]}, "'limit': input should be greater than or equal to 1"),
+    "too many entries": (models.JobsQuery, {"limit": ["501"]}, "'limit': input should be less than or equal to 500"),
+    "a limit that is a word": (models.ApprovalsQuery, {"limit": ["ten"]}, "'limit': input should be a valid integer"),
+    "twice": (models.JobsQuery, {"limit": ["2", "3"]}, "'limit': can be given once"),
+    "no time": (models.JobsQuery, {"since": ["yesterday"]}, "'since': input should be a valid datetime"),
+    "a time before all days": (models.JobsQuery, {"since": ["0001-01-01T00:00:00+23:59"]}, "'since': must be a time"),
+    "maybe": (models.JobsQuery, {"preemptible": ["maybe"]}, "'preemptible': input should be a valid boolean"),
+    "a cursor of nothing": (models.JobsQuery, {"cursor": ["xyz"]}, "'cursor': must be what the page before gave"),
+    "a cursor before all days": (
+        models.JobsQuery,
+        {"cursor": ["WyIwMDAxLTAxLTAxVDAwOjAwOjAwKzIzOjU5IiwgImoiXQ=="]},
+        "'cursor': must be",
+    ),
+    "a cursor with half a character": (
+        models.ApprovalsQuery,
+        {"cursor": ["WyIyMDMxLTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwgIlx1ZDgwMCJd"]},
+        "'cursor': must be",
+    ),
+    "a name with a NUL": (models.JobsQuery, {"user": ["\0"]}, "'user': a name has no NUL"),
+    "a cursor before the queue": (models.QueueQuery, {"cursor": ["-1"]}, "'cursor': input should be greater than"),
+    "a state of the queue": (models.QueueQuery, {"state": ["live"]}, "There is no parameter 'state'"),
+    "another's requests": (models.ApprovalsQuery, {"mine": ["yours"]}, "'mine': input should be '', 'decide' or"),
+    "a state of no approval": (models.ApprovalsQuery, {"state": ["maybe"]}, "'state.0': input should be 'waiting',"),
+    "a kind of no approval": (models.ApprovalsQuery, {"kind": ["x"]}, "'kind.0': input should be"),
+    "too many words": (models.SearchQuery, {"search": ["x" * 201]}, "at most 200 characters"),
+    "lines before the end": (models.LogQuery, {"tail": ["-1"]}, "'tail': input should be greater than"),
+    "tail of a followed log": (models.LogQuery, {"follow": ["true"], "tail": ["5"]}, "leave out both"),
+    "search in a followed log": (models.LogQuery, {"follow": ["true"], "search": ["x"]}, "leave out both"),
+    "a place in no followed log": (models.LogQuery, {"place": ["a" * 32]}, "place and after need follow"),
+    "a place of letters": (models.LogQuery, {"follow": ["true"], "after": ["here"]}, "'after': string should match"),
+    "no step": (models.UsageQuery, {"step": ["60s"]}, "'step': input should be a valid integer"),
+    "a short step": (models.UsageQuery, {"step": ["14"]}, "'step': input should be greater than or equal to 15"),
+    "unknown rows": (models.PeriodQuery, {"by": ["person"]}, "'by': input should be 'team', 'user' or 'gpu_type'"),
+    "no day": (models.PeriodQuery, {"since": ["yesterday"]}, "'since': must be a day such as 2026-11-22"),
+    "no day of a year": (models.PeriodQuery, {"since": ["2030-13-01"]}, "'since': input should be a valid date"),
+    "a day before all days": (models.PeriodQuery, {"since": ["0001-01-01T00:00:00+14:00"]}, "'since': must be a day"),
+    "a wait backwards": (models.NoticesQuery, {"wait": ["-1"]}, "'wait': input should be greater than or equal to 0"),
+    "a wait of minutes": (models.NoticesQuery, {"wait": ["301"]}, "'wait': input should be less than or equal to 300"),
+    "a wait that is no number": (models.NoticesQuery, {"wait": ["nan"]}, "'wait': input should be a finite number"),
+}
+
+
+@pytest.mark.parametrize(("model", "query", "sentence"), QUERIES.values(), ids=QUERIES)
+def test_wrong_query_names_its_parameter(model: type[BaseModel], query: dict[str, list[str]], sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(query)
+    assert sentence in explain(refused.value, "parameter", model)
+
+
+def test_filter_of_jobs_has_what_the_query_names() -> None:
+    query = {"user": ["alice"], "gpu_type": [""], "since": ["2031-05-01T12:30:00+02:00"], "preemptible": ["true"]}
+    wanted = models.JobsQuery.model_validate(query).job_filter()
+    assert wanted == JobFilter(user="alice", gpu_type="", preemptible=True, since=AT - timedelta(hours=2))
+
+
+def test_live_jobs_are_in_every_state_but_ended() -> None:
+    for words, states in ((["live"], set(JobState) - {JobState.ENDED}), (["live", "ended"], set(JobState))):
+        assert models.JobsQuery.model_validate({"state": words}).job_filter().states == states
+
+
+def test_cursor_leads_back_to_its_place() -> None:
+    place = JobCursor(AT + timedelta(microseconds=7), "j-aaaaaaaaaaaa")
+    assert models.read_cursor(models.write_cursor(place)) == place
+
+
+def test_time_without_a_zone_is_utc_and_a_day_may_be_a_time() -> None:
+    assert models.UsageQuery.model_validate({"since": ["2031-05-01T12:30:00"]}).since == AT
+    assert str(models.PeriodQuery.model_validate({"since": ["2030-03-01T23:30:00-01:00"]}).since) == "2030-03-02"
 
 
 def test_long_names_of_unknown_fields_are_cut() -> None:

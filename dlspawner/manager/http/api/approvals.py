@@ -13,27 +13,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
-from dlspawner.core.scheduling.limits import ApprovalKind
 from dlspawner.manager.admission import approvals
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.approvals import ApprovalQuery
 from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.base import NO_JOB, JobApiHandler, as_name, leader_of
-from dlspawner.manager.http.api.models import DecisionBody
+from dlspawner.manager.http.api.base import NO_JOB, JobApiHandler, leader_of
+from dlspawner.manager.http.api.models import MAX_LIMIT, ApprovalsQuery, DecisionBody, write_cursor
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerContext, admission_of
 from dlspawner.manager.model.access import Viewer, actor_name
 from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState, Decision, as_json
 from dlspawner.manager.model.job_history import JobCursor
 
-Value = TypeVar("Value", bound=Enum)
-
 SEVERAL = "This job waits for several approvals: say which one as “request”, the id of one of them."
-PARAMETERS = ("mine", "state", "kind", "team", "user", "job", "limit", "cursor")
 
 
 def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
@@ -85,7 +79,7 @@ async def _not_waiting(
         await desk.store.transact(lambda _: None)  # everything in the job store is in the database after that
     except NotLeader:
         raise HttpProblem(503, NOT_YET) from None
-    found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=base.MOST))
+    found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=MAX_LIMIT))
     known = next((one for one in found if request in {"", one.id}), None)
     if known is not None:
         changed = known.standing is ApprovalState.WITHDRAWN and any(one.is_pending for one in found)
@@ -101,18 +95,16 @@ class ApprovalsHandler(JobApiHandler):
 
     async def get(self) -> None:
         viewer, desk = self.sees(), self.admission
-        limit, after = self._limit(), read_cursor(self.get_query_argument("cursor", ""))
-        mine = self.get_query_argument("mine", "")
-        if mine not in {"", "decide", "asked"}:
-            raise HttpProblem(422, "mine is “decide”, what waits for your word, or “asked”, your own.")
+        query = self.read_query(ApprovalsQuery)
+        limit, mine = query.limit, query.mine
         wanted = visible_requests(
             viewer,
-            standings=self._several("state", ApprovalState),
-            kinds=self._several("kind", ApprovalKind),
-            team=self._name("team"),
-            of=self._name("user"),
-            job=self._name("job"),
-            after=after,
+            standings=query.state,
+            kinds=query.kind,
+            team=query.team,
+            of=query.user,
+            job=query.job,
+            after=place(query.cursor),
             limit=limit + 1,
         )
         if mine == "decide":
@@ -124,28 +116,6 @@ class ApprovalsHandler(JobApiHandler):
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
         self.reply({"items": items, "next": cursor(page[-1]) if more else None})
-
-    def _limit(self) -> int:
-        given = self.given()
-        try:
-            base.check_parameters(given, *PARAMETERS)
-            return base.read_limit(given)
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
-
-    def _name(self, argument: str) -> str:
-        given = self.get_query_argument(argument, "", strip=False)
-        name = as_name(given)
-        if given and not name:
-            raise HttpProblem(422, f"{argument} is no name.")
-        return name
-
-    def _several(self, argument: str, kind: type[Value]) -> tuple[Value, ...]:
-        known = {str(one.value): one for one in kind}
-        given = self.get_query_arguments(argument)
-        if not set(given) <= set(known):
-            raise HttpProblem(422, f"{argument} is one of {', '.join(known)}.")
-        return tuple(known[one] for one in given)
 
 
 def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
@@ -189,13 +159,9 @@ def shown(request: ApprovalRequest, viewer: Viewer) -> dict[str, object]:
 
 def cursor(last: ApprovalRequest) -> str:
     """Returns the cursor of the next page."""
-    return base.cursor(JobCursor(last.requested, last.id))
+    return write_cursor(JobCursor(last.requested, last.id))
 
 
-def read_cursor(text: str) -> tuple[datetime, str] | None:
-    """The place that a cursor names; 422 for what is none."""
-    try:
-        place = base.read_after({"cursor": [text]})
-    except base.InvalidQuery as problem:
-        raise HttpProblem(422, str(problem)) from None
-    return None if place is None else (place.submitted, place.job)
+def place(cursor: JobCursor | None) -> tuple[datetime, str] | None:
+    """Returns the request after which a page begins."""
+    return None if cursor is None else (cursor.submitted, cursor.job)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dlspawner.core.config import DEFAULT_TEAM, Team
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.text import amount, time
-from dlspawner.manager.http.api import base
 from dlspawner.manager.http.api.base import JobApiHandler
 from dlspawner.manager.http.api.jobs import JobResource
-from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.http.api.models import QueueQuery
 from dlspawner.manager.model.access import Viewer
 
 
@@ -57,18 +56,14 @@ class QueueHandler(JobResource):
     """Places move; a page that was read a while ago may overlap with the next one."""
 
     async def get(self) -> None:
-        viewer, given, desk = self.sees(), self.given(), self.admission
-        try:
-            base.check_parameters(given, "limit", "cursor")
-            limit, begin = base.read_limit(given), base.read_index(given)
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
+        viewer, query, desk = self.sees(), self.read_query(QueueQuery), self.admission
+        begin, end = query.cursor, query.cursor + query.limit
         world, now = desk.store.cluster_state, desk.store.now()
         order = queue.order(world, now)
         seen = [job for job in order if viewer.reaches(job.user, job.team)]
-        ids = [job.id for job in seen[begin : begin + limit]]
+        ids = [job.id for job in seen[begin:end]]
         kept = {one.id: one for one in await self.leader.ledger.find_many(ids)}
-        setting, end = self.setting(), begin + limit
+        setting = self.setting()
         types = usage_report.type_statuses(world, ())
         self.reply(
             {

@@ -41,6 +41,7 @@ from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.gpu_hours import Hours
 from dlspawner.manager.http.api.base import JobApiHandler, leader_of
+from dlspawner.manager.http.api.models import PeriodQuery, UsageQuery
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
     NOT_YET,
@@ -50,7 +51,7 @@ from dlspawner.manager.http.handlers import (
     ManagerContext,
 )
 from dlspawner.manager.model.access import AccessRight, Viewer
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, read_gpu_hours_query, write_csv
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query, write_csv
 from dlspawner.manager.model.job_history import JobHistory
 
 AMOUNTS = ("requested", "allocated", "measured", "used", "reclaimed")
@@ -78,8 +79,8 @@ async def in_report_thread(work: Callable[..., Done], *given: object) -> Done:
 
 def read_query(handler: IdentityHandler) -> GpuHoursQuery:
     """Reads the query of the address; 422 with a sentence if it is invalid."""
-    by, since, until = (handler.get_query_argument(name, "") for name in ("by", "since", "until"))
-    found = read_gpu_hours_query(by, since, until, handler.manager.now())
+    query = handler.read_query(PeriodQuery)
+    found = gpu_hours_query(query.by, query.since, query.until, handler.manager.now())
     if isinstance(found, str):
         raise HttpProblem(422, found)
     return found
@@ -176,8 +177,6 @@ SHORTEST = timedelta(seconds=15)
 LONGEST = timedelta(days=31)
 USUAL = timedelta(hours=6)  # before the end
 _RATE = timedelta(minutes=2)  # of a counter that is read every half minute or so
-WRONG_STEP = f"step is a number of seconds, at least {SHORTEST.seconds}."
-WRONG_TIME = "since and until are times, such as 2026-11-22T12:00:00Z."
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,33 +209,18 @@ class _Wanted:
     factor: float = 1.0
 
 
-def read_time_range(since: str, until: str, step: str, begin: datetime, end: datetime) -> TimeRange | str:
+def read_time_range(query: UsageQuery, begin: datetime, end: datetime) -> TimeRange | str:
     """The points within a job's life, from ``begin`` to ``end``; or a sentence that says what cannot be asked."""
-    first, last = _time(since, max(begin, end - USUAL)), _time(until, end)
-    if first is None or last is None:
-        return WRONG_TIME
-    first, last = max(first, begin), min(last, end)
+    first, last = max(query.since or end - USUAL, begin), min(query.until or end, end)
     if last - first > LONGEST:
         return f"At most {LONGEST.days} days can be asked for at once."
-    if not step:
+    if query.step is None:
         usual = math.ceil((last - first) / SHORTEST / POINTS) * SHORTEST
         return TimeRange(first, last, max(SHORTEST, usual))
-    if not re.fullmatch(r"\d{1,7}", step, re.ASCII) or timedelta(seconds=int(step)) < SHORTEST:
-        return WRONG_STEP
-    found = TimeRange(first, last, timedelta(seconds=int(step)))
+    found = TimeRange(first, last, timedelta(seconds=query.step))
     if (last - first) // found.step > MOST_POINTS:
         return f"That would be more than {MOST_POINTS} points: ask for a longer step or less time."
     return found
-
-
-def _time(text: str, usual: datetime) -> datetime | None:
-    if not text:
-        return usual
-    try:
-        found = datetime.fromisoformat(text)
-        return found.astimezone(usual.tzinfo) if found.tzinfo else found.replace(tzinfo=usual.tzinfo)
-    except (ValueError, OverflowError):
-        return None
 
 
 def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: timedelta) -> tuple[_Wanted, ...]:
@@ -294,7 +278,7 @@ JOB = r"(j-[a-z2-7]{12})"
 
 
 async def read_job_usage(
-    handler: IdentityHandler, kept: JobHistory, since: str = "", until: str = "", step: str = ""
+    handler: IdentityHandler, kept: JobHistory, query: UsageQuery
 ) -> tuple[TimeRange, tuple[MetricSeries, ...]]:
     """Returns the known usage; 422 for an invalid query, 501 and 503 without a source."""
     acting = leader_of(handler.manager)
@@ -303,7 +287,7 @@ async def read_job_usage(
     if acting.prometheus is None:
         raise HttpProblem(501, NO_PROMETHEUS)
     now = handler.manager.now()
-    span = read_time_range(since, until, step, kept.started or now, kept.ended or now)
+    span = read_time_range(query, kept.started or now, kept.ended or now)
     if isinstance(span, str):
         raise HttpProblem(422, span)
     namespaces = acting.culler.evidence.namespaces
@@ -321,8 +305,7 @@ class JobUsageHandler(JobApiHandler):
 
     async def get(self, job: str) -> None:
         kept = await self.seen(job, self.sees())
-        since, until, step = (self.get_query_argument(name, "") for name in ("since", "until", "step"))
-        span, found = await read_job_usage(self, kept, since, until, step)
+        span, found = await read_job_usage(self, kept, self.read_query(UsageQuery))
         self.reply(
             {
                 "job": job,

@@ -32,6 +32,7 @@ from dlspawner.manager.http.api.models import (
     PrepareStartBody,
     PrepareStartModel,
     ReleasedBody,
+    ServerQuery,
     StopReasonModel,
     UidRangeBody,
     UnixAccountModel,
@@ -107,8 +108,7 @@ class PendingJobsHandler(_ForJobs):
     """The pending job of a user's server: its id, because a start that is requested again is of the same job."""
 
     async def get(self, user: str) -> None:
-        given = self.get_query_arguments("server", strip=False)
-        desk = self.desk()
+        server, desk = self.read_query(ServerQuery).server, self.desk()
         now = desk.store.now()
         waiting = [
             UserPendingJobModel(
@@ -119,7 +119,7 @@ class PendingJobsHandler(_ForJobs):
                 why=desk.explainer.why(one.job, now),
                 never=desk.explainer.inadmissible(one.job),
             )
-            for one in desk.pending(user, given[0] if given else None)
+            for one in desk.pending(user, server)
         ]
         self.reply(UserPendingJobsModel(waiting=waiting))
 

@@ -40,8 +40,8 @@ from dlspawner.core.template import EndpointProtocol, Template
 from dlspawner.core.text import amount, time
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.db.jobs import MOST_EVENTS
-from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.base import JobApiHandler, page_path
+from dlspawner.manager.http.api.base import JobApiHandler, matches_search, page_path
+from dlspawner.manager.http.api.models import SearchQuery
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.approval_request import as_json
 from dlspawner.manager.model.event_reason import EventReason
@@ -124,13 +124,11 @@ class JobEventsHandler(JobApiHandler):
     async def get(self, job: str) -> None:
         viewer = self.sees()
         await self.seen(job, viewer)
-        words = self.searched()
+        words = self.read_query(SearchQuery).search
         found = await self.leader.ledger.history(job, MOST_EVENTS + 1)
         told = event_views(found[-MOST_EVENTS:], all_details=viewer.all)
         items = [
-            one
-            for one in told
-            if base.matches_search(words, *(str(one[name]) for name in ("state", "reason", "detail")))
+            one for one in told if matches_search(words, *(str(one[name]) for name in ("state", "reason", "detail")))
         ]
         self.reply({"items": items, "next": None, "shortened": len(found) > MOST_EVENTS})
 

@@ -5,32 +5,23 @@ GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words;
 GET  internal/jobs/{id}/log-kept    whether the log of its ended pod of the uid ?pod= is kept: for the Hub, which waits
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
 
-    pod, container, run   which one; run 1 is the container's first start
-    previous=true         the run before that
-    tail                  its last lines, 1,000 unless said; 0 for all that is kept
-    search                only lines with these words, in capitals or not
-    follow=true           go on with what is printed, for ten minutes at most; not with tail or search. A reader without
-                          the right any more is told so in its last line, within half a minute or so
-    place                 a name for where that ends: 32 hexadecimal digits
-    after                 go on at the place of this name, with the very next line; 410 where the log does not go on
-                          there, or the place is forgotten: after more than some minutes, or with another Manager
+A reader of a followed log who has lost the right is told so in its last line, within half a minute or so. After a place
+the log goes on with the very next line; 410 where it does not go on there, or where the place is forgotten: after more
+than some minutes, or with another Manager.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from tornado.iostream import StreamClosedError
 
 from dlspawner.core.text import time
 from dlspawner.manager.db import pod_events as pod_event_rows
-from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.base import JobApiHandler, until_access_ends
-from dlspawner.manager.http.api.models import LogKeptModel
+from dlspawner.manager.http.api.base import JobApiHandler, matches_search, until_access_ends
+from dlspawner.manager.http.api.models import LogKeptModel, LogQuery, PodQuery, SearchQuery
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler
 from dlspawner.manager.logs import redaction
 from dlspawner.manager.logs.reader import ContainerRun, FollowCursor, LogReader, LogText, TooManyReads, choose
@@ -40,52 +31,12 @@ NOT_YOURS = (
     "Logs, and events of pods, are for the job's owner and the admins of its team. An administrator of the Hub who has "
     "to read them becomes one of those in teams.yaml."
 )
-TAIL = 1000
-NOT_FOLLOWED = "A log that is followed begins with its last lines and is not searched: leave out tail and search."
 FOLLOW_SECONDS = 600.0
 _FOLLOWERS, _OF_ONE = 24, 4
 _KEPT_SECONDS = 4.0  # for which the Hub may wait for one log: shorter than it waits for any answer
-PLACE = re.compile(r"[0-9a-f]{32}")
 NO_PLACE = (
     "Nobody remembers where this log was followed to, or it has ended; without after it begins with its last lines."
 )
-NOT_FOLLOWED_ON = "A place is 32 hexadecimal digits, of a log that is followed: place and after need follow."
-_PARAMETERS = ("pod", "container", "run", "previous", "tail", "search", "follow", "place", "after")
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """The log and the part of it that is requested; ``tail`` 0: all of it."""
-
-    pod: str = ""
-    container: str = ""
-    run: int | None = None
-    previous: bool = False
-    tail: int = TAIL
-    search: str = ""
-    follow: bool = False
-    place: str = ""
-    after: str = ""
-
-    @property
-    def lines(self) -> int:
-        """Returns the number of lines to be read; 0 for all."""
-        return 0 if self.search else self.tail
-
-
-def read_log_query(given: Mapping[str, Sequence[str]], *more: str) -> LogQuery:
-    """From a query; `query.Wrong` for what cannot be."""
-    base.check_parameters(given, *_PARAMETERS, *more)
-    found = {name: values[-1] for name, values in given.items()}
-    texts = [found.get(name, "") for name in ("pod", "container", "search")]
-    if any(len(value) > base.LONGEST_SEARCH or "\0" in value for value in texts):
-        raise base.InvalidQuery(f"What is searched for, and names, have at most {base.LONGEST_SEARCH} letters.")
-    run, tail = _number(found, "run"), _number(found, "tail")
-    (pod, container, search), previous, follow = texts, _flag(found, "previous"), _flag(found, "follow")
-    places = [found.get(name, "") for name in ("place", "after")]
-    if any(place and not (follow and PLACE.fullmatch(place)) for place in places):
-        raise base.InvalidQuery(NOT_FOLLOWED_ON)
-    return LogQuery(pod, container, run, previous, TAIL if tail is None else tail, search, follow, *places)
 
 
 def shown(body: bytes, wish: LogQuery) -> str:
@@ -145,12 +96,12 @@ class PodEventsHandler(JobInsideHandler):
 
     async def get(self, job: str) -> None:
         await self.readable(job)
-        words = self.searched()
+        words = self.read_query(SearchQuery).search
         found = await self.leader.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
         items = [
             {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
             for one in found
-            if base.matches_search(words, one.reason, one.sentence)
+            if matches_search(words, one.reason, one.sentence)
         ]
         self.reply({"items": items, "next": None})
 
@@ -162,7 +113,7 @@ class LogCollectedHandler(HubOnlyHandler):
         acting = self.manager.leader
         if acting is not None and acting.log_reader is None:
             raise HttpProblem(503, NOT_YET)
-        pod = self.get_query_argument("pod", "", strip=False)
+        pod = self.read_query(PodQuery).pod
         kept = acting is None or acting.log_reader is None or await acting.log_reader.keeper.kept(pod, _KEPT_SECONDS)
         self.reply(LogKeptModel(kept=kept))  # without configuration none are kept
 
@@ -173,12 +124,7 @@ class LogHandler(LogApiHandler):
     _following: asyncio.Task[None] | None = None
 
     async def get(self, job: str) -> None:
-        try:
-            wish = read_log_query(self.given())
-            if wish.follow and not self.given().keys().isdisjoint({"tail", "search"}):
-                raise base.InvalidQuery(NOT_FOLLOWED)
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
+        wish = self.read_query(LogQuery)
         runs = await self.runs(job)
         if wish.after:
             await self._go_on(job, runs, wish.after)
@@ -262,19 +208,3 @@ def _told(run: ContainerRun) -> dict[str, object]:
         "whole": kept.whole if kept else False,
         "shortened": kept.lost if kept else False,
     }
-
-
-def _number(found: Mapping[str, str], name: str) -> int | None:
-    value = found.get(name, "")
-    if not value:
-        return None
-    if not (value.isascii() and value.isdecimal() and len(value) < 8):
-        raise base.InvalidQuery(f"{name} is a whole number.")
-    return int(value)
-
-
-def _flag(found: Mapping[str, str], name: str) -> bool:
-    value = found.get(name, "false")
-    if value not in {"true", "false"}:
-        raise base.InvalidQuery(f"{name} is true or false.")
-    return value == "true"

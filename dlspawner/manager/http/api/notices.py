@@ -13,7 +13,6 @@ the request came, so a token that is revoked meanwhile learns of its own job's n
 from __future__ import annotations
 
 import asyncio
-import math
 from datetime import datetime
 
 from dlspawner.clients.hub import own_server
@@ -21,6 +20,7 @@ from dlspawner.core.text import time, with_time
 from dlspawner.manager.admission.approvals import pending_notice
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import as_name
+from dlspawner.manager.http.api.models import NoticesQuery, UserNoticesQuery
 from dlspawner.manager.http.auth import may_read_notices, recipient_of
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
@@ -36,7 +36,6 @@ from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind, Recip
 from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, withdraw
 from dlspawner.manager.state.notify import mark_read
 
-LONGEST_WAIT = 300.0
 GONE = "There is no such notice of yours; what it was about is over, or it was replaced by another one."
 NO_KEEPING = "This job cannot be kept alive."
 _LEVELS = {
@@ -122,12 +121,12 @@ class NoticesHandler(NoticeApiHandler):
 
     async def get(self) -> None:
         reader, board = self.reader(), leader_store(self.manager).notices
-        known, clock = self.get_query_argument("after", ""), asyncio.get_running_loop().time
-        until = clock() + _seconds(self.get_query_argument("wait", "0"))
+        query, clock = self.read_query(NoticesQuery), asyncio.get_running_loop().time
+        until = clock() + query.wait
         while True:
             found = board.read(reader, self.manager.now())
             left = until - clock()
-            if left <= 0 or version(found) != known:
+            if left <= 0 or version(found) != query.after:
                 break
             if not await self._changed(board, reader, left):
                 return  # the client has gone
@@ -179,7 +178,7 @@ class UserNoticesHandler(HubOnlyHandler):
     """A person's notices for the Hub's home page; the Hub says whether they are an administrator."""
 
     def get(self, user: str) -> None:
-        reader = Recipient(as_name(user), admin=self.get_query_argument("admin", "") == "1")
+        reader = Recipient(as_name(user), admin=self.read_query(UserNoticesQuery).admin)
         if self.manager.leader is None:  # of a Manager that decides nothing there are none
             self.reply({"notices": []})
             return
@@ -217,13 +216,3 @@ async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
     except NotLeader:
         raise HttpProblem(503, NOT_YET) from None
     return said
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= LONGEST_WAIT:
-        raise HttpProblem(422, f"wait is a number of seconds from 0 to {LONGEST_WAIT:g}.")
-    return seconds

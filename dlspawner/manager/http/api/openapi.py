@@ -22,7 +22,8 @@ from importlib.metadata import version
 from dlspawner.core.idle import Cause
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.limits import ApprovalKind
-from dlspawner.manager.http.api.base import LIVE, MOST
+from dlspawner.manager.http.api.models import LIVE
+from dlspawner.manager.http.api.models import MAX_LIMIT as MOST
 from dlspawner.manager.http.handlers import JsonHandler
 from dlspawner.manager.model import notice as notice_model
 from dlspawner.manager.model.approval_request import LONGEST_REASON, ApprovalState

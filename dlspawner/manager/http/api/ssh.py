@@ -51,6 +51,7 @@ from dlspawner.manager.http.api.models import (
     KeyBody,
     SshAccessBody,
     SshSettingsBody,
+    StartQuery,
     SuggestedKeyBody,
     SuggestedKeysBody,
 )
@@ -327,7 +328,7 @@ class SshStartHandler(StartJobHandler):
         user, server = self._names(user, server)
         found = await self._where(user, server)
         if found is None:
-            found = await self._ended(user, server, self.get_query_argument("job", ""))
+            found = await self._ended(user, server, self.read_query(StartQuery).job)
         self.reply(found)
 
     def _names(self, user: str, server: str) -> tuple[str, str]:

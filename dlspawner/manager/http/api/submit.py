@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder, unready_job
 from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.http.api import base, jobs, start_jobs
+from dlspawner.manager.http.api import jobs, start_jobs
 from dlspawner.manager.http.api.base import JobApiHandler
 from dlspawner.manager.http.api.jobs import JobResource
-from dlspawner.manager.http.api.models import SubmissionBody
+from dlspawner.manager.http.api.models import JobsQuery, SubmissionBody, write_cursor
 from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
 from dlspawner.manager.model.access import actor_name
@@ -155,19 +155,14 @@ class JobsHandler(SubmitHandler):
     """Lists the jobs that the viewer may see, in pages."""
 
     async def get(self) -> None:
-        viewer, given, desk = self.sees(), self.given(), self.admission
-        try:
-            base.check_parameters(given, *base.FILTERS, "limit", "cursor")
-            wanted, limit, after = base.read_filter(given), base.read_limit(given), base.read_after(given)
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
-        found = await self.leader.ledger.page(viewer, wanted, after, limit + 1)
-        told, setting, now = found[:limit], self.setting(), desk.store.now()
-        more, latest = len(found) > limit, await self.latest(told)
+        viewer, query, desk = self.sees(), self.read_query(JobsQuery), self.admission
+        found = await self.leader.ledger.page(viewer, query.job_filter(), query.cursor, query.limit + 1)
+        told, setting, now = found[: query.limit], self.setting(), desk.store.now()
+        more, latest = len(found) > query.limit, await self.latest(told)
         self.reply(
             {
                 "items": [self.shown(kept, setting, now, latest) for kept in told],
-                "next": base.cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None,
+                "next": write_cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None,
             }
         )
 

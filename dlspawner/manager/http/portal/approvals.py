@@ -15,6 +15,7 @@ from dlspawner.core.config import Team
 from dlspawner.manager.admission import approvals as admission_approvals
 from dlspawner.manager.http.api import approvals
 from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.api.models import ApprovalsQuery
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model import notice as notice_model
@@ -49,7 +50,7 @@ class _ApprovalsPageBase(PortalPage):
         )
         mine = [one for one in waits if admission_approvals.may_decide(viewer, one) is None]
         others = [one for one in waits if admission_approvals.may_decide(viewer, one) is not None]
-        after = approvals.read_cursor(self.get_query_argument("cursor", ""))
+        after = approvals.place(self.read_query(ApprovalsQuery).cursor)
         decided = await acting.ledger.requests(
             approvals.visible_requests(viewer, standings=_OVER, after=after, limit=_DECIDED + 1)
         )

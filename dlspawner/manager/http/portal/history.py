@@ -22,13 +22,15 @@ from dlspawner.manager.http.api.history import (
     TimeRange,
     in_report_thread,
     read_job_usage,
+    read_query,
     report,
 )
+from dlspawner.manager.http.api.models import UsageQuery
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.http.portal.charts import OTHERS, SERIES, ChartSeries, axis_end, sparkline, stacked
 from dlspawner.manager.model.access import AccessRight
-from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, read_gpu_hours_query
+from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query
 
 COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
@@ -60,11 +62,13 @@ class HistoryPage(PortalPage):
     async def get(self) -> None:
         self.person()
         self.leader()
-        by, since, until = (self.get_query_argument(name, "") for name in ("by", "since", "until"))
-        found = read_gpu_hours_query(by, since, until, self.manager.now())
-        problem = found if isinstance(found, str) else ""
-        question = read_gpu_hours_query("", "", "", self.manager.now()) if isinstance(found, str) else found
-        assert isinstance(question, GpuHoursQuery)  # noqa: S101 - what is usual can be asked
+        problem = ""
+        try:
+            question = read_query(self)
+        except HttpProblem as wrong:
+            usual, problem = gpu_hours_query(GroupBy.TEAM, None, None, self.manager.now()), wrong.detail
+            assert isinstance(usual, GpuHoursQuery)  # noqa: S101 - the usual days can be asked
+            question = usual
         viewer = self.viewer(AccessRight.SEE)
         told = await report(self.manager, question, viewer)
         query = {"by": question.by.value, "since": question.since, "until": question.until}
@@ -188,7 +192,7 @@ class UsagePage(PortalPage):
         problem, span = "", None
         found: tuple[MetricSeries, ...] = ()
         try:
-            span, found = await read_job_usage(self, kept)
+            span, found = await read_job_usage(self, kept, UsageQuery())
         except HttpProblem as no:
             problem = no.detail
         known = [one for one in found if any(value is not None for value in one.values)]

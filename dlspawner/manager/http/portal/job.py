@@ -16,9 +16,8 @@ from dlspawner.core import units
 from dlspawner.core.job import JobState
 from dlspawner.core.text import moment
 from dlspawner.manager.db import pod_events as pod_event_rows
-from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.base import page_path
-from dlspawner.manager.http.handlers import HttpProblem
+from dlspawner.manager.http.api.base import matches_search, page_path
+from dlspawner.manager.http.api.models import SearchQuery
 from dlspawner.manager.http.portal.my_jobs import MyJobsPageBase, ServerRow, rows
 from dlspawner.manager.model.access import AccessRight, Viewer
 from dlspawner.manager.model.event_reason import find_reason
@@ -40,7 +39,7 @@ class JobPage(MyJobsPageBase):
 
     async def get(self, job: str) -> None:
         self.person()
-        words = self._searched()
+        words = self.read_query(SearchQuery).search
         viewer, acting, desk = self.viewer(AccessRight.SEE), self.leader(), self.admission()
         kept = await self.kept(job)
         settings, now, record = acting.settings, desk.store.now(), desk.store.records.get(job)
@@ -74,18 +73,12 @@ class JobPage(MyJobsPageBase):
             facts=detail_rows(kept, titles, settings.teams.titles, priority),
             times=time_rows(kept),
             sentence=sentence or (row.sentence if row else ""),
-            steps=[one for one in steps if base.matches_search(words, one.sentence, one.detail, one.state)],
+            steps=[one for one in steps if matches_search(words, one.sentence, one.detail, one.state)],
             search=words,
             searchable=len(steps) > _MANY or bool(words),
             waits=waits,
             wait=page_path(self.manager.service.prefix, kept.user, kept.server) if waits and may_see_place else "",
         )
-
-    def _searched(self) -> str:
-        try:
-            return base.read_search({"search": self.get_query_arguments("search", strip=False)})
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
 
     async def _may_start(self, kept: JobHistory) -> bool:
         """True if *Start again* can work, as far as known: the Hub keeps the options of the latest job."""

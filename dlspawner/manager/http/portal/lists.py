@@ -17,8 +17,8 @@ its person has. Others read the kind of reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dlspawner.clients.hub import HubClient, HubError
@@ -29,7 +29,7 @@ from dlspawner.core.launch.options import usable_templates
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
 from dlspawner.core.scheduling.estimates import Estimate
-from dlspawner.manager.http.api import base
+from dlspawner.manager.http.api.models import LIVE, STATES, JobsQuery, write_cursor
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, quota_shares
 from dlspawner.manager.model.access import AccessRight, Viewer
@@ -125,20 +125,17 @@ class AllJobsPage(PortalPage):
         self.person()
         viewer, acting = self.viewer(AccessRight.SEE), self.leader()
         self.admission()
-        given = {
-            name: [self.get_query_argument(name)]
-            for name in (*base.FILTERS, "cursor")
-            if self.get_query_argument(name, "")
-        }
-        asked = {**given, "gpu_type": [""]} if given.get("gpu_type") == [NO_GPUS] else given
+        given = {name: value for name in JobsQuery.model_fields if (value := self.get_query_argument(name, ""))}
         try:
-            wanted, after = base.read_filter(asked), base.read_after(asked)
-        except base.InvalidQuery as wrong:
-            self._show(viewer, [], given, 422, problem=str(wrong))
+            query = self.read_query(JobsQuery)
+        except HttpProblem as wrong:
+            self._show(viewer, [], given, 422, problem=wrong.detail)
             return
-        found = await acting.ledger.page(viewer, wanted, after, PER_PAGE + 1)
+        wanted = query.job_filter()
+        wanted = replace(wanted, gpu_type="") if wanted.gpu_type == NO_GPUS else wanted
+        found = await acting.ledger.page(viewer, wanted, query.cursor, PER_PAGE + 1)
         last = found[PER_PAGE - 1] if len(found) > PER_PAGE else None
-        older = base.cursor(JobCursor(last.submitted, last.id)) if last else ""
+        older = write_cursor(JobCursor(last.submitted, last.id)) if last else ""
         shown = found[:PER_PAGE]
         how = await acting.ledger.end_details(shown)
         ends = {
@@ -149,7 +146,7 @@ class AllJobsPage(PortalPage):
         self._show(viewer, shown, given, ends=ends, older=older)
 
     def _show(
-        self, viewer: Viewer, jobs: Sequence[JobHistory], given: base.Given, code: int = 200, **more: object
+        self, viewer: Viewer, jobs: Sequence[JobHistory], given: Mapping[str, str], code: int = 200, **more: object
     ) -> None:
         settings = self.leader().settings
         titles, groups = settings.teams.titles, self.person().groups
@@ -162,8 +159,8 @@ class AllJobsPage(PortalPage):
             jobs=jobs,
             people=viewer.all or bool(viewer.teams),
             choices={name: title for name, title in titles.items() if viewer.all or name in names},
-            given={name: values[0] for name, values in given.items()},
-            states=[base.LIVE, *(state.value for state in JobState)],
+            given=given,
+            states=[LIVE, *STATES],
             kinds=[(NO_GPUS, "no GPU"), *((kind.name, kind.name) for kind in settings.cluster.gpu_types)],
             teams=titles,
             templates={one.name: one.title for one in settings.templates},

@@ -5,11 +5,10 @@ GET  jobs/{id}/log    for the job's owner and the admins of its team; with ``dow
 
 from __future__ import annotations
 
-from dataclasses import replace
 from urllib.parse import urlencode
 
-from dlspawner.manager.http.api import base
-from dlspawner.manager.http.api.logs import NOT_YOURS, LogQuery, read_log, read_log_query
+from dlspawner.manager.http.api.logs import NOT_YOURS, read_log
+from dlspawner.manager.http.api.models import LogQuery
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage
 from dlspawner.manager.logs.reader import ContainerRun, LogText, choose
@@ -58,11 +57,7 @@ class LogPage(PortalPage):
         kept = await self.kept(job)
         if not self.viewer(AccessRight.SEE).reads(kept.user, kept.team):
             raise HttpProblem(403, NOT_YOURS)
-        given = {name: self.get_query_arguments(name, strip=False) for name in self.request.query_arguments}
-        try:
-            return kept, _chosen(read_log_query(given, "log", "download"), given.get("log", [""])[-1])
-        except base.InvalidQuery as problem:
-            raise HttpProblem(422, str(problem)) from None
+        return kept, _chosen(self.read_query(LogQuery), self.get_query_argument("log", ""))
 
     def _give(self, job: str, run: ContainerRun, body: str) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -80,4 +75,4 @@ def _chosen(wish: LogQuery, log: str) -> LogQuery:
     container, _, run = rest.partition("/")
     if not (run.isascii() and run.isdecimal() and len(run) < 8):
         return wish
-    return replace(wish, pod=pod, container=container, run=int(run))
+    return wish.model_copy(update={"pod": pod, "container": container, "run": int(run)})

@@ -232,7 +232,7 @@ class LeaderElector:
                 log.info("leading: jobs=%d nodes=%d", len(store.records), len(store.nodes))
 
     def _observing(self, store: JobStore, reconciler: Reconciler) -> Iterator[WorkQueue[Any]]:
-        """What is known of pods, files and the Hub."""
+        """Returns the queues that observe pods, files and the Hub."""
         yield WorkQueue(
             "events of pod",
             reconciler.due_pods,
@@ -248,7 +248,7 @@ class LeaderElector:
     def _keeping(
         self, store: JobStore, namespaces: JobNamespaces, logs: LogCollector, pod_events: PodEventCollector
     ) -> Iterator[WorkQueue[Any]]:
-        """What is kept of jobs: usage, history, events and logs."""
+        """Returns the queues that keep usage, history, events and logs."""
         yield periodic("usage of the teams", lambda: store.transact(Transaction.persist_usage), _USAGE_SECONDS)
         history = HistoryKeeper(store, self.ledger, self.prometheus, namespaces, self.retention)
         yield periodic("history", history.run_once, EVERY.total_seconds())
@@ -260,7 +260,7 @@ class LeaderElector:
     def _ending(
         self, store: JobStore, reconciler: Reconciler, terminator: Terminator, unmanaged: UnmanagedPods
     ) -> Iterator[WorkQueue[Any]]:
-        """Jobs that have to stop, pods that have to go, and what gives GPUs back."""
+        """Returns the queues that stop jobs, delete pods and end reservations."""
         stops = WorkQueue("stop of job", terminator.due, terminator.reconcile, workers=_STOPS_AT_ONCE)
         store.subscribers.append(partial(_wake_for_stops, stops.wake))
         yield stops
@@ -270,7 +270,7 @@ class LeaderElector:
         yield WorkQueue("reconciliation of", preemptor.due, preemptor.reconcile)
 
     def _starting(self, store: JobStore, scheduler: Scheduler, explainer: Explainer) -> Iterator[WorkQueue[Any]]:
-        """The queue, and the starts of what it schedules."""
+        """Returns the queues that schedule and start jobs."""
         yield WorkQueue("scheduling", scheduler.due, scheduler.reconcile, wake=store.capacity_changed.wake)
         starts = Dispatcher(store, scheduler, self.hub)
         yield WorkQueue(

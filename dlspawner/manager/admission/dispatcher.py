@@ -73,6 +73,7 @@ class Dispatcher:
     hub: HubClient
     # STARTING: the Hub has begun the start in this turn; RUNNING: it says that the server runs already.
     _answers: dict[Turn, JobState] = field(default_factory=dict)
+    _with_owner: set[str] = field(default_factory=set)  # pending jobs that had a server when they were last looked at
 
     # Starts
 
@@ -229,6 +230,7 @@ class Dispatcher:
     def due_owners(self) -> list[str]:
         """Returns the pending jobs; those with victims first, so that no victim is stopped for a removed server."""
         waits = [record.job for record in self.book.records.values() if record.job.state in WAITING]
+        self._with_owner.intersection_update(job.id for job in waits)
         return [job.id for job in sorted(waits, key=lambda job: not job.reserved)]
 
     async def check_owner(self, job: str) -> float:
@@ -236,7 +238,9 @@ class Dispatcher:
         record = self.book.records.get(job)
         if record is None or record.job.state not in WAITING:
             return 0.0
-        if await self._server(record.job) is None:
+        if job not in self._with_owner:
+            self._with_owner.add(job)  # its server was there a moment ago
+        elif await self._server(record.job) is None:
             await self.book.transact(partial(lifecycle.end_removed, job=job))
         if record.job.reserved:
             return _OWNER_LOOK_SECONDS

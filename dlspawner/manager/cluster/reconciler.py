@@ -115,7 +115,7 @@ class Reconciler:
     """The leader's view of the cluster; `watch` never ends by itself, `ready` is set after the first lists.
 
     Work queues run its two controllers: `due_pods` with `reconcile_pod`, and `due_expiries` with `expire`.
-    ``debounce_seconds``: for which the events of a starting pod wait for later ones.
+    ``debounce_seconds``: for which the events of a starting pod wait for later ones; 0: every event is processed.
     """
 
     book: JobStore
@@ -215,7 +215,11 @@ class Reconciler:
         wait = self.debounce_seconds if self._may_wait(change) else 0.0
         changes = self._changes.setdefault(uid, _PodChanges([], loop.time() + wait))
         changes.due = min(changes.due, loop.time() + wait)
-        if changes.events and (changes.events[-1].type == "DELETED") is (change.type == "DELETED"):
+        if (
+            self.debounce_seconds
+            and changes.events
+            and (changes.events[-1].type == "DELETED") is (change.type == "DELETED")
+        ):
             changes.events.pop()
         changes.events.append(change)
         if wait:

@@ -17,8 +17,8 @@ from dlspawner.core.config import Culling, TeamsConfig
 from dlspawner.core.scheduling.cluster_state import Snapshot
 from dlspawner.core.scheduling.estimates import LEAST_RUNS, RunTime
 from dlspawner.core.template import IdlePolicy, Template
-from dlspawner.manager.admission import explain
 from dlspawner.manager.admission.explain import StartTimeEstimator, lifetimes
+from dlspawner.manager.controllers import leader
 from dlspawner.manager.db import jobs as db_jobs
 from dlspawner.manager.db.store import Database
 from dlspawner.settings import Settings
@@ -34,7 +34,7 @@ from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 @pytest.fixture
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Manager's rounds follow each other; to be asked for before the Manager."""
-    monkeypatch.setattr(explain, "_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(leader, "ESTIMATE_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from dlspawner.clients.kubernetes import NODES
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.accounting import PER_HOUR, GpuTime
 from dlspawner.core.job import JobState
+from dlspawner.manager.controllers import leader
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.db.tables import jobs
-from dlspawner.manager.history import gpu_hours as history_gpu_hours
 from dlspawner.manager.history.gpu_hours import HistoryKeeper, HistoryRetention
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
@@ -106,7 +106,7 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
 
 
 async def test_the_acting_manager_samples_by_itself(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_gpu_hours, "EVERY", timedelta(seconds=0.1))
+    monkeypatch.setattr(leader, "EVERY", timedelta(seconds=0.1))
     async with office.manager() as acting:
         alices = wants("alice", gpus=5)
         await ask(acting, alices)
@@ -200,11 +200,13 @@ async def test_what_is_over_is_counted_and_what_is_old_forgotten(office: Office,
 
 
 async def test_a_manager_that_was_replaced_keeps_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(_: HistoryKeeper) -> None:
+    class Idle(HistoryKeeper):
         """The Manager's own round may come at any moment."""
-        await asyncio.Event().wait()
 
-    monkeypatch.setattr(HistoryKeeper, "run", never)
+        async def run_once(self) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(leader, "HistoryKeeper", Idle)
     async with office.manager() as acting:
         store = acting.ledger._store
         await write_past(store, Past("T0 R0 E1", noon=datetime.now(UTC) - timedelta(days=1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from dlspawner.client.service import Service
 from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
 from dlspawner.manager.controllers.leader import HubHealth
+from dlspawner.manager.controllers.workqueue import WorkQueue
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal, browsing, portals
 from tests.component.manager.tcp_proxy import wired
@@ -88,7 +90,8 @@ async def test_a_hub_that_answers_is_not_asked_whether_it_does() -> None:
         asked.release()
         watch.on_answer(True)
 
-    task = asyncio.create_task(watch.run(ask))
+    queue = WorkQueue("probe", watch.due, partial(watch.probe, ask))
+    task = asyncio.create_task(queue.run())
     for _ in range(3):
         watch.on_answer(True)
     assert told == [0]

@@ -9,8 +9,8 @@ import pytest
 
 from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.devcluster.api import start
-from dlspawner.manager.cluster import orphans
 from dlspawner.manager.cluster.orphans import NEEDED
+from dlspawner.manager.controllers import leader
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.job_store import JobStore
@@ -21,7 +21,7 @@ from tests.component.manager.manager_harness import Office, make_namespace, prep
 async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     api = await start(tmp_path / "cluster", 0)
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    monkeypatch.setattr(orphans, "_SCOPES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(leader, "_SCOPES_SECONDS", 0.05)
     prepare(tmp_path)
     async with await KubernetesClient.connect(api.kubeconfig) as cluster:
         await make_namespace(cluster)

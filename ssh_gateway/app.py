@@ -10,9 +10,10 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,7 +36,6 @@ from ssh_gateway.log import say, to_stderr
 from ssh_gateway.metrics import HealthServer
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.session.shutdown import Shutdown
 from ssh_gateway.session.terminals import NoticeFollower
 from ssh_gateway.transport import keys
 
@@ -321,6 +321,23 @@ class Gateway(Application):
             ),
             balancers=read_networks(self.proxy_protocol_from),
         )
+
+
+@dataclass(slots=True)
+class Shutdown:
+    """The first request begins the stop; the second one cuts the wait for sessions short."""
+
+    begin: asyncio.Event = field(default_factory=asyncio.Event)
+    force: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ask(self) -> None:
+        (self.force if self.begin.is_set() else self.begin).set()
+
+    def at_signals(self) -> Shutdown:
+        """Requests the stop at each SIGTERM and SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.ask)
+        return self
 
 
 @contextlib.asynccontextmanager

@@ -17,9 +17,9 @@ from ssh_gateway import transport
 from ssh_gateway.accept import Admission, ConnectionGuard
 from ssh_gateway.log import say
 from ssh_gateway.metrics import GatewayState
-from ssh_gateway.session.context import GatewayContext, JumpStream, LiveConnection, LiveSession
-from ssh_gateway.session.login import AuthHandler
-from ssh_gateway.session.shutdown import STOPPING, shutdown_message
+from ssh_gateway.session.context import STOPPING, GatewayContext, JumpStream, LiveConnection, LiveSession
+from ssh_gateway.session.login import ClientConnection
+from ssh_gateway.session.terminals import shutdown_message
 from ssh_gateway.transport import connection, fastpath, server, sockets
 from ssh_gateway.transport import keys as transport_keys
 
@@ -31,13 +31,10 @@ class GatewayServer(GatewayContext):
         super().__init__(**parts)
         if self.notices is not None:
             self.notices.changed = self._tell
-        if self.revalidator is not None:
-            self.revalidator.visits = self._watched
+        self.revalidator.visits = lambda: [one for one in self.connections if one.identity is not None]
         self.counters.inside = self._inside
         self._bytes_of_gone = (0, 0)
-        self._lobby = Admission(
-            self._admit, lambda source: self.make_leg(source=source), self._say_refused, self.limits.balancers
-        )
+        self._lobby = Admission(self._admit, self.make_leg, self._say_refused, self.limits.balancers)
         self._options = transport_keys.server_options(self.keys.hosts, self.limits.login_seconds)
         self._listener: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -75,7 +72,7 @@ class GatewayServer(GatewayContext):
 
     def _end(self, visitors: Iterable[LiveConnection]) -> None:
         for visitor in list(visitors):
-            visitor.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
+            visitor.client.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
 
     def _admit(self, source: str) -> str | None:
         """Counts a new unauthenticated connection, or returns the reason of its refusal."""
@@ -92,13 +89,11 @@ class GatewayServer(GatewayContext):
         if self.penalties.worth_a_line(source, self.now()):
             say("refused", level=logging.WARNING, source=source, what="connection", why=why)
 
-    def make_leg(self, jump: JumpStream | None = None, source: str = "") -> server.Downstream:
+    def make_leg(self, source: str, jump: JumpStream | None = None) -> server.Downstream:
         """Makes the client's side of a connection from ``source``, or of a stream of ``ssh -J``."""
-        return server.Downstream(asyncio.get_running_loop(), self._options, lambda: AuthHandler(self, jump, source))
-
-    def _watched(self) -> list[LiveSession]:
-        """Returns the sessions subject to revalidation: open ones, and logins that wait for their job."""
-        return [one for visitor in self.connections if (one := visitor.session or visitor.waiting) is not None]
+        return server.Downstream(
+            asyncio.get_running_loop(), self._options, lambda leg: ClientConnection(self, leg, source, jump)
+        )
 
     def _visits(self) -> list[LiveSession]:
         return [visitor.session for visitor in self.connections if visitor.session is not None]

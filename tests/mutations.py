@@ -72,7 +72,7 @@ FAULTS = {
         "ssh_gateway/session/session.py",
         "asyncio.timeout(LOOK_SECONDS)",
         "asyncio.timeout(None)",
-        f"{GATEWAY}/test_upstream.py",
+        f"{GATEWAY}/test_session.py",
     ),
     "blocked users log in to the gateway": Fault(
         "ssh_gateway/session/context.py",

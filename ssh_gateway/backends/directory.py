@@ -15,19 +15,16 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from dlspawner.clients import hub as clients_hub
-from ssh_gateway.core.proof import RegisteredKey, TokenOwner
+from ssh_gateway.core.proof import RegisteredKey, SshSessionState, TokenOwner
 from ssh_gateway.core.routing import JobEndpoint
 from ssh_gateway.log import say
-
-if TYPE_CHECKING:
-    from ssh_gateway.core.proof import SshSessionState
 
 KEYS_AT_ONCE = 1000
 START_SECONDS = 30.0  # deadline of the Hub's answer to a start

@@ -16,20 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ssh_gateway.core.addresses import Network
-from ssh_gateway.core.proof import CertificateId, Identity, every_server
-
-PERMITS = ("X11-forwarding", "agent-forwarding", "port-forwarding", "pty", "user-rc")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionBounds:
-    """The limits that a certificate sets to a session: permitted requests, and the forced command if there is one."""
-
-    permits: frozenset[str] = frozenset(PERMITS)
-    force_command: str | None = None
-
-
-UNBOUND = SessionBounds()
+from ssh_gateway.core.proof import UNBOUND, CertificateId, Identity, SessionBounds, every_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +62,13 @@ def certificate_refusal(certificate: UserCertificate, user: str, source: str, no
 def verify_certificate(certificate: UserCertificate, user: str) -> Identity:
     """Returns the identity proven by a verified signature under a certificate that `certificate_refusal` accepts."""
     return Identity(
-        user, "publickey", certificate.name, every_server, certificate=certificate.badge, starts=every_server
+        user,
+        "publickey",
+        certificate.name,
+        every_server,
+        certificate=certificate.badge,
+        starts=every_server,
+        bounds=certificate.bounds,
     )
 
 

@@ -182,24 +182,6 @@ def refused(payload: bytes) -> bytes:
     return payload[:5] + text(REFUSED_REQUEST) + payload[rest:]
 
 
-def screen_size(payload: bytes) -> tuple[int, int] | None:
-    """Returns columns and rows of a CHANNEL_REQUEST for a terminal or for its new size; None for every other packet."""
-    name, rest = text_at(payload, 5)
-    at = rest + 1
-    if name == b"pty-req":
-        term, at = text_at(payload, at)
-        name = name if term is not None else None
-    if name not in {b"pty-req", b"window-change"} or len(payload) < at + 8:
-        return None
-    return number_at(payload, at), number_at(payload, at + 4)
-
-
-def terminal_type(payload: bytes) -> bytes:
-    """Returns the type of the client's terminal in a ``pty-req``, such as ``xterm``."""
-    _, rest = text_at(payload, 5)
-    return text_at(payload, rest + 1)[0] or b""
-
-
 def open_failure(recipient: bytes, reason: str) -> bytes:
     """Returns a CHANNEL_OPEN_FAILURE; ``recipient`` is the other end's channel number, four bytes."""
     code = ADMINISTRATIVELY_PROHIBITED.to_bytes(4, "big")
@@ -209,11 +191,6 @@ def open_failure(recipient: bytes, reason: str) -> bytes:
 def data(channel: int, content: bytes) -> bytes:
     """A CHANNEL_DATA packet."""
     return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
-
-
-def content(payload: bytes) -> bytes:
-    """Returns the data of a CHANNEL_DATA or CHANNEL_EXTENDED_DATA packet; nothing of a truncated one."""
-    return text_at(payload, 5 if payload[0] == CHANNEL_DATA else 9)[0] or b""
 
 
 def disconnect(code: int, reason: str) -> bytes:

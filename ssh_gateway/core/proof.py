@@ -57,6 +57,20 @@ class CertificateId:
     until: float
 
 
+PERMITS = ("X11-forwarding", "agent-forwarding", "port-forwarding", "pty", "user-rc")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBounds:
+    """The limits that a certificate sets to a session: permitted requests, and the forced command if there is one."""
+
+    permits: frozenset[str] = frozenset(PERMITS)
+    force_command: str | None = None
+
+
+UNBOUND = SessionBounds()
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A credential that was proven just now: its user, its name in the log, the servers that it opens and starts.
@@ -72,6 +86,7 @@ class Identity:
     registered: bool = False  # a key that its user registered, and can remove
     certificate: CertificateId | None = None  # set if the credential was a certificate
     starts: Callable[[str], bool] = no_server
+    bounds: SessionBounds = UNBOUND
 
 
 def verify_key(user: str, data: bytes, registered: Iterable[RegisteredKey]) -> tuple[Identity, RegisteredKey] | None:

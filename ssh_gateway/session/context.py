@@ -7,28 +7,38 @@ so nothing in `session` imports the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
 
+import asyncssh
+
 from ssh_gateway.auth.rate_limit import Penalties, PenaltyRules, SessionLimit, UnauthenticatedLimit
 from ssh_gateway.auth.revalidation import BLOCKED, UNTOLD, RevalidatedSession, Revalidator
-from ssh_gateway.auth.trust import RevocationList, TrustedCas
+from ssh_gateway.auth.trust import TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AuthBackend, JobDirectory
+from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, JobDirectory
 from ssh_gateway.core.addresses import Network
 from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.core.proof import OpenSession
-from ssh_gateway.log import LogBudget, log
+from ssh_gateway.core.proof import Identity
+from ssh_gateway.log import LogBudget, log, say
 from ssh_gateway.metrics import GatewayMetrics
 from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.terminals import NoticeFollower, TerminalLine
 from ssh_gateway.transport import Upstream
 from ssh_gateway.transport.keys import GatewayKeys
 from ssh_gateway.transport.server import Downstream
+
+STOPPING = "the gateway is stopping: connect again in a moment"
+
+
+class SessionRefused(Exception):
+    """The request of a known user is refused; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +60,52 @@ class GatewayLimits:
 
 @dataclass(frozen=True, slots=True)
 class JumpStream:
-    """The stream of ``ssh -J`` that carries a connection: its user, its server, and the address of the outer client."""
+    """The stream of ``ssh -J`` that carries a connection: its user, its server, and the outer connection."""
 
     user: str
     server: str
+    outer: Client
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client connection, as the steps of its login and its session use it.
+
+    ``source`` is the address that limits and penalties count, through ``ssh -J`` as well; ``since`` is a time of the
+    monotonic clock.
+    """
+
+    gateway: GatewayContext
+    leg: Downstream
     source: str
-    outer: str
-    budget: LogBudget  # of the outer connection, which logs the streams without a login attempt
+    jump: JumpStream | None
+    number: str  # its name in the log
+    budget: LogBudget = field(default_factory=LogBudget)
+    since: float = field(default_factory=time.monotonic)
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Logs an event that clients can cause at will, within the connection's budget."""
+        if self.budget.take(self.gateway.now()):
+            say(event, conn=self.number, **fields)
+
+    def show(self, sentence: str) -> None:
+        """Shows a line on the login's banner."""
+        with contextlib.suppress(OSError):  # raised after SUCCESS, when no banner is possible
+            self.leg.send_auth_banner(f"{sentence}\r\n")
+
+    def disconnect(self, user: str, refusal: SessionRefused) -> None:
+        """Sends the reason twice: some clients show the banner, some the reason of the disconnect."""
+        self.gateway.counters.refused("session")
+        say("refused", conn=self.number, user=user, what="session", why=refusal)
+        self.show(str(refusal))
+        self.leg.end(asyncssh.DISC_SERVICE_NOT_AVAILABLE, str(refusal))
 
 
-class LiveSession(RevalidatedSession, Protocol):
+class LiveSession(Protocol):
     """A session as the server sees it."""
 
-    job: str | None
+    @property
+    def job(self) -> str | None: ...
 
     @property
     def bytes_up(self) -> int: ...
@@ -74,16 +117,17 @@ class LiveSession(RevalidatedSession, Protocol):
         """Shows the lines that the session's terminals have not shown yet."""
 
 
-class LiveConnection(Protocol):
+class LiveConnection(RevalidatedSession, Protocol):
     """A client connection as the server sees it: waiting for its job, in a session, or neither."""
 
-    leg: Downstream
+    @property
+    def client(self) -> Client: ...
+
+    @property
+    def identity(self) -> Identity | None: ...
 
     @property
     def session(self) -> LiveSession | None: ...
-
-    @property
-    def waiting(self) -> LiveSession | None: ...
 
 
 class GatewayContext(ABC):
@@ -99,10 +143,9 @@ class GatewayContext(ABC):
         hub_public_url: str,
         limits: GatewayLimits | None = None,
         policy: RelayPolicy | None = None,
+        rechecks: Revalidator,
         notices: NoticeFollower | None = None,
-        rechecks: Revalidator | None = None,
         authorities: TrustedCas | None = None,
-        meters: GatewayMetrics | None = None,
         log_commands: bool = False,
     ) -> None:
         self.keys = keys
@@ -116,11 +159,10 @@ class GatewayContext(ABC):
         self.authorities = authorities or TrustedCas()
         self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
         self.revalidator = rechecks
-        self.revocations = rechecks.revocations if rechecks is not None else RevocationList()
         self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
         self.session_limit = SessionLimit(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
-        self.counters = meters or GatewayMetrics()
+        self.counters = GatewayMetrics()
         self.log_commands = log_commands
         self.connections: set[LiveConnection] = set()
         self.upstreams: set[Upstream] = set()
@@ -131,7 +173,7 @@ class GatewayContext(ABC):
         self._background: set[asyncio.Task[None]] = set()
 
     @abstractmethod
-    def make_leg(self, jump: JumpStream | None = None, source: str = "") -> Downstream:
+    def make_leg(self, source: str, jump: JumpStream | None = None) -> Downstream:
         """Returns a new client connection from ``source``; a stream of ``ssh -J`` is served by one as well."""
 
     @abstractmethod
@@ -151,33 +193,24 @@ class GatewayContext(ABC):
         return asyncio.get_running_loop().time()
 
     def run_in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Runs work that no session waits for; the shutdown cancels what is left of it."""
+        """Runs work that no session waits for, if its backend is available; the shutdown cancels what is left of it."""
         task = asyncio.create_task(_finish(name, work), name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def fetch_blocked(self) -> None:
-        """Fetches the blocked users, for a login that comes before the first round of `Revalidator`."""
-        if self.revalidator is not None:
-            await self.revalidator.fetch_blocked()
-
-    def refusal(self, user: str) -> str | None:
-        """Returns why this user is refused with any credential; before the blocked users are known, all are."""
-        if self.revalidator is None:
-            return None
+    async def refusal(self, user: str) -> str | None:
+        """Returns why this user is refused with any credential; while the blocked users are unknown, all are."""
+        await self.revalidator.fetch_blocked()  # for a login that comes before the first round
         if self.revalidator.blocked is None:
             return UNTOLD
         return BLOCKED if user in self.revalidator.blocked else None
-
-    async def refusal_now(self, held: OpenSession) -> str | None:
-        """Returns why a user that authenticated earlier is refused now, or None."""
-        why = await self.revalidator.revalidate(held) if self.revalidator is not None else None
-        return why or self.refusal(held.proof.user)
 
 
 async def _finish(name: str, work: Coroutine[Any, Any, None]) -> None:
     """The root of a background task."""
     try:
         await work
+    except BackendUnavailable:
+        pass
     except Exception:  # noqa: BLE001  (the root of a task)
         log.exception("%s failed", name)

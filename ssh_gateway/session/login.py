@@ -1,19 +1,18 @@
-"""Authentication of one client, from the first byte until a credential is proven.
+"""The login of one client: `log_in` has its steps; `ClientConnection` collects the credentials, and counts the client.
 
-Until then every failure is the same answer after the same time: names that do not exist, names that cannot exist, and
-wrong credentials all cost one look-up. The credential of the present request is proven, never an earlier one. On a
-stream of ``ssh -J`` the user is known already: the credential on the inside must be the same user's, and the login's
-name, which OpenSSH fills in from the local account, opens nothing.
+Until a credential is proven every failure is the same answer after the same time: names that do not exist, names that
+cannot exist, and wrong credentials all cost one look-up. The credential of the present request is proven, never an
+earlier one. On a stream of ``ssh -J`` the user is known already: the credential on the inside must be the same user's,
+and the login's name, which OpenSSH fills in from the local account, opens nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import asyncssh
 
@@ -21,15 +20,14 @@ from ssh_gateway.auth.rate_limit import AuthAttempts
 from ssh_gateway.auth.revalidation import UNTOLD
 from ssh_gateway.auth.trust import UNKNOWN
 from ssh_gateway.backends.directory import BackendUnavailable
-from ssh_gateway.core import certificates, routing
-from ssh_gateway.core import proof as core_proof
-from ssh_gateway.core.certificates import UNBOUND, SessionBounds, UserCertificate
-from ssh_gateway.core.proof import Identity
+from ssh_gateway.core import certificates, proof, routing
+from ssh_gateway.core.certificates import UserCertificate
+from ssh_gateway.core.proof import Identity, OpenSession, RegisteredKey
 from ssh_gateway.log import say
-from ssh_gateway.session.context import GatewayContext, JumpStream
-from ssh_gateway.session.session import Session, SessionRefused
-from ssh_gateway.transport import server as transport_server
-from ssh_gateway.transport.login_handler import LoginHandler
+from ssh_gateway.session.context import Client, GatewayContext, JumpStream, SessionRefused
+from ssh_gateway.session.session import Session
+from ssh_gateway.session.upstream import Access, connect, resolve
+from ssh_gateway.transport.server import Downstream, LoginHandler
 
 # An invalid name is looked up like any other, under a name that no Hub gives.
 NOBODY = routing.LoginName("..nobody..", "")
@@ -38,63 +36,190 @@ LONGEST_TOKEN = 4096
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
-class AuthHandler(LoginHandler):
-    """Answers asyncssh's calls about one client; made by `GatewayServer.make_leg`."""
+@dataclass(frozen=True, slots=True)
+class SignedKey:
+    """A public key whose signature was verified just now, and the registered keys of the login's user."""
 
-    leg: transport_server.Downstream
+    data: bytes
+    registered: tuple[RegisteredKey, ...]
 
-    def __init__(self, server: GatewayContext, jump: JumpStream | None, source: str) -> None:
-        self._server = server
-        self._jump = jump
-        self._number = server.next_number()
-        self._login = NOBODY
-        self._written = ""
-        self._attempts = AuthAttempts(server.limits.attempts)
-        self._keys: dict[str, tuple[core_proof.RegisteredKey, ...]] = {}
-        self._source = jump.source if jump else source
-        self._introduced = False
-        self._at_door = False
-        self._tried = False
-        self._untold = False  # the keys or the blocked users could not be read
-        self._unjudged = False  # this attempt was not judged, and costs nothing
-        self._sent_home = False
-        self._method = ""
-        self._key = ""
-        self._late = False
-        self._in_crowd = ""
-        self._since = time.monotonic()
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, and the SSH method by which it was sent."""
+
+    method: str
+    text: str
+
+
+Credential = SignedKey | UserCertificate | Token  # of a certificate the signatures were verified just now
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The present authentication attempt: the login as written and its meaning, and the credential for the log.
+
+    ``judged`` is False if the attempt costs nothing; ``proven`` is True after a proven credential that was refused.
+    """
+
+    written: str = ""
+    login: routing.LoginName = NOBODY
+    method: str = ""
+    key: str = ""
+    judged: bool = True
+    proven: bool = False
+
+
+async def log_in(connection: ClientConnection, credential: Credential) -> Session | None:
+    """Returns the session that a credential opens; None if it proves nothing.
+
+    Raises SessionRefused for a proven user; the reason can be shown, because SUCCESS is not sent yet. A login with a
+    server connects before SUCCESS. One without connects when its first packets show what the client wants.
+    """
+    client = connection.client
+    identity = await authenticate(connection, credential)
+    if identity is None:
+        return None
+    access = await authorise(connection, identity)
+    session = Session(client, access)
+    if access.deferred:
+        await session.defer()
+        return session
+    target = await resolve(client, access)
+    upstream = await connect(client, access, target)
+    session.relay(target, upstream)
+    return session
+
+
+async def authenticate(connection: ClientConnection, credential: Credential) -> Identity | None:
+    """Returns the identity that a credential proves for the present login."""
+    client = connection.client
+    match credential:
+        case SignedKey():
+            identity = _verify_key(connection, credential)
+        case UserCertificate():
+            identity = _verify_certificate(connection, credential)
+        case Token():
+            identity = await _verify_token(connection, credential)
+    if identity is not None:
+        connection.count_judged(identity.method, identity.credential, identity)
+        client.gateway.penalties.proven(client.source, identity.user, client.gateway.now())
+    return identity
+
+
+async def authorise(connection: ClientConnection, identity: Identity) -> Access:
+    """Returns the access of a proven identity, counted among the user's connections; SessionRefused if it has none."""
+    client, wanted = connection.client, connection.attempt.login.server
+    if (why := await client.gateway.refusal(identity.user)) is not None:
+        if why == UNTOLD:
+            connection.charged = False
+        raise SessionRefused(why)
+    connection.count_session(identity)
+    if client.jump is not None and wanted != client.jump.server:
+        raise SessionRefused(f"this connection leads to {client.jump.server or 'your default server'} only")
+    if wanted is None:
+        return Access(identity, "", deferred=True)
+    connection.leave_unauthenticated()  # the job may take minutes to start
+    return Access(identity, wanted)
+
+
+def _verify_key(connection: ClientConnection, credential: SignedKey) -> Identity | None:
+    gateway = connection.client.gateway
+    found = proof.verify_key(connection.attempt.login.user, credential.data, credential.registered)
+    if found is None:
+        return None
+    identity, key = found
+    gateway.run_in_background("key used", gateway.auth_backend.key_used(identity.user, key))
+    return identity
+
+
+def _verify_certificate(connection: ClientConnection, certificate: UserCertificate) -> Identity | None:
+    client, login = connection.client, connection.attempt.login
+    problem = certificates.certificate_refusal(certificate, login.user, client.source, time.time())
+    problem = problem or client.gateway.revalidator.revocations.refusal(certificate.badge)
+    if problem == UNKNOWN:  # users do not pay for an administrator's mistake
+        connection.charged = False
+        connection.attempt = replace(connection.attempt, judged=False)
+    if problem is not None or login is NOBODY:
+        client.show(problem or "this is no login name")
+        return None
+    return certificates.verify_certificate(certificate, login.user)
+
+
+async def _verify_token(connection: ClientConnection, token: Token) -> Identity | None:
+    """Judges a token; a refusal comes after the same time for every reason.
+
+    A token that proves nothing is charged, also if its client does not wait for the answer.
+    """
+    client, login, started = connection.client, connection.attempt.login, time.monotonic()
+    gateway, user = client.gateway, login.user
+    refusal = gateway.penalties.token_refusal(client.source, user, gateway.now())
+    charged, owner = True, None
+    try:
+        if refusal is not None:
+            client.show(refusal)
+        elif len(token.text) <= LONGEST_TOKEN:
+            owner = await gateway.auth_backend.token_owner(token.text)
+        identity = proof.verify_token(user, token.method, owner)
+        charged = identity is None
+    except BackendUnavailable as problem:
+        charged, identity = False, None
+        client.show(str(problem))
+    finally:
+        if charged:
+            gateway.penalties.token_failed(client.source, user, gateway.now(), judged=refusal is None)
+    if identity is None or login is NOBODY:
+        await asyncio.sleep(max(0.0, started + gateway.limits.failure_seconds - time.monotonic()))
+        return None
+    return replace(identity, token=token.text)
+
+
+class ClientConnection(LoginHandler):
+    """One client from its first byte to its end: limits, counts and the log; made by `GatewayServer.make_leg`.
+
+    ``identity`` is the proven one that is counted among its user's connections. ``charged`` is True while the end of
+    the connection would cost as much as one without a login attempt.
+    """
+
+    def __init__(self, gateway: GatewayContext, leg: Downstream, source: str, jump: JumpStream | None) -> None:
+        self.client = Client(gateway, leg, source, jump, gateway.next_number())
+        self.attempt = Attempt()
+        self.identity: Identity | None = None
         self.session: Session | None = None
-        self.waiting: Session | None = None  # the session that waits for its job
+        self.charged = True
+        self._attempts = AuthAttempts(gateway.limits.attempts)
+        self._keys: dict[str, tuple[RegisteredKey, ...]] = {}
+        self._introduced = False
+        self._unauthenticated = False  # counted among the unauthenticated connections
 
     # Begin and end of the connection
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        if not isinstance(conn, transport_server.Downstream):
-            raise TypeError("only Server.make_leg makes visitors")
-        self.leg = conn
-        conn.number = self._number
-        self._server.connections.add(self)
-        if self._jump is None or self._jump.budget.take(self._server.now()):
+        client, gateway = self.client, self.client.gateway
+        client.leg.number = client.number
+        gateway.connections.add(self)
+        if client.jump is None or client.jump.outer.budget.take(gateway.now()):
             self._introduce()
         # Connections from the network were admitted by `accept`.
-        refusal = self._server.unauthenticated.enter(self._place()) if self._jump else None
-        self._at_door = refusal is None
+        refusal = gateway.unauthenticated.enter(gateway.penalties.source_of(client.source)) if client.jump else None
         if refusal is None:
-            self._server.counters.connected()
-        else:
-            self._server.counters.refused("login")
-            if self._introduced:
-                say("refused", level=logging.WARNING, conn=self._number, source=self._source, what="login", why=refusal)
-            # asyncssh sends its version after this call, and clients read no reason before it.
-            asyncio.get_running_loop().call_soon(conn.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
+            self._unauthenticated = True
+            gateway.counters.connected()
+            return
+        gateway.counters.refused("login")
+        if self._introduced:
+            say("refused", level=logging.WARNING, conn=client.number, source=client.source, what="login", why=refusal)
+        # asyncssh sends its version after this call, and clients read no reason before it.
+        asyncio.get_running_loop().call_soon(client.leg.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave_unauthenticated()
-        if self._in_crowd:
-            self._server.session_limit.leave(self._in_crowd)
-        elif self._late or not (self._tried or self._untold):
-            self._server.penalties.left(self._source, late=self._late, now=self._server.now())
-        self._server.gone(self)
+        gateway = self.client.gateway
+        self.leave_unauthenticated()
+        if self.identity is not None:
+            gateway.session_limit.leave(self.identity.user)
+        elif self.charged:
+            gateway.penalties.left(self.client.source, late=False, now=gateway.now())
+        gateway.gone(self)
         if self.session is not None:
             self.session.client_gone()
         if self._introduced:
@@ -104,55 +229,79 @@ class AuthHandler(LoginHandler):
         """Logs the first line about this connection, once; a stream without a login attempt may have none."""
         if not self._introduced:
             self._introduced = True
-            say("connect", conn=self._number, source=self._source, through=self._jump.outer if self._jump else None)
+            client = self.client
+            through = client.jump.outer.number if client.jump else None
+            say("connect", conn=client.number, source=client.source, through=through)
 
     def _say_farewell(self, exc: Exception | None) -> None:
-        visit = self.session
+        """Logs the end, with the gateway's own reason if it ended the connection, else the client's or the
+        transport's.
+        """
+        client, session = self.client, self.session
+        why: object = client.leg.disconnect_reason[1] if client.leg.disconnect_reason else exc
         say(
             "close",
-            conn=self._number,
-            user=visit.proof.user if visit else None,
-            server=visit.server_name if visit else None,
-            seconds=time.monotonic() - self._since,
-            up=visit.bytes_up if visit else None,
-            down=visit.bytes_down if visit else None,
-            unlogged=(visit.budget.suppressed or None) if visit else None,
-            why=self._why_it_ended(exc),
+            conn=client.number,
+            user=session.user if session else None,
+            server=session.server if session else None,
+            seconds=time.monotonic() - client.since,
+            up=session.bytes_up if session else None,
+            down=session.bytes_down if session else None,
+            unlogged=client.budget.suppressed or None,
+            why=why if client.leg.last_words is None else client.leg.last_words,
         )
 
-    def _why_it_ended(self, exc: Exception | None) -> object:
-        """Returns the gateway's own reason if it ended the connection, else the client's or the transport's."""
-        if self.leg.last_words is not None:
-            return self.leg.last_words
-        return self.leg.disconnect_reason[1] if self.leg.disconnect_reason else exc
+    def leave_unauthenticated(self) -> None:
+        if self._unauthenticated:
+            self._unauthenticated = False
+            gateway = self.client.gateway
+            gateway.unauthenticated.leave(gateway.penalties.source_of(self.client.source))
 
-    def _place(self) -> str:
-        return self._server.penalties.source_of(self._source)
-
-    def _leave_unauthenticated(self) -> None:
-        if self._at_door:
-            self._at_door = False
-            self._server.unauthenticated.leave(self._place())
+    def count_session(self, identity: Identity) -> None:
+        """Counts this connection as the user's; SessionRefused above the limit."""
+        limit = self.client.gateway.session_limit
+        before, self.identity = self.identity, None
+        if before is not None:  # of an attempt that the client dropped for this one
+            limit.leave(before.user)
+        if (refusal := limit.enter(identity.user)) is not None:
+            raise SessionRefused(refusal)
+        self.identity = identity
 
     def too_late(self) -> str:
-        self._late = True
-        return f"no login within {self._server.limits.login_seconds:g} seconds"
+        gateway = self.client.gateway
+        if self.identity is None:
+            self.charged = False
+            gateway.penalties.left(self.client.source, late=True, now=gateway.now())
+        return f"no login within {gateway.limits.login_seconds:g} seconds"
+
+    # Revalidation
+
+    def open_session(self) -> OpenSession:
+        if self.identity is None:
+            raise ValueError("a connection without an identity has no session")
+        return OpenSession(self.identity, *(self.session.server, self.session.job) if self.session else ())
+
+    def end(self, why: str) -> None:
+        """Ends the connection because access has ended; does nothing if the client is gone already."""
+        client, held = self.client, self.open_session()
+        if not client.leg.ended:
+            say("ended", conn=client.number, user=held.proof.user, server=held.server, job=held.job, why=why)
+            client.leg.end(asyncssh.DISC_BY_APPLICATION, why)
 
     # User and credentials
 
     def begin_auth(self, username: str) -> bool:
-        self._written = username
-        self._login = self._read_login(username)
+        self.attempt = Attempt(username, self._read_login(username))
         return True
 
     def _read_login(self, username: str) -> routing.LoginName:
-        login = routing.parse_login(username)
-        if self._jump is None:
+        login, jump = routing.parse_login(username), self.client.jump
+        if jump is None:
             return login or NOBODY
         # The name of a local account counts for nothing; one with a server's name in it is meant.
         if login is not None and login.server is not None:
-            return login if login.user == self._jump.user else NOBODY
-        return routing.LoginName(self._jump.user, self._jump.server)
+            return login if login.user == jump.user else NOBODY
+        return routing.LoginName(jump.user, jump.server)
 
     def public_key_auth_supported(self) -> bool:
         return True
@@ -163,50 +312,32 @@ class AuthHandler(LoginHandler):
     def kbdint_auth_supported(self) -> bool:
         return True
 
-    def stream_refused(self, why: str) -> None:
-        if self.session is not None:
-            self.session.note_refused_stream(why)
-
     def unreadable_key(self) -> None:
-        self._method, self._key = "publickey", ""
+        self._begin_attempt("publickey")
 
     async def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         """True if this key is acceptable; also called without a signature, so it must have no effects."""
-        self._method, self._key = "publickey", key.get_fingerprint()
+        self._begin_attempt("publickey", key.get_fingerprint())
         if not self._attempts.may_ask():
             return False
-        registered = await self._registered(self._login.user)
-        return core_proof.verify_key(self._login.user, key.public_data, registered) is not None
-
-    async def proven(self, username: str, key: asyncssh.SSHKey) -> bool:
-        user = self._login.user
-        found = core_proof.verify_key(user, key.public_data, await self._registered(user))
-        if found is None:
-            return False
-        proof, registered = found
-        self._server.run_in_background("key used", self._note_use(user, registered))
-        return await self._enter(proof)
+        user = self.attempt.login.user
+        return proof.verify_key(user, key.public_data, await self._registered(user)) is not None
 
     def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
         """As `validate_public_key`, for a certificate. The log has its key until the CA is trusted: an untrusted
         certificate may claim any serial and key id.
         """
-        self._method, self._key = "publickey", certificate.key
-        if not (self._attempts.may_ask() and self._server.authorities.trusts(ca)):
+        self._begin_attempt("publickey", certificate.key)
+        if not (self._attempts.may_ask() and self.client.gateway.authorities.trusts(ca)):
             return False
-        self._key = certificate.name
+        self._begin_attempt("publickey", certificate.name)
         return True
 
-    async def proven_by_certificate(self, username: str, certificate: UserCertificate) -> bool:
-        user = self._login.user
-        problem = certificates.certificate_refusal(certificate, user, self._source, time.time())
-        problem = problem or self._server.revocations.refusal(certificate.badge)
-        if problem == UNKNOWN:  # users do not pay for an administrator's mistake
-            self._untold = self._unjudged = True
-        if problem is not None or self._login is NOBODY:
-            self._tell(problem or "this is no login name")
-            return False
-        return await self._enter(certificates.verify_certificate(certificate, user), certificate.bounds)
+    async def proven(self, credential: asyncssh.SSHKey | UserCertificate) -> bool:
+        if isinstance(credential, UserCertificate):
+            return await self._log_in(credential)
+        registered = await self._registered(self.attempt.login.user)
+        return await self._log_in(SignedKey(credential.public_data, registered))
 
     async def validate_password(self, username: str, password: str) -> bool:
         return await self._token("password", password)
@@ -222,150 +353,76 @@ class AuthHandler(LoginHandler):
     async def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> bool:
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
 
-    def attempt_failed(self) -> str | None:
-        if self._sent_home:  # after a proven credential, which is no failed attempt
-            return None
-        exhausted = not self._unjudged and self._attempts.exhausted()
-        self._unjudged = False
-        method, key = self._method, self._key
-        self._method = self._key = ""
-        self._server.counters.judged(method, proven=False)
-        self._introduce()
-        say(
-            "auth",
-            conn=self._number,
-            login=self._written,
-            result="failed",
-            method=method or None,
-            key=key or None,
-            attempt=self._attempts.failed,
-        )
-        return TOO_MANY if exhausted else self._server.penalties.refusal(self._source, self._server.now())
+    def _begin_attempt(self, method: str, key: str = "") -> None:
+        self.attempt = Attempt(self.attempt.written, self.attempt.login, method, key)
 
-    async def _token(self, method: str, token: str) -> bool:
-        """Judges a token."""
-        self._method, self._key = method, ""
-        if not token:  # a script without an answer guesses nothing
-            return await self._unanswered()
-        self._tried = True
-        if (why := self._no_more_guesses()) is not None:
-            self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, why)
-            return False
-        proof = await self._judged(method, token)
-        return proof is not None and await self._enter(proof)
-
-    async def _unanswered(self) -> bool:
-        """Refuses an empty answer, which is no failed attempt: its connection costs as much as one without an attempt.
-        A number of them count as guesses.
-        """
-        one_more = self._attempts.may_guess()
-        await asyncio.sleep(self._server.limits.failure_seconds)
-        self._unjudged = one_more  # after the pause: else a client that drops this attempt would have the next one free
-        if not one_more:
-            self.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, TOO_MANY)
-        return False
-
-    def _no_more_guesses(self) -> str | None:
-        """Counts a guess; returns the sentence that ends the connection if no guess is left.
-
-        Counted here and not in `attempt_failed`: a client that drops an attempt for the next never gets there.
-        """
-        if not self._attempts.may_guess():
-            return TOO_MANY
-        return self._server.penalties.refusal(self._source, self._server.now())
-
-    async def _judged(self, method: str, token: str) -> Identity | None:
-        """Returns the identity that a token proves; a refusal comes after the same time for every reason.
-
-        A token that proves nothing is charged, also if its client does not wait for the answer.
-        """
-        server, user, started = self._server, self._login.user, time.monotonic()
-        refusal = server.penalties.token_refusal(self._source, user, server.now())
-        charged, bearer = True, None
-        try:
-            if refusal is not None:
-                self._tell(refusal)
-            elif len(token) <= LONGEST_TOKEN:
-                bearer = await server.auth_backend.token_owner(token)
-            proof = core_proof.verify_token(user, method, bearer)
-            charged = proof is None
-        except BackendUnavailable as problem:
-            charged, proof = False, None
-            self._tell(str(problem))
-        finally:
-            if charged:
-                server.penalties.token_failed(self._source, user, server.now(), judged=refusal is None)
-        if proof is None or self._login is NOBODY:
-            await asyncio.sleep(max(0.0, started + server.limits.failure_seconds - time.monotonic()))
-            return None
-        return replace(proof, token=token)
-
-    async def _registered(self, user: str) -> tuple[core_proof.RegisteredKey, ...]:
+    async def _registered(self, user: str) -> tuple[RegisteredKey, ...]:
         """Returns the user's keys, looked up once per connection and name."""
         if user not in self._keys:
             try:
-                found = await self._server.auth_backend.registered_keys(user)
+                found = await self.client.gateway.auth_backend.registered_keys(user)
             except BackendUnavailable as problem:
-                self._untold, found = True, ()
-                self._tell(str(problem))
+                self.charged, found = False, ()
+                self.client.show(str(problem))
             self._keys[user] = () if user == NOBODY.user else found
         return self._keys[user]
 
-    def _tell(self, sentence: str) -> None:
-        with contextlib.suppress(OSError):
-            self.leg.send_auth_banner(f"{sentence}\r\n")
+    async def _token(self, method: str, text: str) -> bool:
+        """Counts a guess, and judges it. A number of empty answers, from scripts without one, are counted as well.
 
-    async def _note_use(self, user: str, key: core_proof.RegisteredKey) -> None:
-        with contextlib.suppress(BackendUnavailable):
-            await self._server.auth_backend.key_used(user, key)
-
-    async def _enter(self, proof: Identity, bounds: SessionBounds = UNBOUND) -> bool:
-        """Begins the session for a proven credential, before SUCCESS is sent: the last moment at which a reason can be
-        shown.
+        Counted here and not in `attempt_failed`: a client that drops an attempt for the next never gets there.
         """
-        self._introduce()
-        say(
-            "auth",
-            conn=self._number,
-            login=self._written,
-            result="accepted",
-            user=proof.user,
-            method=proof.method,
-            key=proof.credential,
-        )
-        self._server.counters.judged(proof.method, proven=True)
-        self._server.penalties.proven(self._source, proof.user, self._server.now())
-        visit = Session(self._server, self.leg, proof, self._number, self._source, bounds)
-        server = self._login.server
+        client, gateway = self.client, self.client.gateway
+        self._begin_attempt(method)
+        may_guess = self._attempts.may_guess()
+        if text:
+            self.charged = False
+            refusal = gateway.penalties.refusal(client.source, gateway.now()) if may_guess else TOO_MANY
+            if refusal is None:
+                return await self._log_in(Token(method, text))
+        else:  # guesses nothing: its connection costs as much as one without an attempt
+            await asyncio.sleep(gateway.limits.failure_seconds)
+            # After the pause: else a client that drops this attempt would have the next one free.
+            self.attempt = replace(self.attempt, judged=not may_guess)
+            refusal = None if may_guess else TOO_MANY
+        if refusal is not None:
+            client.leg.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, refusal)
+        return False
+
+    async def _log_in(self, credential: Credential) -> bool:
         try:
-            await self._server.fetch_blocked()
-            if (why := self._server.refusal(proof.user)) is not None:
-                self._untold = why == UNTOLD
-                raise SessionRefused(why)
-            self._count_session(proof.user)
-            if self._jump is not None and server != self._jump.server:
-                raise SessionRefused(f"this connection leads to {self._jump.server or 'your default server'} only")
-            if server is None:
-                await visit.announce()
-                visit.defer_connect()
-            else:
-                self._leave_unauthenticated()  # the client is authenticated, and the job may take minutes to start
-                self.waiting = visit
-                await visit.connect(server)
+            self.session = await log_in(self, credential)
         except SessionRefused as refusal:
-            self._sent_home = True
-            visit.disconnect(refusal)
+            self.attempt = replace(self.attempt, proven=True)
+            self.client.disconnect(self.attempt.login.user, refusal)
+        if self.session is None:
             return False
-        self.session = visit
-        self._leave_unauthenticated()
+        self.leave_unauthenticated()
         return True
 
-    def _count_session(self, user: str) -> None:
-        """Counts this connection as the user's; SessionRefused above the limit."""
-        refusal = None if self._in_crowd else self._server.session_limit.enter(user)
-        if refusal is not None:
-            raise SessionRefused(refusal)
-        self._in_crowd = user
+    def count_judged(self, method: str, credential: str, identity: Identity | None = None) -> None:
+        """Counts and logs a judged credential; ``identity`` is the one that it proved."""
+        self._introduce()
+        self.client.gateway.counters.judged(method, proven=identity is not None)
+        say(
+            "auth",
+            conn=self.client.number,
+            login=self.attempt.written,
+            result="accepted" if identity else "failed",
+            user=identity.user if identity else None,
+            method=method or None,
+            key=credential or None,
+            attempt=None if identity else self._attempts.failed,
+        )
+
+    def attempt_failed(self) -> str | None:
+        gateway, attempt = self.client.gateway, self.attempt
+        if attempt.proven:  # after a proven credential, which is no failed attempt
+            return None
+        exhausted = attempt.judged and self._attempts.exhausted()
+        self._begin_attempt("")
+        self.count_judged(attempt.method, attempt.key)
+        return TOO_MANY if exhausted else gateway.penalties.refusal(self.client.source, gateway.now())
 
     # Requests after authentication
 
@@ -374,3 +431,7 @@ class AuthHandler(LoginHandler):
     ) -> Awaitable[asyncssh.SSHTCPSession[bytes]] | bool:
         """Answers a stream that the gateway serves itself."""
         return self.session.serve_stream(dest_host, dest_port) if self.session else False
+
+    def stream_refused(self, why: str) -> None:
+        if self.session is not None:
+            self.session.note_refused_stream(why)

@@ -146,6 +146,7 @@ LONGEST_PAUSE = 60.0
 LONGEST_LINE = 800
 STALE = timedelta(minutes=10)  # for so long after its time a notice is shown
 _TYPOGRAPHY = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "ß": "ss"})
+_SHUTDOWN = "The SSH gateway is restarting: this connection ends {when}. Your job goes on; connect again in a moment."
 
 
 class Source(Protocol):
@@ -213,6 +214,11 @@ def as_line(sentence: str, until: datetime | None, now: datetime) -> bytes:
     text = escaped(with_time(sentence, until, now))
     shown = text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}..."
     return f"\r\n*** {shown} ***\r\n".encode("ascii")
+
+
+def shutdown_message(seconds: float, now: datetime) -> TerminalLine:
+    """Returns the line for every terminal of a gateway that ends its connections ``seconds`` after ``now``."""
+    return TerminalLine("the gateway stops", as_line(_SHUTDOWN, now + timedelta(seconds=seconds), now))
 
 
 def escaped(text: str) -> str:

@@ -14,8 +14,9 @@ from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate, decode_ssh_certificate, decode_ssh_public_key
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from ssh_gateway.core.certificates import PERMITS, SessionBounds, UserCertificate
+from ssh_gateway.core.certificates import UserCertificate
 from ssh_gateway.core.packets import text
+from ssh_gateway.core.proof import PERMITS, SessionBounds
 from ssh_gateway.transport.keys import rsa_bits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 import asyncssh
@@ -10,10 +11,10 @@ from asyncssh.constants import MSG_KEXINIT
 from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import SSHOpenSSHCertificate, decode_ssh_public_key
 
+from ssh_gateway.core.certificates import UserCertificate
 from ssh_gateway.core.packets import PROVE_HOST_KEYS, REQUEST_SUCCESS, text, text_at
 from ssh_gateway.transport.connection import RelayConnection
 from ssh_gateway.transport.keys import SIGNATURE_ALGS, is_strong
-from ssh_gateway.transport.login_handler import LoginHandler
 from ssh_gateway.transport.reading import certificate_in, certificate_of, is_key, is_signed_well, signed_with
 from ssh_gateway.transport.streams import LONGEST, JumpChannel, StreamScheduler
 
@@ -21,6 +22,38 @@ from ssh_gateway.transport.streams import LONGEST, JumpChannel, StreamScheduler
 # A client needs a second; the minutes are for a suspended client, which costs no more than an idle one.
 EXCHANGE_SECONDS = 600.0
 EXCHANGE_LOOK_SECONDS = 20.0
+
+
+class LoginHandler(asyncssh.SSHServer):
+    """The login of one client, from the greeting on."""
+
+    @abstractmethod
+    async def proven(self, credential: asyncssh.SSHKey | UserCertificate) -> bool:
+        """Tells if the user may enter; SUCCESS follows on True. The signature of the key was verified just now, and
+        that of the trusted CA; this handler judges the certificate's content.
+        """
+
+    @abstractmethod
+    def unreadable_key(self) -> None:
+        """Notes that the attempt refused next had no valid key, or a signature of an unaccepted algorithm."""
+
+    @abstractmethod
+    def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
+        """True if a certificate signed by ``ca`` is accepted for checking; also called without the client's
+        signature.
+        """
+
+    @abstractmethod
+    def attempt_failed(self) -> str | None:
+        """Notes a refused attempt; a returned sentence ends the connection, ``None`` lets the client try again."""
+
+    @abstractmethod
+    def stream_refused(self, why: str) -> None:
+        """Notes a stream of ``ssh -J`` that was refused before this handler was called for it."""
+
+    @abstractmethod
+    def too_late(self) -> str:
+        """Returns the sentence for a client that exceeded the time for a login."""
 
 
 class Downstream(RelayConnection, asyncssh.SSHServerConnection):
@@ -32,11 +65,11 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         self,
         loop: asyncio.AbstractEventLoop,
         options: asyncssh.SSHServerConnectionOptions,
-        make_door: Callable[[], LoginHandler],
+        make_handler: Callable[[Downstream], LoginHandler],
     ) -> None:
         super().__init__(loop, options)
         self._turns = StreamScheduler(lambda: self.blocked)
-        self._protocol_factory = make_door
+        self._protocol_factory = lambda: make_handler(self)
         self._asked_for_methods = False
 
     async def reload_config(self) -> None:
@@ -48,23 +81,20 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         A request without signature only asks if a key is acceptable: nothing is decided there (CVE-2024-45337).
         """
         if not is_key(key_data) or (msg and signed_with(signature) not in SIGNATURE_ALGS):
-            self._door().unreadable_key()
+            self._handler().unreadable_key()
             return False
         if not await super().validate_public_key(username, key_data, msg, signature):
             return False
         if not msg:
             return True
-        certificate = certificate_in(key_data)
-        if certificate is not None:
-            return await self._door().proven_by_certificate(username, certificate)
-        return await self._door().proven(username, decode_ssh_public_key(key_data))
+        return await self._handler().proven(certificate_in(key_data) or decode_ssh_public_key(key_data))
 
     async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
         """Returns the key of a certificate with a good signature of a trusted CA; asyncssh would also judge it, without
         a reason.
         """
         ca = cert.signing_key
-        trusted = self._door().trusts(ca, certificate_of(cert))
+        trusted = self._handler().trusts(ca, certificate_of(cert))
         if not (trusted and is_strong(ca) and is_strong(cert.key) and is_signed_well(cert)):
             return None
         cert.key.set_touch_required(True)
@@ -75,7 +105,7 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         # Clients ask for the list of methods by a first request with a method that does not exist ("none").
         if self._auth is None and not self._asked_for_methods:
             self._asked_for_methods = True
-        elif reason := self._door().attempt_failed():
+        elif reason := self._handler().attempt_failed():
             self.end(asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE, reason)
             return
         super().send_userauth_failure(partial_success)
@@ -83,7 +113,7 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
     def create_tcp_channel(self, *_args: object, **_kwargs: object) -> JumpChannel:
         """Makes the channel of a requested stream."""
         self._update_recv_pktlen(LONGEST)
-        return JumpChannel(self, self._loop, self._turns, lambda why: self._door().stream_refused(why))
+        return JumpChannel(self, self._loop, self._turns, lambda why: self._handler().stream_refused(why))
 
     def take_longer(self, seconds: float) -> None:
         """Extends the time of a login: ``seconds`` from now."""
@@ -145,13 +175,13 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
 
     def _login_timer_callback(self) -> None:
         self._login_timer = None
-        self.end(asyncssh.DISC_BY_APPLICATION, self._door().too_late())
+        self.end(asyncssh.DISC_BY_APPLICATION, self._handler().too_late())
 
     def _flow(self) -> None:
         super()._flow()
         self._turns.go_on()
 
-    def _door(self) -> LoginHandler:
+    def _handler(self) -> LoginHandler:
         owner = self._owner
         if not isinstance(owner, LoginHandler):
             raise asyncssh.ConnectionLost("The connection is closed")

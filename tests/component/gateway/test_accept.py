@@ -117,7 +117,7 @@ async def test_header_in_pieces_is_read(behind: Running) -> None:
         await asyncio.sleep(0)
     assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"SSH-2.0-")
     await until(lambda: len(behind.server.connections) == 1)
-    assert {visitor._source for visitor in behind.server.connections} == {"203.0.113.7"}
+    assert {visitor.client.source for visitor in behind.server.connections} == {"203.0.113.7"}
     writer.close()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.session.shutdown import STOPPING
+from ssh_gateway.session.context import STOPPING
 from tests.component.gateway.peers import PASSWORD, Client, Running, finish, guesses, seen, until, with_token
 from tests.harness.ports import free_port
 from tests.unit.gateway.test_audit import LINE
@@ -109,8 +109,7 @@ async def test_close_has_the_reason_why_the_session_ended(
     stopped, barred = [await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60") for _ in range(2)]
     await asyncio.gather(seen(stopped, b"ready"), seen(barred, b"ready"))
     one, _ = running.server.connections
-    assert one.session is not None
-    one.session.end("your access has ended")
+    one.end("your access has ended")
     await closed(logged)
     await running.server.stop()
     await closed(logged, 2)

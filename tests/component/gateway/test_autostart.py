@@ -14,6 +14,7 @@ from ssh_gateway.auth.rate_limit import FREE, NOTHING_TRIED, Penalties, PenaltyR
 from ssh_gateway.backends.directory import SshEndpoint, StartStatus
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.autostart import AutoStarter, WaitingLogin
+from ssh_gateway.transport.server import Downstream
 from tests.component.gateway.peers import DEADLINE, Client, FakePeople, FakePlaces, Running, Sshd, finish, until
 from tests.component.gateway.test_metrics import value
 
@@ -144,7 +145,7 @@ async def test_start_extends_the_time_for_the_login(
 ) -> None:
     """The wait is longer than a login may take, and none of it counts as one that stands at the door."""
     taken: list[float] = []
-    longer = type(running.server.make_leg()).take_longer
+    longer = Downstream.take_longer
     monkeypatch.setattr(
         "ssh_gateway.transport.server.Downstream.take_longer",
         lambda leg, seconds: (taken.append(seconds), longer(leg, seconds)),

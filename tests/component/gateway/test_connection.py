@@ -49,7 +49,7 @@ async def test_second_key_exchange_before_the_login_is_refused(keys: GatewayKeys
 async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> None:
     """Ask for answers, and read none of them."""
     (visitor,) = running.server.connections
-    visitor.leg.get_extra_info("socket").setsockopt(
+    visitor.client.leg.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
     )  # the kernel keeps little
     assert conn._transport is not None

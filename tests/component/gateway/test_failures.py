@@ -12,7 +12,8 @@ import pytest
 from asyncssh.packet import MPInt, String
 
 from ssh_gateway.core import packets
-from ssh_gateway.session.login import AuthHandler
+from ssh_gateway.session import session as session_module
+from ssh_gateway.session.login import ClientConnection
 from ssh_gateway.session.session import Session
 from ssh_gateway.transport.connection import FAILED, UNREADABLE
 from tests.component.gateway.hostile import DENIED, call
@@ -29,7 +30,7 @@ P256, SK = "ecdsa-sha2-nistp256", "sk-ecdsa-sha2-nistp256@openssh.com"
 class Fault:
     """A function that fails once, the login that meets it, and another function of the traceback."""
 
-    owner: type
+    owner: Any
     name: str
     login: tuple[str, ...] = ("alice+train@gateway",)
     command: str = "cat"
@@ -57,8 +58,10 @@ def by_job(_visit: Session, _payload: bytes, by_client: bool, _channel: int | No
 
 
 FAULTS = {
-    "in a login": Fault(FakePlaces, "endpoint", through="_enter"),
-    "in a task of the connection": Fault(Session, "_resolve", login=("alice@gateway",), through="_connect_default"),
+    "in a login": Fault(FakePlaces, "endpoint", through="log_in"),
+    "in a task of the connection": Fault(
+        session_module, "resolve", login=("alice@gateway",), through="_connect_default"
+    ),
     "on a client's request": Fault(Session, "_note"),
     "on the job's last words": Fault(Session, "_note", command="exit 3", applies=by_job, through="from_upstream"),
     "on data, which asyncssh does not see": Fault(Session, "_used", through="take"),
@@ -102,7 +105,7 @@ async def test_internal_error_ends_one_connection_and_is_logged(
 async def test_error_at_the_end_of_a_connection_is_logged(
     running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Fault(AuthHandler, "_say_farewell").begin(monkeypatch)
+    Fault(ClientConnection, "_say_farewell").begin(monkeypatch)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
     await until(lambda: lines(logged, "failed"))
     (failed,) = lines(logged, "failed")
@@ -189,7 +192,7 @@ async def test_impossible_key_is_not_logged_as_an_earlier_key(
     caller = await call(running)
     asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
     (visitor,) = running.server.connections
-    await until(lambda: visitor._key == alices_key.get_fingerprint())
+    await until(lambda: visitor.attempt.key == alices_key.get_fingerprint())
     asking.cancel()
     assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
     (failed,) = lines(logged, "auth")

@@ -88,10 +88,10 @@ async def test_packets_in_parts_are_assembled(
     process = await conn.create_process("cat", encoding=None)
     (visitor,) = running.server.connections
     data = [packets.data(0, os.urandom(length)) for length in (1, 300, 5000, 17)]
-    await until(lambda: visitor.leg.lane is not None)
+    await until(lambda: visitor.client.leg.lane is not None)
     parts = b"".join(sealed(conn, padded(payload)) for payload in (data[0], KEEPALIVE, *data[1:], KEEPALIVE))
     for at in range(0, len(parts), size):
-        visitor.leg.data_received(parts[at : at + size])
+        visitor.client.leg.data_received(parts[at : at + size])
     said = b"".join(payload[9:] for payload in data)
     assert await asyncio.wait_for(process.stdout.readexactly(len(said)), DEADLINE) == said
     drop(conn)
@@ -105,7 +105,7 @@ async def test_packets_of_several_channels_keep_their_order(
     conn = await connected(running, alices_key, cipher)
     cats = [await conn.create_process("cat", encoding=None) for _ in range(3)]
     (visitor,) = running.server.connections
-    await until(lambda: visitor.leg.lane is not None)
+    await until(lambda: visitor.client.leg.lane is not None)
     relay = the_relay(running)
     before, said, parts = relay.bytes_up, [b"", b"", b""], []
     for number in (0, 0, 1, 2, 1, 1, 0, 2, 2, 0):
@@ -113,7 +113,7 @@ async def test_packets_of_several_channels_keep_their_order(
         parts += [sealed(conn, padded(packets.data(number, part)))]
         if number == 1:
             parts += [sealed(conn, padded(KEEPALIVE))]
-    visitor.leg.data_received(b"".join(parts))
+    visitor.client.leg.data_received(b"".join(parts))
     assert relay.bytes_up - before == sum(map(len, said)) + 10 * 9
     for cat, expected in zip(cats, said, strict=True):
         assert await asyncio.wait_for(cat.stdout.readexactly(len(expected)), DEADLINE) == expected
@@ -132,8 +132,8 @@ async def test_client_that_does_not_read_relayed_data_is_dropped(
     (visitor,) = running.server.connections
     conn._transport.pause_reading()
     sent, content = 0, packets.data(0, bytes(32 * KIB))
-    while not visitor.leg.ended:
-        visitor.leg.send_payload(content)
+    while not visitor.client.leg.ended:
+        visitor.client.leg.send_payload(content)
         sent += len(content)
         assert sent < 64 * 1024 * KIB
     await until(lambda: not running.server.connections and not running.server.upstreams)

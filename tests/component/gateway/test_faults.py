@@ -253,7 +253,6 @@ async def test_outage_is_told_to_logins_and_ends_no_session(
     assert (done.status, done.text) == ((0, "in\n") if told is None else (255, "")), done.err
     assert said == (set() if told is None else {told}), done.err
     rounds = running.server.revalidator
-    assert rounds is not None
     for _ in range(20):
         await rounds.round()
     assert (await finish(ssh, b"works on\n")).text == "works on\n"

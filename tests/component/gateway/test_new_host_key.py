@@ -65,7 +65,7 @@ async def test_foreign_host_key_is_not_proven(lab: Lab) -> None:
         gateway(replace(lab.keys, next_host=following), lab.people, lab.places) as running,
         connect(running.port, client_keys=[lab.alices_key]),
     ):  # fmt: skip
-        [leg] = [visitor.leg for visitor in running.server.connections]
+        [leg] = [visitor.client.leg for visitor in running.server.connections]
         ours, others = following.public_data, lab.alices_key.public_data
 
         def asked(*keys: bytes) -> bytes:

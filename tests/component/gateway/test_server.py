@@ -30,7 +30,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def the_leg(running: Running) -> server.Downstream:
     (visitor,) = running.server.connections
-    return visitor.leg
+    return visitor.client.leg
 
 
 async def passes(seconds: float) -> None:

@@ -15,6 +15,7 @@ from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.backends.directory import StartStatus
 from ssh_gateway.core import packets
 from ssh_gateway.core.routing import JobEndpoint
+from ssh_gateway.session import session as session_module
 from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_ASKING, MOST_PACKETS, TOO_MANY_STREAMS
@@ -276,3 +277,20 @@ async def test_streams_to_the_own_job_have_a_rate(counted: Running, alices_key: 
     assert set(refused) == {"too many streams: try again in 1 second"}
     drop(conn)
     await conn.wait_closed()
+
+
+async def test_login_waits_for_words_about_the_default_server_until_the_deadline(
+    starting: Running, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def hangs(_user: str, server: str, _job: str) -> StartStatus:
+        asked.append(server)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(session_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(starting.people, "start_status", hangs)
+    conn = await asyncio.wait_for(logged_in(starting, lab.alices_key, "alice"), DEADLINE)
+    assert asked == [""]
+    drop(conn)

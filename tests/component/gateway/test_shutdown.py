@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.session import shutdown
-from ssh_gateway.session.context import GatewayLimits
+from ssh_gateway.session.context import STOPPING, GatewayLimits
+from ssh_gateway.session.terminals import shutdown_message
 from tests.component.gateway.peers import Client, Lab, Running, finish, seen, until
 from tests.component.gateway.test_faults import lives, transfer, under_way
 
@@ -85,7 +85,7 @@ async def test_transfer_ends_at_the_deadline_with_the_reason(lab: Lab, stopping:
     await asyncio.wait_for(stopping.begin(), 30)
     said = await asyncio.wait_for(moving, 30)
     assert await asyncio.wait_for(ssh.wait(), 30) == 255
-    assert shutdown.STOPPING.encode() in said
+    assert STOPPING.encode() in said
     await until(lambda: not lives(inside))
     async with lab.gateway() as running:
         client = replace(stopping.client, port=running.port)
@@ -109,6 +109,6 @@ async def test_jump_while_draining_is_refused(stopping: Stopping, tmp_path: Path
     [(600.0, "at 12:10 UTC, in 10 minutes"), (30.0, "in less than a minute"), (3600.0, "at 13:00 UTC, in 60 minutes")],
 )
 def test_notice_has_the_time_of_the_end(seconds: float, when: str) -> None:
-    line = shutdown.shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
+    line = shutdown_message(seconds, datetime(2026, 5, 4, 12, 0, tzinfo=UTC))
     sentence = f"this connection ends {when}. Your job goes on; connect again in a moment."
     assert line.content == f"\r\n*** The SSH gateway is restarting: {sentence} ***\r\n".encode()

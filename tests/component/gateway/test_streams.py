@@ -24,7 +24,7 @@ MOST = (MANY + 1) * (transport.connection.WRITE_BUFFER + fastpath.READ)
 
 
 def outer(running: Running) -> transport_server.Downstream:
-    (leg,) = {one.leg for one in running.server.connections if one._jump is None}
+    (leg,) = {one.client.leg for one in running.server.connections if one.client.jump is None}
     return leg
 
 
@@ -151,8 +151,8 @@ async def test_abandoned_stream_keeps_no_data(
         streams = [one for one in leg._channels.values() if isinstance(one, JumpChannel)]
         assert any(one.get_write_buffer_size() for one in streams)
         for one in running.server.connections:
-            if one._jump is not None:
-                one.leg.end(asyncssh.DISC_BY_APPLICATION, "left")
+            if one.client.jump is not None:
+                one.client.leg.end(asyncssh.DISC_BY_APPLICATION, "left")
         await until(lambda: not any(one.get_write_buffer_size() for one in streams))
         assert not leg.ended
 

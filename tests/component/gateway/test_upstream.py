@@ -14,9 +14,9 @@ import asyncssh
 import pytest
 from asyncssh.public_key import CERT_TYPE_USER, SSHOpenSSHCertificate
 
-from ssh_gateway.core.certificates import UNBOUND, SessionBounds
 from ssh_gateway.core.packets import RelayPolicy
-from ssh_gateway.session import session, upstream
+from ssh_gateway.core.proof import UNBOUND, SessionBounds
+from ssh_gateway.session import upstream
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.peers import JOB, Client, Lab, Running, Sshd, log_lines
@@ -35,21 +35,6 @@ def test_certificate_permits_what_policy_and_login_permit(policy: RelayPolicy, b
     allowed |= {"agent-forwarding"} if policy.agent_forwarding else set()
     allowed |= {"X11-forwarding"} if policy.x11_forwarding else set()
     assert found == {f"permit-{name}" for name in allowed & bounds.permits}
-
-
-async def test_login_waits_for_the_message_about_the_default_server_until_the_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(session, "LOOK_SECONDS", 0.05)
-    shown: list[str] = []
-
-    async def hangs() -> str:
-        await asyncio.Event().wait()
-        return "never"
-
-    one: Any = SimpleNamespace(_pending_message=hangs, _say=shown.append)
-    await asyncio.wait_for(session.Session.announce(one), 30)
-    assert not shown
 
 
 NOW = 1_780_000_000.9

@@ -30,9 +30,11 @@ from dlspawner.clients.hub import HubError, HubIdentity, HubUnavailable, Identit
 from dlspawner.core.endpoints import Target
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
+from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.http import static_files
-from dlspawner.manager.http.api.models import explain
+from dlspawner.manager.http.api.models.requests import explain
+from dlspawner.manager.http.api.models.responses import ProblemModel, as_json
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
 from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
 from dlspawner.manager.state.metrics import ManagerMetrics
@@ -81,6 +83,7 @@ MAX_JSON = 64 * 1024
 MAX_REQUEST = 256 * 1024
 TOO_LONG = f"The body is longer than {MAX_REQUEST // 1024} KiB, which is the most that is read here."
 NOTHING_HERE = "There is nothing at this address."
+_NOT_NOW = (HubError, DatabaseUnavailable, NotLeader)
 log = logging.getLogger("dlspawner.manager")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -136,7 +139,7 @@ class HttpProblem(HTTPError):
     ``headers`` go with it: those that a handler has set are gone by then.
     """
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: object) -> None:
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: str) -> None:
         super().__init__(status, reason=http.HTTPStatus(status).phrase)
         self.detail = detail
         self.headers = headers or {}
@@ -184,6 +187,8 @@ class ManagerHandler(RequestHandler):
         """Operators read faults; refusals are in the access log."""
         if isinstance(value, (HubError, DatabaseUnavailable)):
             log.warning("%s %s: %s (%s)", self.request.method, self.request.path, value, value.__cause__)
+        elif isinstance(value, NotLeader):
+            return
         elif isinstance(value, HTTPError):
             if not isinstance(value, HttpProblem):
                 super().log_exception(typ, value, tb)
@@ -196,7 +201,7 @@ class ManagerHandler(RequestHandler):
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))
-        if isinstance(error, (HubError, DatabaseUnavailable)):
+        if isinstance(error, _NOT_NOW):
             status_code = 503
         super().send_error(status_code, **kwargs)
 
@@ -210,18 +215,23 @@ class ManagerHandler(RequestHandler):
             for name, value in error.headers.items():
                 self.set_header(name, value)
             self.write_problem(status_code, error.detail, error.more)
-        elif isinstance(error, (HubError, DatabaseUnavailable)):
+        elif isinstance(error, _NOT_NOW):
             if isinstance(error, HubUnavailable):
                 self.set_header(HEADER, HUB_UNREACHABLE)
-            self.write_problem(status_code, str(error), {})
+            self.write_problem(status_code, NOT_YET if isinstance(error, NotLeader) else str(error), {})
         else:
             self.write_problem(status_code, _sentence(status_code), {})
 
-    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+    def write_problem(self, status: int, detail: str, more: Mapping[str, str]) -> None:
         """The body of an error, as problem details."""
         self.set_header("Content-Type", "application/problem+json")
-        title = responses.get(status, "Error")
-        self.finish(json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **more}))
+        self.finish(
+            as_json(
+                ProblemModel(
+                    type="about:blank", title=responses.get(status, "Error"), status=status, detail=detail, **more
+                )
+            )
+        )
 
 
 class JsonHandler(ManagerHandler):
@@ -247,14 +257,11 @@ class JsonHandler(ManagerHandler):
         """Returns None: no client caches the answer (``Cache-Control``), so an ETag would be of no use."""
         return None
 
-    def reply(self, content: Mapping[str, object] | BaseModel, status: int = 200) -> None:
-        """Send JSON."""
+    def reply(self, content: BaseModel, status: int = 200) -> None:
+        """Send JSON; fields that were not set are left out."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json")
-        if isinstance(content, BaseModel):
-            self.finish(content.model_dump_json(by_alias=True, exclude_unset=True))
-        else:
-            self.finish(json.dumps(content))
+        self.finish(as_json(content))
 
 
 def for_hub(handler: ManagerHandler) -> HubIdentity:
@@ -327,7 +334,7 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 class ApiHandler(JsonHandler, IdentityHandler):
     """A resource for programs."""
 
-    def reply(self, content: Mapping[str, object] | BaseModel, status: int = 200) -> None:
+    def reply(self, content: BaseModel, status: int = 200) -> None:
         self.tell_presence()
         super().reply(content, status)
 
@@ -386,7 +393,7 @@ class PageHandler(IdentityHandler):
             "is_team_admin": who is not None and any(who.name in team.admins for team in teams),
         }
 
-    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+    def write_problem(self, status: int, detail: str, more: Mapping[str, str]) -> None:
         self.show(
             "error.html", status, status_code=status, status_message=responses.get(status, "Error"), message=detail
         )
@@ -400,7 +407,7 @@ class NotFound(PageHandler):
         self.current_user = None
         raise HttpProblem(404, _sentence(404))
 
-    def write_problem(self, status: int, detail: str, more: dict[str, object]) -> None:
+    def write_problem(self, status: int, detail: str, more: Mapping[str, str]) -> None:
         if "text/html" in self.request.headers.get("Accept", ""):
             super().write_problem(status, detail, more)
         else:

@@ -17,7 +17,6 @@ from enum import Enum
 
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.limits import ApprovalKind, RequiredApproval
-from dlspawner.core.text import amount, time
 
 LONGEST_REASON = 500
 
@@ -91,24 +90,3 @@ def withdraw_requests(requests: Iterable[ApprovalRequest], now: datetime, why: s
     return tuple(
         replace(one, standing=ApprovalState.WITHDRAWN, at=now, reason=why) for one in requests if one.is_pending
     )
-
-
-def as_json(request: ApprovalRequest) -> dict[str, object]:
-    """Returns a request as JSON."""
-    return {
-        "id": request.id,
-        "job": request.job,
-        "kind": request.kind.value,
-        "user": request.user,
-        "server": request.server,
-        "team": request.team,
-        "gpus": amount(request.gpus),
-        "gpu_type": request.gpu_type,
-        "what": request.what,
-        "why": request.why,
-        "asked": time(request.requested),
-        "state": request.standing.value,
-        "decided": time(request.at),
-        "by": request.by or None,
-        "reason": request.reason,
-    }

@@ -17,7 +17,7 @@ import shtab
 
 from dlspawner import cli, client
 from dlspawner.client import arguments
-from dlspawner.manager.http.api import models
+from dlspawner.manager.http.api.models import requests
 from tests.component.client.conftest import Scripted
 
 ID, NEW = "j-aaaaaaaaaaaa", "j-bbbbbbbbbbbb"
@@ -212,7 +212,7 @@ def test_invalid_option_of_list_is_wrong_usage(
 
 
 def test_states_have_the_names_of_the_service() -> None:
-    assert set(arguments.STATES) == {models.LIVE, *models.STATES}
+    assert set(arguments.STATES) == {requests.LIVE, *requests.STATES}
 
 
 # events

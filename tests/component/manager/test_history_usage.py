@@ -16,7 +16,7 @@ from dlspawner.clients.prometheus import MetricNames, MetricsUnavailable, Promet
 from dlspawner.core.job import JobState
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
-from dlspawner.manager.http.api.models import UsageQuery
+from dlspawner.manager.http.api.models.requests import UsageQuery
 from dlspawner.manager.http.portal.history import moments
 from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager import metrics

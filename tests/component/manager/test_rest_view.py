@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import Endpoint, EndpointProtocol, Template
 from dlspawner.manager.http.api import jobs
+from dlspawner.manager.http.api.models.responses import as_json
 from dlspawner.manager.model import job_history
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobHistory, JobTransition
@@ -31,14 +34,15 @@ SETTING = jobs.ViewContext("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH
 def test_amounts_are_numbers_and_times_are_utc() -> None:
     local = replace(KEPT, submitted=AT.astimezone(timezone(timedelta(hours=9))))
     told = jobs.job_view(local, SETTING)
-    assert (told["gpus"], told["cpu"], told["memory_bytes"]) == (1.5, 0.25, 2**30)
-    assert (told["submitted"], told["ended"]) == ("2031-05-01T12:30:00Z", None)
-    assert told["nodes"] == ["n1", None]
+    shown = json.loads(as_json(told))
+    assert (shown["gpus"], shown["cpu"], shown["memory_bytes"]) == (1.5, 0.25, 2**30)
+    assert (shown["submitted"], shown["ended"]) == ("2031-05-01T12:30:00Z", None)
+    assert shown["nodes"] == ["n1", None]
 
 
 @pytest.mark.parametrize(("level", "name"), [(100, "prod"), (10, "test"), (7, "7")])
 def test_a_priority_is_a_name_and_of_a_level_that_is_gone_its_number(level: int, name: str) -> None:
-    assert jobs.job_view(replace(KEPT, priority=level), SETTING)["priority"] == name
+    assert jobs.job_view(replace(KEPT, priority=level), SETTING).priority == name
 
 
 SSH_COMMANDS = {
@@ -52,18 +56,22 @@ SSH_COMMANDS = {
 @pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
 def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> None:
     found = jobs.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
-    assert found[1]["command"] == command
+    assert found[1].command == command
+
+
+def ways(kept: JobHistory, setting: jobs.ViewContext) -> list[Any]:
+    return [json.loads(as_json(one)) for one in jobs.endpoint_views(kept, setting)]
 
 
 def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
-    [page, ssh, tcp] = jobs.endpoint_views(replace(KEPT, user="a b", server="x/y"), SETTING)
+    [page, ssh, tcp] = ways(replace(KEPT, user="a b", server="x/y"), SETTING)
     assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
     api = {"name": "api", "protocol": "tcp", "port": 80}
     command = "ssh -p 2222 -L 8080:localhost:80 'a b+x/y@gate.example'"
     assert (ssh["login"], tcp) == ("a b+x/y", {**api, "forward": command, "address": "localhost:8080"})
-    assert jobs.endpoint_views(KEPT, replace(SETTING, gateway=None))[2] == api
+    assert ways(KEPT, replace(SETTING, gateway=None))[2] == api
     alone = Template("tiny", "Tiny", endpoints=SSH.endpoints[1:])
-    assert jobs.endpoint_views(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
+    assert ways(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
     assert jobs.endpoint_views(replace(KEPT, template="gone"), SETTING)[1:] == []
 
 
@@ -97,17 +105,18 @@ WHYS = {
 
 @pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
 def test_why(kept: JobHistory, live: jobs.LiveStatus | None, why: str) -> None:
-    assert jobs.job_view(kept, SETTING, live)["why"] == why
+    assert jobs.job_view(kept, SETTING, live).why == why
 
 
 def test_an_estimate_says_what_it_comes_from() -> None:
     known = jobs.LiveStatus("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
-    assert jobs.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)["estimate"] == {
+    told = jobs.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)
+    assert json.loads(as_json(told))["estimate"] == {
         "from": "2031-05-01T12:30:00Z",
         "to": "2031-05-01T13:30:00Z",
         "basis": "an estimate from how long 12 such jobs ran",
     }
-    assert jobs.job_view(KEPT, SETTING)["estimate"] is None
+    assert jobs.job_view(KEPT, SETTING).estimate is None
 
 
 def test_events_do_not_name_other_peoples_jobs() -> None:
@@ -115,5 +124,5 @@ def test_events_do_not_name_other_peoples_jobs() -> None:
         JobTransition(AT, JobState.QUEUED, "nodes-reserved", "victims=j-x"),
         JobTransition(AT, JobState.ENDED, "cancelled", "by alice"),
     ]
-    assert [one["detail"] for one in jobs.event_views(found, all_details=False)] == ["", "by alice"]
-    assert [one["detail"] for one in jobs.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]
+    assert [one.detail for one in jobs.event_views(found, all_details=False)] == ["", "by alice"]
+    assert [one.detail for one in jobs.event_views(found, all_details=True)] == ["victims=j-x", "by alice"]

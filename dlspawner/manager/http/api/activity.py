@@ -13,11 +13,17 @@ from __future__ import annotations
 from dlspawner.clients.hub import has_scope, own_server
 from dlspawner.core.idle import KeepJob, StopJob, WarnUser
 from dlspawner.core.job import JobState
-from dlspawner.core.text import time
 from dlspawner.manager.culling.culler import Culler, held_text
 from dlspawner.manager.culling.evidence import JobEvaluation
-from dlspawner.manager.db.repository import NotLeader
-from dlspawner.manager.http.api.models import KernelsBody, SshSessionsBody
+from dlspawner.manager.http.api.models.requests import KernelsBody, SshSessionsBody
+from dlspawner.manager.http.api.models.responses import (
+    CullReportModel,
+    GpuUseModel,
+    KeptAliveModel,
+    NextReportModel,
+    UnusedJobModel,
+    UseModel,
+)
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.activity import SshSessionReport
@@ -48,7 +54,7 @@ class KernelReportHandler(_AboutUse):
         body, culler = self.read_body(KernelsBody), self.culler()
         if not culler.report_kernels(identity.name, server, body.busy, body.seconds):
             raise HttpProblem(404, "There is no running job on this server.")
-        self.reply({"seconds": culler.report_seconds})
+        self.reply(NextReportModel(seconds=culler.report_seconds))
 
 
 class SshSessionReportHandler(_AboutUse):
@@ -58,10 +64,7 @@ class SshSessionReportHandler(_AboutUse):
         if not has_scope(self.check_parameters().scopes, WRITE_SESSIONS):
             raise HttpProblem(403, f"This needs the scope {WRITE_SESSIONS}, which only the SSH gateway should hold.")
         body = self.read_body(SshSessionsBody, MOST)
-        try:
-            await self.culler().report_ssh(body.gateway[:64], [SshSessionReport(*one) for one in body.sessions])
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await self.culler().report_ssh(body.gateway[:64], [SshSessionReport(*one) for one in body.sessions])
         self.set_status(204)
 
 
@@ -78,11 +81,7 @@ class KeepAliveHandler(_AboutUse):
             self.viewer(AccessRight.ACT)  # 403 for a token that is less than its owner; the job's own is enough
         if record.job.state is not JobState.RUNNING:
             raise HttpProblem(409, "This job does not run.")
-        try:
-            kept = await culler.keep(record)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
-        self.reply({"until": time(kept.until), "longest": kept.longest, "sentence": kept.sentence})
+        self.reply(KeptAliveModel.model_validate(await culler.keep(record)))
 
 
 class CullReportHandler(_AboutUse):
@@ -100,12 +99,10 @@ class CullReportHandler(_AboutUse):
         if report is None:
             raise HttpProblem(503, NOT_YET)
         jobs = [_told(one) for one in report.judged]
-        self.reply(
-            {"at": time(report.at), "dry_run": report.dry_run, "gpus_unknown": report.gpus_unknown, "jobs": jobs}
-        )
+        self.reply(CullReportModel(at=report.at, dry_run=report.dry_run, gpus_unknown=report.gpus_unknown, jobs=jobs))
 
 
-def _told(one: JobEvaluation) -> dict[str, object]:
+def _told(one: JobEvaluation) -> UnusedJobModel:
     job, verdict = one.job, one.decision
     match verdict:
         case KeepJob():
@@ -114,28 +111,19 @@ def _told(one: JobEvaluation) -> dict[str, object]:
             word = f"warned-{percent}"
         case StopJob(dry_run=dry_run):
             word = "would-stop" if dry_run else "stop"
-    gpus = [{"memory_bytes": gpu.memory_bytes, "busy": time(gpu.last_busy)} for gpu in one.activity.gpus]
-    return {
-        "job": job.id,
-        "user": job.user,
-        "server": job.server,
-        "team": job.team,
-        "template": job.template,
-        "preemptible": job.preemptible,
-        "holds": held_text(job),
-        "verdict": word,
-        "why": verdict.why.value,
-        "idle": one.idle,
-        "since": time(verdict.idle_since),
-        "window_seconds": one.policy.window.total_seconds() if one.policy.window else None,
-        "used": {
-            "http": time(one.activity.http),
-            "kernel": time(one.activity.kernel_busy),
-            "kernels_told": time(one.activity.kernel_report),
-            "ssh": time(one.activity.ssh),
-            "ssh_told": time(one.activity.ssh_report),
-            "ssh_open": one.activity.ssh_open,
-            "kept": time(one.activity.kept),
-        },
-        "gpus": gpus,
-    }
+    return UnusedJobModel(
+        job=job.id,
+        user=job.user,
+        server=job.server,
+        team=job.team,
+        template=job.template,
+        preemptible=job.preemptible,
+        holds=held_text(job),
+        verdict=word,
+        why=verdict.why,
+        idle=one.idle,
+        since=verdict.idle_since,
+        window_seconds=one.policy.window.total_seconds() if one.policy.window else None,
+        used=UseModel.model_validate(one.activity),
+        gpus=tuple(GpuUseModel.model_validate(gpu) for gpu in one.activity.gpus),
+    )

@@ -1,8 +1,5 @@
 """REST resources of approvals, under /services/jobs/api/: ApproveJob.
 
-GET   approvals             those that the caller may see, newest first; ?mine=decide or ?mine=asked POST
-jobs/{id}/approve     {"reason"}: the job may wait for its turn POST  jobs/{id}/deny        {"reason"}: the job ends
-
 People see their own requests, admins those of their teams, administrators of the Hub all; what else there is is 404. A
 viewer without the right to decide a visible request is answered 403 with a sentence, what was decided already 409 with
 one: a request is decided once. ``request`` in the body, an id that was read before, makes sure that nothing else was
@@ -19,12 +16,12 @@ from dlspawner.manager.admission import approvals
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.approvals import ApprovalQuery
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import NO_JOB, JobApiHandler, leader_of
-from dlspawner.manager.http.api.models import MAX_LIMIT, ApprovalsQuery, DecisionBody, write_cursor
-from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, ManagerContext, admission_of
+from dlspawner.manager.http.api.models.requests import MAX_LIMIT, ApprovalsQuery, DecisionBody, write_cursor
+from dlspawner.manager.http.api.models.responses import ApprovalModel, ListModel
+from dlspawner.manager.http.handlers import HttpProblem, ManagerContext, admission_of
 from dlspawner.manager.model.access import Viewer, actor_name
-from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState, Decision, as_json
+from dlspawner.manager.model.approval_request import ApprovalRequest, ApprovalState, Decision
 from dlspawner.manager.model.job_history import JobCursor
 
 SEVERAL = "This job waits for several approvals: say which one as “request”, the id of one of them."
@@ -61,10 +58,7 @@ async def requests_of(manager: ManagerContext, viewer: Viewer, job: str, request
 async def decide(manager: ManagerContext, viewer: Viewer, request: ApprovalRequest, word: Decision) -> ApprovalRequest:
     """Decides a request for a caller with that right: returns the request after it; 409 if it was decided before."""
     acting, desk = leader_of(manager), admission_of(manager)
-    try:
-        counted = await desk.store.transact(lambda turn: approvals.decide(turn, request, word))
-    except NotLeader:
-        raise HttpProblem(503, NOT_YET) from None
+    counted = await desk.store.transact(lambda turn: approvals.decide(turn, request, word))
     if not counted:
         raise await _not_waiting(acting, desk, viewer, request.job, request.id)
     found = await acting.ledger.requests(ApprovalQuery(job=request.job))
@@ -75,10 +69,7 @@ async def _not_waiting(
     acting: LeaderElector, desk: AdmissionService, viewer: Viewer, job: str, request: str
 ) -> HttpProblem:
     """Why there is nothing to decide, as far as this viewer may know."""
-    try:
-        await desk.store.transact(lambda _: None)  # everything in the job store is in the database after that
-    except NotLeader:
-        raise HttpProblem(503, NOT_YET) from None
+    await desk.store.transact(lambda _: None)  # everything in the job store is in the database after that
     found = await acting.ledger.requests(visible_requests(viewer, job=job, limit=MAX_LIMIT))
     known = next((one for one in found if request in {"", one.id}), None)
     if known is not None:
@@ -115,7 +106,7 @@ class ApprovalsHandler(JobApiHandler):
             found = await self.leader.ledger.requests(replace(wanted, of=viewer.name) if mine else wanted)
         page, more = found[:limit], len(found) > limit
         items = [shown(one, viewer) for one in page]
-        self.reply({"items": items, "next": cursor(page[-1]) if more else None})
+        self.reply(ListModel[ApprovalModel](items=items, next=cursor(page[-1]) if more else None))
 
 
 def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
@@ -151,10 +142,10 @@ class DenyHandler(_DecisionHandler):
     yes = False
 
 
-def shown(request: ApprovalRequest, viewer: Viewer) -> dict[str, object]:
+def shown(request: ApprovalRequest, viewer: Viewer) -> ApprovalModel:
     """A request as a program of this viewer's reads it."""
     may = request.is_pending and approvals.may_decide(viewer, request) is None
-    return {**as_json(request), "may_decide": may}
+    return ApprovalModel.model_validate(request).model_copy(update={"may_decide": may})
 
 
 def cursor(last: ApprovalRequest) -> str:

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from dlspawner.core.config import DEFAULT_TEAM, Team
 from dlspawner.core.scheduling import queue, usage_report
-from dlspawner.core.text import amount, time
+from dlspawner.core.text import amount
 from dlspawner.manager.http.api.base import JobApiHandler
 from dlspawner.manager.http.api.jobs import JobResource
-from dlspawner.manager.http.api.models import QueueQuery
+from dlspawner.manager.http.api.models.requests import QueueQuery
+from dlspawner.manager.http.api.models.responses import (
+    AmountsModel,
+    ClusterModel,
+    GpuTypeModel,
+    ListModel,
+    NodeGpusModel,
+    NodeModel,
+    QueueModel,
+    QuotaModel,
+    WaitingModel,
+)
 from dlspawner.manager.model.access import Viewer
 
 
@@ -23,13 +34,9 @@ class ClusterHandler(JobApiHandler):
         self.sees()
         book = self.admission.store
         nodes = usage_report.node_statuses(book.cluster_state)
-        self.reply(
-            {
-                "at": time(book.now()),
-                "gpu_types": [_type(one) for one in usage_report.type_statuses(book.cluster_state, nodes)],
-                "nodes": [_node(one) for one in nodes],
-            }
-        )
+        types = usage_report.type_statuses(book.cluster_state, nodes)
+        gpu_types = [GpuTypeModel.model_validate(one) for one in types]
+        self.reply(ClusterModel(at=book.now(), gpu_types=gpu_types, nodes=[_node(one) for one in nodes]))
 
 
 class QuotaHandler(JobApiHandler):
@@ -39,7 +46,8 @@ class QuotaHandler(JobApiHandler):
         viewer = self.sees()
         world = self.admission.store.cluster_state
         teams = await self._teams(viewer)
-        self.reply({"items": [_quota(one) for one in usage_report.quota_statuses(world, teams)], "next": None})
+        items = [QuotaModel.model_validate(one) for one in usage_report.quota_statuses(world, teams)]
+        self.reply(ListModel[QuotaModel](items=items, next=None))
 
     async def _teams(self, viewer: Viewer) -> tuple[Team, ...]:
         """Returns the caller's teams."""
@@ -66,49 +74,20 @@ class QueueHandler(JobResource):
         setting = self.setting()
         types = usage_report.type_statuses(world, ())
         self.reply(
-            {
-                "items": [self.shown(kept[job], setting, now, {}) for job in ids if job in kept],
-                "next": str(end) if end < len(seen) else None,
-                "others": len(order) - len(seen),
-                "waiting": [
-                    {"gpu_type": one.gpu_type.name, "jobs": one.waiting_jobs, "gpus": amount(one.waiting_gpus)}
-                    for one in types
-                ],
-            }
+            QueueModel(
+                items=[self.shown(kept[job], setting, now, {}) for job in ids if job in kept],
+                next=str(end) if end < len(seen) else None,
+                waiting=[WaitingModel.model_validate(one) for one in types],
+                others=len(order) - len(seen),
+            )
         )
 
 
-def _type(one: usage_report.TypeStatus) -> dict[str, object]:
-    return {
-        "name": one.gpu_type.name,
-        "title": one.gpu_type.title,
-        "total": amount(one.total),
-        "free": amount(one.free),
-        "most_on_one_node": amount(one.most),
-        "unschedulable": amount(one.unschedulable),
-        "waiting_jobs": one.waiting_jobs,
-        "waiting_gpus": amount(one.waiting_gpus),
-    }
-
-
-def _node(one: usage_report.NodeStatus) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "state": one.state,
-        "gpus": [{"gpu_type": on.gpu_type, "total": amount(on.total), "free": amount(on.free)} for on in one.gpus],
-        "cpu": {"total": amount(one.cpu_milli), "free": amount(one.cpu_free)},
-        "memory_bytes": {"total": one.memory_bytes, "free": one.memory_free},
-    }
-
-
-def _quota(one: usage_report.QuotaStatus) -> dict[str, object]:
-    return {
-        "team": one.team.name,
-        "title": one.team.title or one.team.name,
-        "gpu_type": one.gpu_type,
-        "entitled": amount(one.quota),
-        "used": amount(one.used),
-        "borrowed": amount(one.borrowed),
-        "free": amount(one.free),
-        "borrow_limit": one.team.borrow_limit,
-    }
+def _node(one: usage_report.NodeStatus) -> NodeModel:
+    return NodeModel(
+        name=one.name,
+        state=one.state,
+        gpus=tuple(NodeGpusModel.model_validate(gpus) for gpus in one.gpus),
+        cpu=AmountsModel(total=amount(one.cpu_milli), free=amount(one.cpu_free)),
+        memory_bytes=AmountsModel(total=one.memory_bytes, free=one.memory_free),
+    )

@@ -1,10 +1,5 @@
 """GET api/events: server-sent events for pages and programs, with a login or a token that may see jobs.
 
-event: changed data: {"jobs": [{"id", "user", "server", "state", "reason"}], "queue": true, "cluster": true, "notices":
-true, "hub": true}
-
-event: ended data: {"detail": "a sentence"}
-
 Each part is there when it has changed: of the Hub, that it does not answer any more, or does again. Jobs are those that
 the reader may see; ``more``: there were too many to name. The first event, ``ready``, comes at once. A comment every
 few seconds keeps the connection; a stream ends in a while, and ``retry`` says when to come back. Listeners are checked
@@ -16,13 +11,13 @@ too many listen altogether, or this Manager does not decide now. Clients that ca
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 
 from tornado.iostream import StreamClosedError
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind
 from dlspawner.manager.http.api.base import until_access_ends
+from dlspawner.manager.http.api.models.responses import NewsModel, as_json
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.state.event_bus import PER_SHARE, EventBus, Listener, ListenerLimit, ListenerShare
@@ -58,7 +53,7 @@ class EventStreamHandler(ApiHandler):
         try:
             await self._tell(listener)
             if checking.done():
-                await self._send(f"event: ended\ndata: {json.dumps({'detail': checking.result()})}\n\n")
+                await self._send(f"event: ended\ndata: {as_json(NewsModel(detail=checking.result()))}\n\n")
         except (StreamClosedError, TimeoutError):
             return
         finally:
@@ -97,7 +92,9 @@ class EventStreamHandler(ApiHandler):
             if listener.ended:
                 return
             news = listener.take()
-            await self._send(f"event: changed\ndata: {json.dumps(news.as_json())}\n\n" if news else ": \n\n")
+            await self._send(
+                f"event: changed\ndata: {as_json(NewsModel.model_validate(news.as_json()))}\n\n" if news else ": \n\n"
+            )
 
     async def _send(self, text: str) -> None:
         self.write(text)

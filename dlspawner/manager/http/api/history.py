@@ -36,12 +36,12 @@ from typing import TypeVar
 
 from dlspawner.clients.prometheus import MIB, GpuSample, MetricNames, MetricsUnavailable, PrometheusClient
 from dlspawner.core.accounting import NONE, PER_HOUR, GpuTime
-from dlspawner.core.text import time
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.gpu_hours import Hours
 from dlspawner.manager.http.api.base import JobApiHandler, leader_of
-from dlspawner.manager.http.api.models import PeriodQuery, UsageQuery
+from dlspawner.manager.http.api.models.requests import PeriodQuery, UsageQuery
+from dlspawner.manager.http.api.models.responses import SeriesModel, UsageModel
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
     NOT_YET,
@@ -307,14 +307,14 @@ class JobUsageHandler(JobApiHandler):
         kept = await self.seen(job, self.sees())
         span, found = await read_job_usage(self, kept, self.read_query(UsageQuery))
         self.reply(
-            {
-                "job": job,
-                "since": time(span.since),
-                "until": time(span.until),
-                "step_seconds": span.step.total_seconds(),
-                "times": [time(at) for at in span.times],
-                "series": [{"name": one.name, "unit": one.unit, "values": list(one.values)} for one in found],
-            }
+            UsageModel(
+                job=job,
+                since=span.since,
+                until=span.until,
+                step_seconds=span.step.total_seconds(),
+                times=span.times,
+                series=[SeriesModel.model_validate(one) for one in found],
+            )
         )
 
 

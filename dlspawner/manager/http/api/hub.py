@@ -22,24 +22,25 @@ from __future__ import annotations
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import AllocatedUid
 from dlspawner.manager.http.api.base import as_name
-from dlspawner.manager.http.api.models import (
+from dlspawner.manager.http.api.models.requests import (
     AdmissionBody,
-    AdmissionModel,
     InterruptedStartBody,
     PrepareStartBody,
-    PrepareStartModel,
     ReleasedBody,
     ServerQuery,
-    StopReasonModel,
     UidRangeBody,
+)
+from dlspawner.manager.http.api.models.responses import (
+    AdmissionModel,
+    PrepareStartModel,
+    StopReasonModel,
     UnixAccountModel,
     UserPendingJobModel,
     UserPendingJobsModel,
 )
-from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler, admission_of, log
+from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admission_of, log
 from dlspawner.manager.model.notice import clean
 from dlspawner.manager.state.lifecycle import on_start_interrupted
 
@@ -72,10 +73,7 @@ class AdmissionHandler(_ForJobs):
             as_name(body.image),
             body.nonce,
         )
-        try:
-            found = await self.desk().review(question)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        found = await self.desk().review(question)
         self.manager.meters.decided(found.decision, found.reason)
         self.reply(AdmissionModel.model_validate(found))
 
@@ -85,11 +83,8 @@ class ReservationReleasedHandler(_ForJobs):
 
     async def post(self, job: str) -> None:
         body = self.read_body(ReleasedBody)
-        try:
-            why = clean(body.why, _LONGEST_WHY)
-            await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        why = clean(body.why, _LONGEST_WHY)
+        await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
 
 
@@ -139,10 +134,7 @@ class StartInterruptedHandler(_ForJobs):
 
     async def post(self, user: str) -> None:
         body, whose = self.read_body(InterruptedStartBody), as_name(user)
-        try:
-            await self.desk().store.transact(lambda turn: on_start_interrupted(turn, whose, body.server, body.job))
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await self.desk().store.transact(lambda turn: on_start_interrupted(turn, whose, body.server, body.job))
         self.set_status(204)
 
 

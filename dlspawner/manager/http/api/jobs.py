@@ -1,35 +1,11 @@
-"""ListJobs and GetJobDetail.
-
-GET  jobs                the jobs that the caller may see, newest first, ended ones too
-GET  jobs/{id}           one job, with its pods and, while it waits, what would start at once
-GET  jobs/{id}/events    its transitions, with their reasons; of very many the latest, and ``shortened`` is true;
-                         with ?search= only those with these words
-
-What the resources that tell jobs share: a job as JSON, with what the queue says of it.
-
-A job as JSON, the same in every answer. PURE.
-
-    id, user, server, team, template    its owner and kind; the default server has an empty name
-    team_title                          what people call the team; its name where it has no title
-    state, reason, why                  where it stands, the word of its last event, and a sentence
-    position                            in its queue, from 1; null when it does not wait there
-    estimate                            {from, to, basis}: it probably starts between these; null when that is not known
-    priority, preemptible               the level's name
-    gpus, gpu_type, cpu, memory_bytes   what it asks for: 1 is one GPU, or one core
-    nodes                               where its pods are; null where the node is not known yet
-    submitted, started, ended, notice   ISO 8601 in UTC; ``notice`` is when a victim will be stopped
-    endpoints                           ways into it, while it runs
-    stop                                {reason, sentence, at} when it was decided to stop it
-    approval                            where its latest request for an approval stands, if it ever made one
-
-GPUs and cores are numbers; times that have not come are null.
-"""
+"""ListJobs and GetJobDetail, a job's events, and a job as JSON with what the queue says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 from dlspawner.core.config import PriorityLevel
@@ -37,13 +13,23 @@ from dlspawner.core.endpoints import Target, forward, ssh_command, ssh_login
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import EndpointProtocol, Template
-from dlspawner.core.text import amount, time
+from dlspawner.core.text import amount
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.db.jobs import MOST_EVENTS
 from dlspawner.manager.http.api.base import JobApiHandler, matches_search, page_path
-from dlspawner.manager.http.api.models import SearchQuery
+from dlspawner.manager.http.api.models.requests import SearchQuery
+from dlspawner.manager.http.api.models.responses import (
+    AlternativeModel,
+    ApprovalModel,
+    EndpointModel,
+    EstimateModel,
+    EventListModel,
+    EventModel,
+    JobDetailModel,
+    JobModel,
+    StopModel,
+)
 from dlspawner.manager.model.access import AccessRight
-from dlspawner.manager.model.approval_request import as_json
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobHistory, JobTransition, end_sentence, progress_sentence
 from dlspawner.manager.state.lifecycle import LOG_IN
@@ -68,13 +54,11 @@ class JobResource(JobApiHandler):
         ledger, read = self.leader.ledger, [kept.id for kept in starting if viewer.reads(kept.user, kept.team)]
         return {**await ledger.latest_pod_events(read), **await ledger.end_details(jobs)}
 
-    def shown(
-        self, kept: JobHistory, setting: ViewContext, now: datetime, latest: Mapping[str, str]
-    ) -> dict[str, object]:
+    def shown(self, kept: JobHistory, setting: ViewContext, now: datetime, latest: Mapping[str, str]) -> JobModel:
         """A job as JSON, with what the queue says of it."""
         return job_view(kept, setting, live(self.admission, kept, now), latest.get(kept.id, ""))
 
-    async def detail(self, kept: JobHistory) -> dict[str, object]:
+    async def detail(self, kept: JobHistory) -> JobDetailModel:
         """More of one job than a list tells."""
         latest, desk = await self.latest([kept]), self.admission
         record = desk.store.records.get(kept.id)
@@ -83,15 +67,13 @@ class JobResource(JobApiHandler):
         viewer = self.viewer(AccessRight.SEE)
         has_page = waits and (viewer.all or viewer.name == kept.user)
         advice = desk.explainer.advice(record.job, now) if record is not None and waits else ()
-        return {
-            **self.shown(kept, self.setting(), now, latest),
-            "requeue": kept.requeue,
-            "pods": list(kept.pods),
-            "alternatives": [
-                {"gpus": amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible} for one in advice
-            ],
-            "page": page_path(self.manager.service.prefix, kept.user, kept.server) if has_page else None,
-        }
+        return JobDetailModel(
+            **dict(self.shown(kept, self.setting(), now, latest)),
+            requeue=kept.requeue,
+            pods=kept.pods,
+            alternatives=[AlternativeModel.model_validate(one) for one in advice],
+            page=page_path(self.manager.service.prefix, kept.user, kept.server) if has_page else None,
+        )
 
 
 def live(desk: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus | None:
@@ -127,10 +109,8 @@ class JobEventsHandler(JobApiHandler):
         words = self.read_query(SearchQuery).search
         found = await self.leader.ledger.history(job, MOST_EVENTS + 1)
         told = event_views(found[-MOST_EVENTS:], all_details=viewer.all)
-        items = [
-            one for one in told if matches_search(words, *(str(one[name]) for name in ("state", "reason", "detail")))
-        ]
-        self.reply({"items": items, "next": None, "shortened": len(found) > MOST_EVENTS})
+        items = [one for one in told if matches_search(words, one.state.value, one.reason, one.detail)]
+        self.reply(EventListModel(items=items, next=None, shortened=len(found) > MOST_EVENTS))
 
 
 # Details of these events are other people's jobs.
@@ -161,89 +141,75 @@ class ViewContext:
         return next((one.name for one in self.priorities if one.level == level), str(level))
 
 
-def job_view(
-    kept: JobHistory, setting: ViewContext, live: LiveStatus | None = None, latest: str = ""
-) -> dict[str, object]:
+def job_view(kept: JobHistory, setting: ViewContext, live: LiveStatus | None = None, latest: str = "") -> JobModel:
     """The whole of it.
 
     ``latest``: of one that starts what Kubernetes told last of its pods, of one that has ended its end's details.
     """
-    return {
-        "id": kept.id,
-        "user": kept.user,
-        "server": kept.server,
-        "team": kept.team,
-        "team_title": setting.teams.get(kept.team, kept.team),
-        "template": kept.template,
-        "state": kept.state.value,
-        "reason": kept.reason,
-        "why": (live.why if live else "") or _why(kept, latest),
-        "position": live.position if live else None,
-        "estimate": estimate_view(live.estimate) if live else None,
-        "priority": setting.priority(kept.priority),
-        "preemptible": kept.preemptible,
-        "gpus": amount(kept.gpus_milli),
-        "gpu_type": kept.gpu_type,
-        "cpu": amount(kept.cpu_milli),
-        "memory_bytes": kept.memory_bytes,
-        "nodes": list(kept.nodes) if kept.state.holds or kept.state is JobState.ENDED else [],
-        "submitted": time(kept.submitted),
-        "started": time(kept.started),
-        "ended": time(kept.ended),
-        "endpoints": endpoint_views(kept, setting) if kept.state is JobState.RUNNING else [],
-        "stop": _stop(kept),
-        "notice": time(kept.notice),
-        "approval": as_json(kept.approval) if kept.approval else None,
-    }
+    stop = kept.stop
+    return JobModel(
+        id=kept.id,
+        user=kept.user,
+        server=kept.server,
+        team=kept.team,
+        team_title=setting.teams.get(kept.team, kept.team),
+        template=kept.template,
+        state=kept.state,
+        reason=kept.reason,
+        why=(live.why if live else "") or _why(kept, latest),
+        position=live.position if live else None,
+        estimate=EstimateModel.model_validate(live.estimate) if live and live.estimate else None,
+        priority=setting.priority(kept.priority),
+        preemptible=kept.preemptible,
+        gpus=amount(kept.gpus_milli),
+        gpu_type=kept.gpu_type,
+        cpu=amount(kept.cpu_milli),
+        memory_bytes=kept.memory_bytes,
+        nodes=kept.nodes if kept.state.holds or kept.state is JobState.ENDED else (),
+        submitted=kept.submitted,
+        started=kept.started,
+        ended=kept.ended,
+        endpoints=endpoint_views(kept, setting) if kept.state is JobState.RUNNING else [],
+        stop=StopModel(reason=stop.code, sentence=stop.message, at=kept.stopped) if stop else None,
+        notice=kept.notice,
+        approval=ApprovalModel.model_validate(kept.approval) if kept.approval else None,
+    )
 
 
-def event_views(found: Iterable[JobTransition], *, all_details: bool) -> list[dict[str, object]]:
+def event_views(found: Iterable[JobTransition], *, all_details: bool) -> list[EventModel]:
     """A job's transitions; ``all_details``: also those that name other people's jobs."""
     return [
-        {
-            "at": time(one.at),
-            "state": one.state.value,
-            "reason": one.reason,
-            "detail": one.detail if all_details or one.reason not in _OF_OTHERS else "",
-        }
+        EventModel(
+            at=one.at,
+            state=one.state,
+            reason=one.reason,
+            detail=one.detail if all_details or one.reason not in _OF_OTHERS else "",
+        )
         for one in found
     ]
 
 
-def endpoint_views(kept: JobHistory, setting: ViewContext) -> list[dict[str, object]]:
+def endpoint_views(kept: JobHistory, setting: ViewContext) -> list[EndpointModel]:
     """The ways into a job: its page, then what its template offers.
 
     What is no SSH is for other pods, and where the job has an sshd, by ``forward`` at ``address`` of one's own machine.
     """
     user, server = quote(kept.user, safe="@"), quote(kept.server, safe="")
     page = f"{setting.base_url}user/{user}/{f'{server}/' if server else ''}"
-    found: list[dict[str, object]] = [{"name": "notebook", "protocol": "http", "url": page}]
+    found = [EndpointModel(name="notebook", protocol="http", url=page)]
     template = setting.templates.get(kept.template)
     offered = template.endpoints if template else ()
     has_ssh = any(one.protocol is EndpointProtocol.SSH for one in offered)
     for one in offered:
-        told: dict[str, object] = {"name": one.name, "protocol": one.protocol.value, "port": one.port}
+        more: dict[str, Any] = {}
         if one.protocol is EndpointProtocol.SSH:
-            told |= {"login": ssh_login(kept.user, kept.server)}
-            told |= {"command": ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None}
+            command = ssh_command(kept.user, kept.server, setting.gateway) if setting.gateway else None
+            more = {"login": ssh_login(kept.user, kept.server), "command": command}
         elif has_ssh and setting.gateway:
             there = forward(kept.user, kept.server, setting.gateway, one)
-            told |= {"forward": there.command, "address": there.address}
-        found.append(told)
+            more = {"forward": there.command, "address": there.address}
+        found.append(EndpointModel(name=one.name, protocol=one.protocol.value, port=one.port, **more))
     return found
-
-
-def estimate_view(found: Estimate | None) -> dict[str, object] | None:
-    """When a job probably starts."""
-    if found is None:
-        return None
-    return {"from": time(found.earliest), "to": time(found.latest), "basis": found.basis}
-
-
-def _stop(kept: JobHistory) -> dict[str, object] | None:
-    if kept.stop is None:
-        return None
-    return {"reason": kept.stop.code, "sentence": kept.stop.message, "at": time(kept.stopped)}
 
 
 def _why(kept: JobHistory, latest: str) -> str:

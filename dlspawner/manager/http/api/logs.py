@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from tornado.iostream import StreamClosedError
 
-from dlspawner.core.text import time
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api.base import JobApiHandler, matches_search, until_access_ends
-from dlspawner.manager.http.api.models import LogKeptModel, LogQuery, PodQuery, SearchQuery
+from dlspawner.manager.http.api.models.requests import LogQuery, PodQuery, SearchQuery
+from dlspawner.manager.http.api.models.responses import ListModel, LogKeptModel, LogModel, PodEventModel
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, HubOnlyHandler
 from dlspawner.manager.logs import redaction
 from dlspawner.manager.logs.reader import ContainerRun, FollowCursor, LogReader, LogText, TooManyReads, choose
@@ -88,7 +88,7 @@ class LogsHandler(LogApiHandler):
     """Which there are."""
 
     async def get(self, job: str) -> None:
-        self.reply({"items": [_told(run) for run in await self.runs(job)], "next": None})
+        self.reply(ListModel[LogModel](items=[_told(run) for run in await self.runs(job)], next=None))
 
 
 class PodEventsHandler(JobInsideHandler):
@@ -98,12 +98,8 @@ class PodEventsHandler(JobInsideHandler):
         await self.readable(job)
         words = self.read_query(SearchQuery).search
         found = await self.leader.ledger.read(lambda connection: pod_event_rows.read_pod_events(connection, job))
-        items = [
-            {"at": time(one.at), "reason": one.reason, "sentence": one.sentence, "count": one.count}
-            for one in found
-            if matches_search(words, one.reason, one.sentence)
-        ]
-        self.reply({"items": items, "next": None})
+        items = [PodEventModel.model_validate(one) for one in found if matches_search(words, one.reason, one.sentence)]
+        self.reply(ListModel[PodEventModel](items=items, next=None))
 
 
 class LogCollectedHandler(HubOnlyHandler):
@@ -195,16 +191,16 @@ class LogHandler(LogApiHandler):
                     await self.flush()  # the next piece is read when this one has been taken
 
 
-def _told(run: ContainerRun) -> dict[str, object]:
+def _told(run: ContainerRun) -> LogModel:
     kept = run.kept
-    return {
-        "pod": run.pod,
-        "container": run.container,
-        "run": run.number,
-        "running": run.running,
-        "kept": kept is not None,
-        "size": kept.size if kept else None,
-        "read": time(kept.read) if kept else None,
-        "whole": kept.whole if kept else False,
-        "shortened": kept.lost if kept else False,
-    }
+    return LogModel(
+        pod=run.pod,
+        container=run.container,
+        run=run.number,
+        running=run.running,
+        kept=kept is not None,
+        size=kept.size if kept else None,
+        read=kept.read if kept else None,
+        whole=kept.whole if kept else False,
+        shortened=kept.lost if kept else False,
+    )

@@ -1,9 +1,5 @@
 """REST resources of notices, under /services/jobs/api/.
 
-GET   notices?after=VERSION&wait=SECONDS    the open notices of the caller POST  notices/{id}/seen
-its reader has read it POST  notices/{id}/keep                     *keep alive*: the job goes on although it is not used
-GET   internal/users/{name}/notices         for the Hub's own pages
-
 An answer is always the whole list, with its version. With the version of the list that the client has, the answer waits
 until the list is another one, at most ``wait`` seconds (300 at most): nothing is missed, also if a process was
 restarted between two requests. Waiting costs an event and no question to the Hub; the right to read was checked when
@@ -16,11 +12,11 @@ import asyncio
 from datetime import datetime
 
 from dlspawner.clients.hub import own_server
-from dlspawner.core.text import time, with_time
+from dlspawner.core.text import with_time
 from dlspawner.manager.admission.approvals import pending_notice
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import as_name
-from dlspawner.manager.http.api.models import NoticesQuery, UserNoticesQuery
+from dlspawner.manager.http.api.models.requests import NoticesQuery, UserNoticesQuery
+from dlspawner.manager.http.api.models.responses import KeptByNoticeModel, NoticeModel, NoticesModel, UserNoticesModel
 from dlspawner.manager.http.auth import may_read_notices, recipient_of
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
@@ -67,28 +63,24 @@ def page(notice: Notice) -> str | None:
     return _PAGES.get(notice.kind)
 
 
-def as_json(notice: Notice, now: datetime) -> dict[str, object]:
-    """A notice as its reader gets it.
-
-    ``sentence`` is all of it, as it is read at ``now``; in ``text`` the time is left open, ``{when}``, for clients that
-    show ``until`` in their reader's own time zone. After ``ends`` it says nothing any more.
-    """
-    return {
-        "id": notice.id,
-        "kind": notice.kind.value,
-        "level": level_of(notice),
-        "sentence": with_time(notice.text, notice.until, now),
-        "text": notice.text,
-        "job": notice.job,
-        "user": notice.user,
-        "server": notice.server,
-        "posted": time(notice.posted),
-        "until": time(notice.until),
-        "ends": time(notice.ends),
-        "keep": notice.keep,
-        "seen": notice.seen is not None,
-        "page": page(notice),
-    }
+def notice_view(notice: Notice, now: datetime) -> NoticeModel:
+    """A notice as its reader gets it ``now``."""
+    return NoticeModel(
+        id=notice.id,
+        kind=notice.kind,
+        level=level_of(notice),
+        sentence=with_time(notice.text, notice.until, now),
+        text=notice.text,
+        job=notice.job,
+        user=notice.user,
+        server=notice.server,
+        posted=notice.posted,
+        until=notice.until,
+        ends=notice.ends,
+        keep=notice.keep,
+        seen=notice.seen is not None,
+        page=page(notice),
+    )
 
 
 class NoticeApiHandler(ApiHandler):
@@ -131,7 +123,7 @@ class NoticesHandler(NoticeApiHandler):
             if not await self._changed(board, reader, left):
                 return  # the client has gone
         now = self.manager.now()
-        self.reply({"version": version(found), "notices": [as_json(notice, now) for notice in found]})
+        self.reply(NoticesModel(version=version(found), notices=[notice_view(notice, now) for notice in found]))
 
     async def _changed(self, board: NoticeStore, reader: Recipient, seconds: float) -> bool:
         """Wait, without holding up a stop of this process; False when the client has gone."""
@@ -171,7 +163,7 @@ class NoticeKeepAliveHandler(NoticeApiHandler):
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
         check_may_answer(self)
-        self.reply({"said": await keep_alive(self.manager, notice)})
+        self.reply(KeptByNoticeModel(said=await keep_alive(self.manager, notice)))
 
 
 class UserNoticesHandler(HubOnlyHandler):
@@ -180,13 +172,13 @@ class UserNoticesHandler(HubOnlyHandler):
     def get(self, user: str) -> None:
         reader = Recipient(as_name(user), admin=self.read_query(UserNoticesQuery).admin)
         if self.manager.leader is None:  # of a Manager that decides nothing there are none
-            self.reply({"notices": []})
+            self.reply(UserNoticesModel(notices=[]))
             return
         book = leader_store(self.manager)
         asked = pending_notice(book, reader.user, admin=reader.admin)
         now = self.manager.now()
         found = (*book.notices.read(reader, now), *asked)
-        self.reply({"notices": [as_json(notice, now) for notice in found]})
+        self.reply(UserNoticesModel(notices=[notice_view(notice, now) for notice in found]))
 
 
 def check_may_answer(handler: IdentityHandler) -> None:
@@ -197,10 +189,7 @@ def check_may_answer(handler: IdentityHandler) -> None:
 
 async def mark_seen(manager: ManagerContext, notice: Notice) -> None:
     """Note it, durably."""
-    try:
-        await leader_store(manager).transact(lambda turn: mark_read(turn, notice))
-    except NotLeader:
-        raise HttpProblem(503, NOT_YET) from None
+    await leader_store(manager).transact(lambda turn: mark_read(turn, notice))
 
 
 async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
@@ -213,6 +202,4 @@ async def keep_alive(manager: ManagerContext, notice: Notice) -> str:
         await book.transact(lambda turn: withdraw(turn, notice.job, notice.kind))
     except CannotKeep as problem:
         raise HttpProblem(409, str(problem)) from None
-    except NotLeader:
-        raise HttpProblem(503, NOT_YET) from None
     return said

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from dlspawner.clients.hub import HubClient, HubIdentity
 from dlspawner.core.job import JobState
-from dlspawner.core.text import amount, time
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.cluster.termination import RUNS, CancelResult, cancel_server_start, unready_job
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api.base import owner, page_path
+from dlspawner.manager.http.api.models.responses import AlternativeModel, PendingJobModel
 from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
 from dlspawner.manager.model.access import AccessRight
 
@@ -33,28 +32,22 @@ class PendingJobHandler(ApiHandler):
             raise HttpProblem(404, NOTHING_WAITS)
         look = desk.explainer.explain(record)
         self.reply(
-            {
-                "job": look.job.id,
-                "state": JobState.STARTING.value if look.job.state is JobState.RUNNING else look.state,
-                "position": look.position,
-                "waiting": look.waiting,
-                "why": look.sentence,
-                "submitted": time(look.job.submitted),
-                "alternatives": [
-                    {"gpus": amount(one.gpus), "gpu_type": one.gpu_type, "preemptible": one.preemptible}
-                    for one in look.advice
-                ],
-                "page": page_path(self.manager.service.prefix, user, server),
-            }
+            PendingJobModel(
+                job=look.job.id,
+                state="starting" if look.job.state is JobState.RUNNING else look.state,
+                position=look.position,
+                waiting=look.waiting,
+                why=look.sentence,
+                submitted=look.job.submitted,
+                alternatives=[AlternativeModel.model_validate(one) for one in look.advice],
+                page=page_path(self.manager.service.prefix, user, server),
+            )
         )
 
     async def delete(self, user: str, server: str) -> None:
         who = self._owner(user, AccessRight.ACT)
-        try:
-            desk, hub = self._deciding()
-            found = await cancel_server_start(desk.store, hub, user, server, who.name)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        desk, hub = self._deciding()
+        found = await cancel_server_start(desk.store, hub, user, server, who.name)
         if found is CancelResult.NOTHING:
             raise HttpProblem(404, NOTHING_WAITS)
         if found is CancelResult.RUNS:

@@ -1,11 +1,4 @@
-"""REST resources, under /services/jobs/api/.
-
-GET, POST   keys                     a person's own keys DELETE      keys/{id} PUT         key-suggestions          keys
-found in the home directory; a job's own token is enough GET         users/{name}/keys        for the gateway, by the
-scope custom:ssh-keys:read POST        users/{name}/keys/{id}/used PUT         users/{name}/account     for the Hub: the
-person's uid and gid, the same for ever
-
-Bodies are checked field by field; an unknown field is refused, so that a typing error is not silently ignored.
+"""REST resources of SSH: keys, access, configuration, settings, and starts by a login.
 
 The gateway's public host keys, from the file that `Manager.ssh_host_key_file` names; for people to pin.
 
@@ -16,16 +9,10 @@ that are registered no more, and the blocked users of ``teams.yaml``. By the sco
 
 What a person's own OpenSSH needs to know, so that ``ssh train.dl`` works: as data, and as two files to download.
 
-GET  api/ssh-config     user, gateway and servers; what `dlspawner ssh-config` reads GET  ssh-config         the file
-for ~/.ssh (`dlspawner.ssh_config`) GET  ssh-known-hosts    the gateway's host keys
-
 The host keys are read from `Manager.ssh_host_key_file` for every answer, so a new key is told at once. While the Hub
 does not answer, or nothing is decided here, no server is named; what is told then still reaches each of them.
 
 Starts by a login: the gateway asks, for a user with a credential that it has just verified. Scope custom:ssh-starts.
-
-POST  api/ssh-starts/{user}/{server}          start it unless it is on its way; where it stands then GET
-api/ssh-starts/{user}/{server}?job=ID   where it stands, after such a start
 
 * Nothing starts against the person's wish (`api/ssh-settings`) or the template's (``start_on_connect``), and no server
   that has never been, but for one with the name of a template that always starts by a login. All that is ``off``.
@@ -37,23 +24,33 @@ api/ssh-starts/{user}/{server}?job=ID   where it stands, after such a start
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from dlspawner.clients.hub import HubError, HubIdentity, HubServer, IdentityKind, has_scope, own_server
 from dlspawner.core.config import TeamsConfig
 from dlspawner.core.job import JobState
 from dlspawner.core.template import EndpointProtocol, Template
-from dlspawner.core.text import time
-from dlspawner.manager.db.store import DatabaseUnavailable, FoundKey, StoredKey, TooManyKeys
+from dlspawner.manager.db.store import DatabaseUnavailable, FoundKey, TooManyKeys
 from dlspawner.manager.http.api.base import as_name, page_path, read_host_keys
-from dlspawner.manager.http.api.models import (
+from dlspawner.manager.http.api.models.requests import (
     KeyBody,
     SshAccessBody,
     SshSettingsBody,
     StartQuery,
     SuggestedKeyBody,
     SuggestedKeysBody,
+)
+from dlspawner.manager.http.api.models.responses import (
+    AddedKeysModel,
+    KeyModel,
+    KeysModel,
+    PublicKeyModel,
+    PublicKeysModel,
+    SshAccessModel,
+    SshConfigModel,
+    SshSettingsModel,
+    SshStartModel,
 )
 from dlspawner.manager.http.api.start_jobs import RUNS, StartRequest
 from dlspawner.manager.http.api.submit import StartJobHandler, check_blocked
@@ -112,7 +109,7 @@ class OwnKeysHandler(UserApiHandler):
 
     async def get(self) -> None:
         keys = await self.manager.store.keys(self.current_user_name().name)
-        self.reply({"keys": [_own(key) for key in keys]})
+        self.reply(KeysModel(keys=[KeyModel.model_validate(key) for key in keys]))
 
     async def post(self) -> None:
         person = self.current_user_name()
@@ -129,8 +126,8 @@ class OwnKeysHandler(UserApiHandler):
         )
         if isinstance(result, TooManyKeys):
             raise HttpProblem(409, f"You have {result.present} of at most {result.limit} keys. Remove one first.")
-        content = {"keys": [_own(key) for key in result.new], "known": [_own(key) for key in result.known]}
-        self.reply(content, 201 if result.new else 200)
+        new, known = ([KeyModel.model_validate(key) for key in keys] for keys in (result.new, result.known))
+        self.reply(AddedKeysModel(keys=new, known=known), 201 if new else 200)
 
 
 class OwnKeyHandler(UserApiHandler):
@@ -161,7 +158,7 @@ class UserKeysHandler(ApiHandler):
     async def get(self, user: str) -> None:
         self.refuse(may_read_keys(self.check_parameters(), user))
         keys = await self.manager.store.keys(as_name(user))
-        self.reply({"keys": [_public(key) for key in keys]})
+        self.reply(PublicKeysModel(keys=[PublicKeyModel.model_validate(key) for key in keys]))
 
 
 class KeyUsedHandler(ApiHandler):
@@ -172,14 +169,6 @@ class KeyUsedHandler(ApiHandler):
         if not await self.manager.store.key_used(as_name(user), int(id_), self.manager.now()):
             raise HttpProblem(404, "The user has no such key.")
         self.set_status(204)
-
-
-def _public(key: StoredKey) -> dict[str, object]:
-    return {"id": key.id, "key": key.key, "fingerprint": key.fingerprint, "name": key.name}
-
-
-def _own(key: StoredKey) -> dict[str, object]:
-    return {**_public(key), "added": time(key.added), "last_used": time(key.last_used)}
 
 
 def _found(item: SuggestedKeyBody) -> FoundKey | None:
@@ -205,7 +194,7 @@ class SshAccessHandler(ApiHandler):
         registered = await self.manager.store.registered(asked)
         acting = self.manager.leader
         teams = acting.settings.teams if acting is not None else TeamsConfig()
-        self.reply({"blocked": sorted(teams.blocked), "gone": sorted(asked - registered)})
+        self.reply(SshAccessModel(blocked=sorted(teams.blocked), gone=sorted(asked - registered)))
 
 
 ACCESS_ROUTES: Routes = (("api/ssh-access", SshAccessHandler),)
@@ -220,16 +209,7 @@ class SshConfigHandler(ApiHandler):
 
     async def get(self) -> None:
         self.check_parameters()
-        access = await access_of(self)
-        self.reply(
-            {
-                "user": access.user,
-                "host": access.host,
-                "port": access.port,
-                "servers": list(access.servers),
-                "host_keys": list(access.host_keys),
-            }
-        )
+        self.reply(SshConfigModel.model_validate(await access_of(self)))
 
 
 class _File(PageHandler):
@@ -307,7 +287,7 @@ START = "custom:ssh-starts"
 START_NOT_THE_GATEWAY = (
     f"Starting what others log in to needs the scope {START}, which only the SSH gateway should hold."
 )
-OFF: Mapping[str, object] = {"state": "off", "job": None, "sentence": "", "page": ""}
+OFF = SshStartModel(state="off", job=None, sentence="", page="")
 ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
 LOG_IN = "Its turn came, and the Hub wants you to log in there again before it starts."
 
@@ -338,7 +318,7 @@ class SshStartHandler(StartJobHandler):
             raise HttpProblem(404, "No user or server has such a name.")
         return user, server
 
-    async def _start(self, user: str, server: str) -> Mapping[str, object]:
+    async def _start(self, user: str, server: str) -> SshStartModel:
         known = await self.leader.hub.user(user)
         there = known.servers.get(server) if known is not None else None
         prefers = await self.manager.store.starts_by_login(user)
@@ -369,7 +349,7 @@ class SshStartHandler(StartJobHandler):
             until = last.at + wait
             raise HttpProblem(409, ENDED.format(server=server or "Your default server", minutes=_clock(until)))
 
-    async def _where(self, user: str, server: str) -> Mapping[str, object] | None:
+    async def _where(self, user: str, server: str) -> SshStartModel | None:
         """Returns the state of a pending, starting or running job; ``None`` without one."""
         desk = self.admission
         record = desk.starting_or_pending(user, server)
@@ -386,16 +366,16 @@ class SshStartHandler(StartJobHandler):
         place = f"number {look.position} in the queue. " if job.state is JobState.QUEUED else ""
         return self._stands(look.state, job.id, user, server, f"{place}{look.sentence}".strip())
 
-    async def _ended(self, user: str, server: str, job: str) -> Mapping[str, object]:
+    async def _ended(self, user: str, server: str, job: str) -> SshStartModel:
         """What became of the start that a login has asked for; one that is not known yet is on its way."""
         last = (await self.leader.ledger.last_ends(user)).get(server)
         if last is None or last.job != job:
             return self._stands("starting", job or None, user, server)
         return self._stands("ended", job, user, server, end_sentence(last.reason, last.detail, last.stop))
 
-    def _stands(self, state: str, job: str | None, user: str, server: str, said: str = "") -> Mapping[str, object]:
+    def _stands(self, state: str, job: str | None, user: str, server: str, said: str = "") -> SshStartModel:
         page = page_path(self.manager.service.prefix, user, server)
-        return {"state": state, "job": job, "sentence": said, "page": page}
+        return SshStartModel(state=state, job=job, sentence=said, page=page)
 
     def _now(self) -> datetime:
         return self.admission.store.now()
@@ -424,13 +404,14 @@ class SshSettingsHandler(UserApiHandler):
     """The user's settings for SSH logins."""
 
     async def get(self) -> None:
-        self.reply({"start_on_connect": await self.manager.store.starts_by_login(self.current_user_name().name)})
+        starts = await self.manager.store.starts_by_login(self.current_user_name().name)
+        self.reply(SshSettingsModel(start_on_connect=starts))
 
     async def put(self) -> None:
         person = self.current_user_name()
         body = self.read_body(SshSettingsBody)
         await self.manager.store.start_by_login(person.name, body.start_on_connect)
-        self.reply({"start_on_connect": body.start_on_connect})
+        self.reply(SshSettingsModel(start_on_connect=body.start_on_connect))
 
 
 START_ROUTES: Routes = (

@@ -1,14 +1,4 @@
-"""SubmitJob: a server with options, for oneself or, by administrators of the Hub and services, for others.
-
-    POST  jobs    {"server": "train", "options": {"template": "ipython", "gpus": 2}, "user": "alice"}
-
-The answer is the job: 201 when it runs, 202 while it starts or waits in the queue. The options are the form's.
-
-Actions on one job.
-
-DELETE  jobs/{id}            KillJob: 202 while it stops, 204 when it has ended, or had before
-POST    jobs/{id}/cancel     only what waits or is being started; 409 for what runs
-POST    jobs/{id}/requeue    a job that has ended starts again with the same options: a new job
+"""SubmitJob, the list of jobs, and the actions on one job: kill, cancel, requeue.
 
 User and server are the natural key of a start: the same submit again is answered with the job that is there, so a
 request without an answer may be repeated. Refused: idempotency keys, which need a table, an owner and an expiry.
@@ -17,18 +7,15 @@ request without an answer may be repeated. Refused: idempotency keys, which need
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder, unready_job
-from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api import jobs, start_jobs
 from dlspawner.manager.http.api.base import JobApiHandler
 from dlspawner.manager.http.api.jobs import JobResource
-from dlspawner.manager.http.api.models import JobsQuery, SubmissionBody, write_cursor
+from dlspawner.manager.http.api.models.requests import JobsQuery, SubmissionBody, write_cursor
+from dlspawner.manager.http.api.models.responses import JobModel, ListModel, PreparingModel
 from dlspawner.manager.http.api.start_jobs import BLOCKED, NOT_FOR_OTHERS, JobStarter, StartRequest, check_may_start
-from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
+from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.model.access import actor_name
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import NO_NAME, JobCursor, JobFilter, JobHistory, is_server_name
@@ -44,22 +31,16 @@ class StartJobHandler(JobResource):
     def starter(self) -> JobStarter:
         return JobStarter(self.admission, self.leader.ledger, self.leader.hub, self.manager.service.prefix)
 
-    def answer(self, answer: Answer) -> None:
-        self.set_header("Location", answer.location)
-        self.reply(answer.content, answer.status)
-
-    async def start(self, wanted: StartRequest) -> Answer:
-        """Starts the server; simultaneous requests for one server run one after the other."""
+    async def start(self, wanted: StartRequest) -> None:
+        """Starts the server and answers; simultaneous requests for one server run one after the other."""
         async with self.manager.locks.held("start", wanted.user, wanted.server):
             status, kept = await self.starter().start(wanted)
-        return await self.told(status, wanted, kept)
-
-    async def told(self, status: int, wanted: StartRequest, kept: JobHistory | None) -> Answer:
-        jobs = f"{self.manager.service.prefix}api/jobs"
+        jobs, user, server = f"{self.manager.service.prefix}api/jobs", wanted.user, wanted.server
+        self.set_header("Location", f"{jobs}/{kept.id}" if kept is not None else jobs)
         if kept is None:
-            told = {"id": None, "user": wanted.user, "server": wanted.server, "state": "submitted", "why": _PREPARED}
-            return Answer(status, told, jobs)
-        return Answer(status, await self.detail(kept), f"{jobs}/{kept.id}")
+            self.reply(PreparingModel(id=None, user=user, server=server, state="submitted", why=_PREPARED), status)
+        else:
+            self.reply(await self.detail(kept), status)
 
 
 class SubmitHandler(StartJobHandler):
@@ -68,7 +49,7 @@ class SubmitHandler(StartJobHandler):
     async def post(self) -> None:
         wanted = self._wanted()
         await self._check_name(wanted)
-        self.answer(await self.start(wanted))
+        await self.start(wanted)
 
     async def _check_name(self, wanted: StartRequest) -> None:
         """422 for a name that no new server gets; one that there was already is the Hub's to judge."""
@@ -109,10 +90,7 @@ class EndJobHandler(JobApiHandler):
             self.set_status(204)
             return
         name = actor_name(self.check_parameters())
-        try:
-            await JobEnder(self.admission.store, self.leader.hub).end(record, name)
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await JobEnder(self.admission.store, self.leader.hub).end(record, name)
         self.set_status(202 if kept.id in self.admission.store.records else 204)
 
 
@@ -133,10 +111,7 @@ class CancelHandler(EndJobHandler):
         coming = await unready_job(book, self.leader.hub, kept.user, kept.server)
         if coming is None or coming.job.id != kept.id:
             raise HttpProblem(409, RUNS)
-        try:
-            await book.transact(lambda turn: stop(turn, kept.id, EventReason.CANCELLED, CANCELLED_BEFORE_START))
-        except NotLeader:
-            raise HttpProblem(503, NOT_YET) from None
+        await book.transact(lambda turn: stop(turn, kept.id, EventReason.CANCELLED, CANCELLED_BEFORE_START))
         self.set_status(202)
 
 
@@ -148,7 +123,7 @@ class RequeueHandler(StartJobHandler):
         check_may_start(self.leader, self.acts(), kept.user)
         wanted = StartRequest(kept.user, kept.server, None)
         await start_jobs.check_restart(self.leader, kept)
-        self.answer(await self.start(wanted))
+        await self.start(wanted)
 
 
 class JobsHandler(SubmitHandler):
@@ -159,21 +134,9 @@ class JobsHandler(SubmitHandler):
         found = await self.leader.ledger.page(viewer, query.job_filter(), query.cursor, query.limit + 1)
         told, setting, now = found[: query.limit], self.setting(), desk.store.now()
         more, latest = len(found) > query.limit, await self.latest(told)
-        self.reply(
-            {
-                "items": [self.shown(kept, setting, now, latest) for kept in told],
-                "next": write_cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None,
-            }
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Status, body and where what was made is found."""
-
-    status: int
-    content: Mapping[str, object]
-    location: str = ""
+        items = [self.shown(kept, setting, now, latest) for kept in told]
+        cursor = write_cursor(JobCursor(told[-1].submitted, told[-1].id)) if more else None
+        self.reply(ListModel[JobModel](items=items, next=cursor))
 
 
 class JobHandler(jobs.JobDetailHandler, EndJobHandler):

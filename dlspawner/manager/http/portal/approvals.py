@@ -15,7 +15,7 @@ from dlspawner.core.config import Team
 from dlspawner.manager.admission import approvals as admission_approvals
 from dlspawner.manager.http.api import approvals
 from dlspawner.manager.http.api.base import page_path
-from dlspawner.manager.http.api.models import ApprovalsQuery
+from dlspawner.manager.http.api.models.requests import ApprovalsQuery
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.model import notice as notice_model

@@ -25,7 +25,7 @@ from dlspawner.manager.http.api.history import (
     read_query,
     report,
 )
-from dlspawner.manager.http.api.models import UsageQuery
+from dlspawner.manager.http.api.models.requests import UsageQuery
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
 from dlspawner.manager.http.portal.charts import OTHERS, SERIES, ChartSeries, axis_end, sparkline, stacked

@@ -17,7 +17,7 @@ from dlspawner.core.job import JobState
 from dlspawner.core.text import moment
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api.base import matches_search, page_path
-from dlspawner.manager.http.api.models import SearchQuery
+from dlspawner.manager.http.api.models.requests import SearchQuery
 from dlspawner.manager.http.portal.my_jobs import MyJobsPageBase, ServerRow, rows
 from dlspawner.manager.model.access import AccessRight, Viewer
 from dlspawner.manager.model.event_reason import find_reason

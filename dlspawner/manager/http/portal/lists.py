@@ -29,7 +29,7 @@ from dlspawner.core.launch.options import usable_templates
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
 from dlspawner.core.scheduling.estimates import Estimate
-from dlspawner.manager.http.api.models import LIVE, STATES, JobsQuery, write_cursor
+from dlspawner.manager.http.api.models.requests import LIVE, STATES, JobsQuery, write_cursor
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, quota_shares
 from dlspawner.manager.model.access import AccessRight, Viewer

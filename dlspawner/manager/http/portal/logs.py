@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from dlspawner.manager.http.api.logs import NOT_YOURS, read_log
-from dlspawner.manager.http.api.models import LogQuery
+from dlspawner.manager.http.api.models.requests import LogQuery
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage
 from dlspawner.manager.logs.reader import ContainerRun, LogText, choose

@@ -1,4 +1,4 @@
-"""The JSON of the REST API: every request body, query and response, each described once.
+"""The queries and request bodies of the REST API, each described once.
 
 Handlers validate with these models, and ``openapi`` takes its schemas from them. Bodies are strict and closed, so that
 a typing error is not ignored: an unknown field, or text for a number, is 422 with the field's name.
@@ -153,12 +153,6 @@ class RequestBody(BaseModel):
     """The body of a request."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class ResponseModel(BaseModel):
-    """A response. Fields with a default may be left out, all others are always there."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 def explain(error: ValidationError, kind: str, model: type[BaseModel]) -> str:
@@ -363,59 +357,6 @@ class AdmissionBody(RequestBody):
     special: tuple[SpecialPermission, ...] = ()
     image: str = ""
     nonce: Name = ""
-
-
-class AdmissionModel(ResponseModel):
-    """The decision about a job: admit, wait or refuse; of an admission until when, and the node of each pod."""
-
-    decision: str
-    reason: str
-    sentences: tuple[str, ...]
-    seconds: float
-    nodes: tuple[str | None, ...]
-
-
-class StopReasonModel(ResponseModel):
-    """Why the Manager stops a job."""
-
-    reason: str
-    sentence: str
-
-
-class UserPendingJobModel(ResponseModel):
-    """A pending job; ``never``: it can not start as things are."""
-
-    job: str
-    server: str
-    state: str
-    position: int
-    why: str
-    never: bool
-
-
-class UserPendingJobsModel(ResponseModel):
-    """The pending jobs of a user."""
-
-    waiting: list[UserPendingJobModel]
-
-
-class UnixAccountModel(ResponseModel):
-    """The uid and gid that a user has for ever."""
-
-    uid: int
-    gid: int
-
-
-class PrepareStartModel(UnixAccountModel):
-    """``job`` is the pending job of the server, which this start continues."""
-
-    job: str | None
-
-
-class LogKeptModel(ResponseModel):
-    """``kept``: the logs of a pod's ended containers are in the database."""
-
-    kept: bool
 
 
 # Of pods and the SSH gateway.

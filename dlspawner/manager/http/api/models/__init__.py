@@ -1,0 +1,1 @@
+"""The one description of every request and response of the REST API."""

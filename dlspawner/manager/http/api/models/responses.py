@@ -226,7 +226,7 @@ class SeriesModel(ResponseModel):
 
 
 class UsageModel(ResponseModel):
-    """What a job used at each time; null where that is not known."""
+    """The use of a job at each time; null where it is not known."""
 
     job: JobId
     since: Time

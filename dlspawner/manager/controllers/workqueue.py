@@ -63,8 +63,9 @@ class WorkQueue(Generic[Key]):
     def _next(self) -> list[Key]:
         """Returns the keys to begin with now, and forgets the pauses of keys that are due no more."""
         due, now = dict.fromkeys(self.due()), asyncio.get_running_loop().time()
-        self._not_before = {key: at for key, at in self._not_before.items() if key in due}
-        self._pauses = {key: pauses for key, pauses in self._pauses.items() if key in due}
+        known = self._working.union(due)
+        self._not_before = {key: at for key, at in self._not_before.items() if key in known}
+        self._pauses = {key: pauses for key, pauses in self._pauses.items() if key in known}
         ready = (key for key in due if key not in self._working and self._not_before.get(key, now) <= now)
         return list(islice(ready, self.workers - len(self._working)))
 

@@ -102,6 +102,22 @@ async def test_error_of_a_key_is_logged_and_repeated_after_a_pause(
     assert "test bad" in caplog.text
 
 
+async def test_pauses_grow_also_if_a_key_is_not_due_while_it_is_reconciled() -> None:
+    work, times = Controller({"a": 1}, seconds=0.01), list[float]()
+
+    async def fails(key: str) -> None:
+        times.append(asyncio.get_running_loop().time())
+        work.needs[key] = 0
+        await asyncio.sleep(0.03)
+        work.needs[key] = 1
+        raise HubUnavailable("away")
+
+    async with running(WorkQueue("test", work.due, fails, every=0.01, first_pause=0.02, longest_pause=10)):
+        await until(lambda: len(times) >= 6, "it is repeated")
+
+    assert times[5] - times[4] >= 0.02 * 2**4 / 2
+
+
 async def test_end_of_the_term_ends_the_queue() -> None:
     work = Controller({"a": 1}, {"a": NotLeader("over")})
     async with running(WorkQueue("test", work.due, work.reconcile)) as task:

@@ -90,11 +90,12 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """One launch of one job: everything that its objects are made of."""
+    """One launch of one job: all that its objects are made of; ``rendered`` is its template's part of the pod."""
 
     job: naming.PodIdentity
     wish: LaunchRequest
     facts: rendering.RenderContext
+    rendered: Manifest
     host_key: owned_objects.HostKey | None
     numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
     groups: tuple[unix_account.UnixGroup, ...]  # the teams'
@@ -149,7 +150,10 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
     strict_groups: bool = False,
     classes: PriorityClasses = _NO_CLASSES,
 ) -> LaunchPlan:
-    """The launch of these wishes on a named server of a person."""
+    """Returns the launch of these options on a named server of a user; StartRefused if the template cannot be rendered.
+
+    The template is rendered here and nowhere else, before anything is created.
+    """
     account, choices = naming.unix_name(person.name), wish.choices
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
     needs_files = wish.template.ssh is not None or not wish.template.command
@@ -184,8 +188,21 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         requeue=choices.requeue,
         nonce=nonce,
     )
-    kubernetes = classes.of(preemptible=choices.preemptible)
-    return LaunchPlan(job, wish, facts, host_key, numbers, person.groups, tuple(home_modes), strict_groups, kubernetes)
+    rendered = rendering.render(wish.template, choices, facts)
+    if isinstance(rendered, InvalidOptions):
+        raise StartRefused(*rendered.sentences, reason="options")
+    return LaunchPlan(
+        job=job,
+        wish=wish,
+        facts=facts,
+        rendered=rendered,
+        host_key=host_key,
+        numbers=numbers,
+        groups=person.groups,
+        home_modes=tuple(home_modes),
+        strict_groups=strict_groups,
+        priority_class=classes.of(preemptible=choices.preemptible),
+    )
 
 
 def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
@@ -194,16 +211,13 @@ def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
     return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
 
-def pod_fragment(launch: LaunchPlan) -> Manifest:
-    """The part of the pod that the template decides, with the job's names on it."""
-    rendered = rendering.render(launch.wish.template, launch.wish.choices, launch.facts)
-    if isinstance(rendered, InvalidOptions):
-        raise StartRefused(*rendered.sentences, reason="options")
-    metadata = rendered.get("metadata", {})
+def _pod_fragment(launch: LaunchPlan) -> Manifest:
+    """Returns the template's part of the pod, with the job's labels and annotations."""
+    metadata = launch.rendered.get("metadata", {})
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
-    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": rendered["spec"]}
+    return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": launch.rendered["spec"]}
 
 
 def _group_names(launch: LaunchPlan) -> dict[str, str]:
@@ -221,7 +235,7 @@ def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
         # KubeSpawner's fs_gid is meant for users with KubeSpawner's numbers as well.
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
-    merged = as_one_person(merge_pod(plain, pod_fragment(launch)))
+    merged = as_one_person(merge_pod(plain, _pod_fragment(launch)))
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )

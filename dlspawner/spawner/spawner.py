@@ -363,8 +363,6 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             classes=now.cluster.scheduling.classes,
         )
         self._job_id = self._launch.job.id
-        # What cannot be made is refused here, before anything is created.
-        pod_builder.pod_fragment(self._launch)
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner watches the namespace before its pods are read.

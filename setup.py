@@ -36,8 +36,8 @@ setup(
         "alembic>=1.13",
     ],
     extras_require={
-        # What a job runs: on the embedded cluster from this environment, on Kubernetes from the job image.
-        "jobs": ["jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
+        # The embedded cluster, and what a job runs: there from this environment, on Kubernetes from the job image.
+        "jobs": ["wsproto>=1.2", "jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
         "postgresql": ["psycopg[binary]>=3.2"],
         "test": [
             "psycopg[binary]>=3.2",

@@ -11,7 +11,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlspawner.devcluster.node.streaming import spdy, websocket
+from dlspawner.devcluster.node.streaming import spdy
 from tests.component.devcluster.conftest import SECONDS, World
 
 
@@ -112,19 +112,6 @@ def _masked(data: bytes) -> bytes:
 async def _message(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readexactly(2)
     return await reader.readexactly(head[1])
-
-
-@given(st.binary(max_size=70_000), st.integers(1, 5000))
-def test_websocket_frames_survive_any_cutting(data: bytes, size: int) -> None:
-    mask = b"abcd"
-    body = bytes(b ^ mask[i % 4] for i, b in enumerate(data))
-    frame = bytearray(websocket.frame(websocket.BINARY, body))
-    frame[1] |= 0x80
-    at = len(frame) - len(body)
-    wire = bytes(frame[:at]) + mask + body
-    parser = websocket.Parser()
-    messages = [m for start in range(0, len(wire), size) for m in parser.receive(wire[start : start + size])]
-    assert messages == [websocket.Message(websocket.BINARY, data)]
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=5), st.integers(1, 700))

@@ -11,9 +11,14 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from dlspawner.devcluster.node.streaming import spdy, websocket
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.utilities import RemoteProtocolError
+
+from dlspawner.devcluster.node.streaming import spdy
 
 CHUNK = 64 * 1024
+LONGEST_MESSAGE = 2**24
 STREAMS_SECONDS = 30.0
 NAMES = ("stdin", "stdout", "stderr", "error", "resize")
 SPDY_PROTOCOLS = ("v4.channel.k8s.io",)
@@ -112,7 +117,8 @@ class WebSocketChannels:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._parser = websocket.Parser()
+        self._socket = Connection(ConnectionType.SERVER)
+        self._parts = bytearray()  # of a message that has not ended
         self._received: deque[tuple[str, bytes]] = deque()
 
     async def receive(self) -> tuple[str, bytes]:
@@ -122,29 +128,41 @@ class WebSocketChannels:
 
     async def send(self, name: str, data: bytes) -> None:
         message = bytes([NAMES.index(name)]) + data
-        await _write(self._writer, websocket.frame(websocket.BINARY, message))
+        await _write(self._writer, self._socket.send(BytesMessage(data=message)))
 
     async def finish(self, status: Mapping[str, Any]) -> None:
         await self.send("error", json.dumps(status).encode())
-        await _write(self._writer, websocket.frame(websocket.CLOSE, (1000).to_bytes(2, "big")))
+        await _write(self._writer, self._socket.send(CloseConnection(code=1000)))
 
     async def _read(self) -> None:
         try:
             data = await self._reader.read(CHUNK)
-            messages = self._parser.receive(data)
-        except (OSError, websocket.ProtocolError) as error:
+            self._socket.receive_data(data or None)
+            events = list(self._socket.events())
+        except (OSError, RemoteProtocolError) as error:
             raise Disconnected(str(error)) from error
         if not data:
             raise Disconnected("closed")
-        for message in messages:
-            if message.opcode == websocket.CLOSE:
-                raise Disconnected("closed")
-            if message.opcode == websocket.PING:
-                await _write(self._writer, websocket.frame(websocket.PONG, message.data))
-            elif message.opcode in {websocket.BINARY, websocket.TEXT} and message.data:
-                self._message(message.data)
+        for event in events:
+            match event:
+                case CloseConnection():
+                    raise Disconnected("closed")
+                case Ping():
+                    await _write(self._writer, self._socket.send(event.response()))
+                case BytesMessage() | TextMessage():
+                    self._add(event.data.encode() if isinstance(event, TextMessage) else bytes(event.data))
+                    if event.message_finished:
+                        self._message(bytes(self._parts))
+                        self._parts.clear()
+
+    def _add(self, part: bytes) -> None:
+        self._parts += part
+        if len(self._parts) > LONGEST_MESSAGE:
+            raise Disconnected("message too long")
 
     def _message(self, data: bytes) -> None:
+        if not data:
+            return
         if data[0] == _CLOSE_CHANNEL and len(data) > 1 and data[1] < len(NAMES):
             self._received.append((NAMES[data[1]], b""))
         elif data[0] < len(NAMES) and len(data) > 1:

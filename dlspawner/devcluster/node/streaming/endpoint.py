@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from wsproto.utilities import generate_accept_token
+
 from dlspawner.devcluster.node.container import Container
 from dlspawner.devcluster.node.pod import Pod
-from dlspawner.devcluster.node.streaming import channels, execution, logs, websocket
+from dlspawner.devcluster.node.streaming import channels, execution, logs
 from dlspawner.devcluster.node.streaming.serving import Doorkeeper
 
 log = logging.getLogger(__name__)
@@ -180,7 +182,7 @@ async def _upgrade(
         return streams
     if upgrade == "websocket":
         protocol = _choose(head.headers.get("sec-websocket-protocol", ""), channels.WEBSOCKET_PROTOCOLS)
-        accept = websocket.accept(head.headers.get("sec-websocket-key", ""))
+        accept = generate_accept_token(head.headers.get("sec-websocket-key", "").encode()).decode()
         writer.write(_switching("websocket", {"Sec-WebSocket-Accept": accept, "Sec-WebSocket-Protocol": protocol}))
         return channels.WebSocketChannels(reader, writer)
     raise Answer(400, "Upgrade request required")

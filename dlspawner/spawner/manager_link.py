@@ -13,16 +13,13 @@ pod from running where there is room as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlspawner.core import naming
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import Template
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.pod_builder import asked_for
-
-if TYPE_CHECKING:
-    pass
 
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
 

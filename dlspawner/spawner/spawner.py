@@ -403,6 +403,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             return await self._create_with_claim(manifest, until)
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
+        question = {**question, "options": dict(self.user_options)}  # it can be started again with them
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:

@@ -70,6 +70,7 @@ class AdmissionRequest:
     special: tuple[SpecialPermission, ...] = ()  # permissions that need an approval
     image: str = ""  # the image that gets them
     nonce: str = ""  # the nonce of its pods; none: any is accepted
+    options: str = ""  # the user options, as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ class AdmissionService:
         if other is not None and other is not known:
             lifecycle.replace_pending(turn, other, question.job)
         if known is None:
-            return self._decide(turn, question, JobRecord(wanted, request_seconds=question.request_seconds))
+            record = JobRecord(wanted, request_seconds=question.request_seconds, options=question.options)
+            return self._decide(turn, question, record)
         return self._readmit(turn, question, known, wanted)
 
     def _was_cancelled(self, question: AdmissionRequest) -> bool:
@@ -251,7 +253,7 @@ class AdmissionService:
         same = keeps and _options(wanted) == _options(known.job)
         turn.store.mark_inadmissible(known.job.id, "")  # the owner asks, or the configuration has changed
         known = turn.store.records[known.job.id]
-        record = replace(known, request_seconds=question.request_seconds)
+        record = replace(known, request_seconds=question.request_seconds, options=question.options)
         if record.awaiting_start and same:
             return self._admit(turn, question, record, known.job.nodes)
         if not keeps and (never := limits.config_violation(wanted, turn.cluster_state)) is not None:

@@ -225,6 +225,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "start_attempts": record.start_attempts,
         "failures": record.failures,
         "nonce": record.nonce,
+        "options": record.options,
         "folded": False,
     }
 
@@ -258,6 +259,7 @@ def from_row(row: Row[Any]) -> JobRecord:
         start_attempts=row.start_attempts,
         failures=row.failures,
         nonce=row.nonce,
+        options=row.options,
     )
 
 

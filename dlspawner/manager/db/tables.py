@@ -151,6 +151,7 @@ jobs = Table(
     Column("awaiting_start", Boolean, nullable=False, server_default=false()),  # scheduled; the Hub is to be asked
     Column("start_attempts", Integer, nullable=False, server_default="0"),  # how often it was scheduled
     Column("failures", Integer, nullable=False, server_default="0"),  # starts at which the Hub itself has failed
+    Column("options", Text, nullable=False, server_default=""),  # the user options, as JSON
     Column("nonce", String(255), nullable=False, server_default=""),  # of its last start, which its pods have
     Column(
         "exempt_from_quota", Boolean, nullable=False, server_default=false()

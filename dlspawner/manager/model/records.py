@@ -53,6 +53,7 @@ class JobRecord:
     team has less quota now. ``awaiting_start``: the job is scheduled, and the Hub has not sent its admission request
     yet. ``start_attempts``: how often it was scheduled, 0 for a job that was never queued. ``failures``: how many of
     its starts the Hub has answered with status 500. ``nonce``: of the last admitted start, which its pods have.
+    ``options``: the user options of its last admission request, as JSON; empty if there was none.
     """
 
     job: Job
@@ -65,6 +66,7 @@ class JobRecord:
     start_attempts: int = 0
     failures: int = 0
     nonce: str = ""
+    options: str = ""
 
     @property
     def seen(self) -> tuple[PodRef, ...]:

@@ -244,6 +244,7 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
         namespace=NAMESPACE,
         pods=(strip_manifest(_spec(gpus)),),
         nonce=secrets.token_urlsafe(16),
+        options=json.dumps({"template": "tiny", "gpus": gpus}),
     )
     return replace(made, **more)
 

@@ -387,46 +387,25 @@ async def ended(portal: Portal, gpus: int) -> AdmissionRequest:
     return question
 
 
-async def test_what_starts_again_is_that_job_and_nothing_else(portal: Portal) -> None:
+async def test_job_starts_again_with_its_own_options_whatever_its_server_had_since(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await ended(portal, 2)
     for path in ("", f"jobs/{older.job}"):
         assert f'name="job" value="{older.job}"' in (await portal.read("alice", path)).body
-    button = {"server": "train", "job": older.job}
+    await ended(portal, 3)
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 8}  # of a start that was refused
-    answer = await portal.read("alice", "start", "POST", button)
-    assert (answer.status, "GPUs: 8, not 2" in answer.text) == (409, True), answer.text
-    portal.hub.kept["alice", "train"] = {}  # the server was removed
-    answer = await portal.read("alice", "start", "POST", button)
-    assert (answer.status, "kept no options" in answer.text) == (409, True)
-    newer = await ended(portal, 2)
-    answer = await portal.read("alice", "start", "POST", button)
-    assert (answer.status, "has had another job since" in answer.text) == (409, True)
-    assert portal.hub.started == []
-    assert (await portal.read("alice", "start", "POST", {**button, "job": newer.job})).status == 303
-    assert portal.hub.started == [("alice", "train")]
+    answer = await portal.read("alice", "start", "POST", {"server": "train", "job": older.job})
+    assert answer.status == 303, answer.text
+    assert (portal.hub.started, portal.hub.options) == ([("alice", "train")], [{"template": "tiny", "gpus": 2}])
 
 
-async def test_a_job_that_turned_preemptible_with_its_teams_quota_starts_again_as_it_was_asked_for(
-    portal: Portal,
-) -> None:
+async def test_job_without_known_options_does_not_start_again(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
-    question = await portal.waits(wants("alice", gpus=2, server="train"))
-
-    def turn_it(turn: Transaction) -> None:
-        record = turn.record(question.job)
-        assert record is not None
-        turn.write(
-            replace(record, job=replace(record.job, preemptible=True), demote_at=turn.now),
-            EventReason.TURNED_PREEMPTIBLE,
-        )
-
-    await portal.served.book.transact(turn_it)
+    question = await portal.waits(wants("alice", server="train", options=""))
     portal.knows("alice", "train")
-    portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 2}
     assert (await portal.read("alice", f"jobs/{question.job}/stop", "POST")).status == 303
     answer = await portal.read("alice", "start", "POST", {"server": "train", "job": question.job})
-    assert answer.status == 303, answer.text
+    assert (answer.status, "are not known" in answer.text) == (409, True)
 
 
 async def test_nobody_starts_a_job_of_somebody_else_or_of_another_server_again(portal: Portal) -> None:

@@ -19,6 +19,8 @@ half full.
 
 from __future__ import annotations
 
+import json
+
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
@@ -72,6 +74,7 @@ class AdmissionHandler(_ForJobs):
             tuple(one for one in SpecialPermission if one in body.special),
             as_name(body.image),
             body.nonce,
+            json.dumps(body.options, sort_keys=True),
         )
         found = await self.desk().review(question)
         self.manager.meters.decided(found.decision, found.reason)

@@ -3,27 +3,20 @@
 The Hub starts anything with our own token, so the caller of this module checks the rights of its own caller first. The
 Hub's answer becomes a status and a sentence: a refusal 422, a running job 409, a place in the queue 202 like a start.
 
-Compares the options that the Hub has of a server with those of an earlier job. PURE.
-
-The Hub keeps the options of the last start that was asked for, also of one that was refused and left no job. Of a job
-the Manager knows the resources and the owner; its image, its command and a template's own options it does not know.
-
-The check before a restart: the Hub starts a server with the options that it has now.
+A job that has ended starts again with its own options, which the Manager has kept with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from dlspawner.clients.hub import HubClient, HubRejected, HubUnavailable
-from dlspawner.core.config import Team
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.job import JobState
-from dlspawner.core.launch import options
-from dlspawner.core.units import GPU
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.repository import JobRepository
@@ -32,7 +25,6 @@ from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import JobFilter, JobHistory
-from dlspawner.settings import Settings
 
 NOT_FOR_OTHERS = "Only administrators of the Hub, and services, start jobs for other people."
 BLOCKED = "{user} may not start jobs here. Ask an administrator."
@@ -56,7 +48,7 @@ def check_may_start(acting: LeaderElector, viewer: Viewer, user: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A server to start; without options with those that the Hub kept."""
+    """A server to start; without options with those that the Hub has kept of it."""
 
     user: str
     server: str
@@ -133,10 +125,10 @@ class JobStarter:
         return next((job.id for job in jobs if not store.records[job.id].awaiting_start), None)
 
     async def _if_same(self, wanted: StartRequest, there: str) -> tuple[int, JobHistory]:
-        """Returns the job that is there if these are the options that the Hub has of its server; else 409."""
-        kept, user = await self.ledger.job_history(there), await self.hub.user(wanted.user)
-        server = user.servers.get(wanted.server) if user is not None else None
-        same = server is not None and wanted.options is not None and server.user_options == dict(wanted.options)
+        """Returns the job that is there if it was submitted with these options; else 409."""
+        kept, record = await self.ledger.job_history(there), self.desk.store.records.get(there)
+        known = record is not None and record.options and wanted.options is not None
+        same = known and record is not None and json.loads(record.options) == dict(wanted.options or {})
         if not same or kept is None or kept.state in {JobState.STOPPING, JobState.ENDED}:
             raise HttpProblem(409, RUNS)
         return (201 if kept.state is JobState.RUNNING else 202), kept
@@ -157,64 +149,16 @@ class JobStarter:
         raise HttpProblem(422, str(no))
 
 
-def differences(
-    kept: JobHistory, given: Mapping[str, object], settings: Settings, teams: Sequence[Team]
-) -> tuple[str, ...]:
-    """Returns the differences in words; none where the Hub will refuse these options by itself."""
-    template = options.find_template(settings.templates, given, teams, settings.cluster.default_template)
-    if isinstance(template, options.InvalidOptions):
-        return ()
-    if template.name != kept.template:
-        return (_not("template", template.name, kept.template),)
-    chosen = options.select_options(template, settings.cluster, given, teams)
-    if isinstance(chosen, options.InvalidOptions):
-        return ()
-    kind = chosen.gpu_type.name if chosen.gpu_type else None
-    told = (
-        ("team", chosen.team if given.get("team") else kept.team, kept.team),
-        ("GPUs", chosen.gpus, kept.gpus_milli // GPU),
-        ("GPU type", kind, kept.gpu_type),
-        ("preemptible", chosen.preemptible, kept.preemptible),
-        ("waiting again after it was stopped for others", chosen.requeue, kept.requeue),
-    )
-    return tuple(_not(name, now, then) for name, now, then in told if now != then)
-
-
-def _not(name: str, now: object, then: object) -> str:
-    return f"{name}: {_word(now)}, not {_word(then)}"
-
-
-def _word(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "yes", False: "no"}[value]
-    return str(value)
-
-
 NOT_ENDED = "It has not ended. Only what has ended can be started again."
-LATER = "This server has had another job since, whose options the Hub has kept: start that one again, or submit anew."
-NO_OPTIONS = "The Hub has kept no options of this server. Submit it anew."
-OTHERS = "The Hub has kept other options of this server since ({}): submit it anew."
+NO_OPTIONS = "The options of this job are not known: it was started without this Manager. Submit it anew."
 
 
-async def check_restart(acting: LeaderElector, kept: JobHistory) -> None:
-    """A problem where what would start now is not what this job was; HubUnavailable when that cannot be told."""
+async def options_of(acting: LeaderElector, kept: JobHistory) -> dict[str, object]:
+    """Returns the options to start a job again with; a problem if it has not ended, or its options are not known."""
     if kept.state is not JobState.ENDED:
         raise HttpProblem(409, NOT_ENDED)
-    newest = await acting.ledger.page(Viewer("", all=True), JobFilter(user=kept.user, server=kept.server), None, 1)
-    if newest and newest[0].id != kept.id:
-        raise HttpProblem(409, LATER)
-    user = await acting.hub.user(kept.user)
-    server = user.servers.get(kept.server) if user is not None else None
-    if server is None or not server.user_options:
+    record = await acting.ledger.find(kept.id)
+    if record is None or not record.options:
         raise HttpProblem(409, NO_OPTIONS)
-    teams = acting.settings.teams.team_of(kept.user, tuple(user.groups if user else ()))
-    others = differences(await _as_asked(acting, kept), server.user_options, acting.settings, teams)
-    if others:
-        raise HttpProblem(409, OTHERS.format("; ".join(others)))
-
-
-async def _as_asked(acting: LeaderElector, kept: JobHistory) -> JobHistory:
-    """A job as its person had asked for it: one that turned preemptible with its team's quota was not."""
-    events = await acting.ledger.history(kept.id) if kept.preemptible else []
-    turned = any(one.reason == EventReason.TURNED_PREEMPTIBLE for one in events)
-    return replace(kept, preemptible=False) if turned else kept
+    found: dict[str, object] = json.loads(record.options)
+    return found

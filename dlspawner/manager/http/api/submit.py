@@ -121,9 +121,8 @@ class RequeueHandler(StartJobHandler):
     async def post(self, job: str) -> None:
         kept = await self.acted(job)
         check_may_start(self.leader, self.acts(), kept.user)
-        wanted = StartRequest(kept.user, kept.server, None)
-        await start_jobs.check_restart(self.leader, kept)
-        await self.start(wanted)
+        options = await start_jobs.options_of(self.leader, kept)
+        await self.start(StartRequest(kept.user, kept.server, options))
 
 
 class JobsHandler(SubmitHandler):

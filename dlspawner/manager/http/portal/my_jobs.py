@@ -193,16 +193,20 @@ class _Button(MyJobsPageBase):
 
 
 class StartButton(_Button):
-    """*Start again*: the Hub kept the options, unless something else was asked for since."""
+    """*Start again*: a job with its own options, a server with those that the Hub has kept."""
 
     async def post(self) -> None:
         server, job = (self.get_body_argument(name, "", strip=False) for name in ("server", "job"))
         try:
-            kept = await self._checked(job, server) if job else None
-            if kept is not None and kept.user != self.person().name:
-                await self._start_for(kept)
-                return
-            await self.start_server(server)
+            if not job:
+                await self.start_server(server)
+            else:
+                kept = await self._checked(job, server)
+                options = await start_jobs.options_of(self.leader(), kept)
+                if kept.user != self.person().name:
+                    await self._start_for(kept, options)
+                    return
+                await self.start_server(server, options)
         except HubError as problem:
             await self.answer(HttpProblem(503, str(problem)))
             return
@@ -212,20 +216,19 @@ class StartButton(_Button):
         self.follow(server)
 
     async def _checked(self, job: str, server: str) -> JobHistory:
-        """Returns the job if it can start again with its options, and the viewer may start it."""
+        """Returns the job if the viewer may start it again."""
         self.person()
         kept = await self.kept(job)
         if kept.server != server:
             raise HttpProblem(404, NO_JOB)
         check_may_start(self.leader(), self.viewer(AccessRight.ACT), kept.user)
-        await start_jobs.check_restart(self.leader(), kept)
         return kept
 
-    async def _start_for(self, kept: JobHistory) -> None:
+    async def _start_for(self, kept: JobHistory, options: dict[str, object]) -> None:
         """Starts another user's job: the new job has a page; the Hub shows the start to its user only."""
         acting = self.leader()
         starter = JobStarter(self.admission(), acting.ledger, acting.hub, self.manager.service.prefix)
-        _, new = await starter.start(StartRequest(kept.user, kept.server, None))
+        _, new = await starter.start(StartRequest(kept.user, kept.server, options))
         self.back(f"jobs/{(new or kept).id}")
 
 

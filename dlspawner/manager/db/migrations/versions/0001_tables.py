@@ -76,6 +76,7 @@ def upgrade() -> None:
         sa.Column("stop_reason", sa.String(length=40), nullable=True),
         sa.Column("stop_sentence", sa.Text(), nullable=True),
         sa.Column("pods", sa.Text(), server_default="[]", nullable=False),
+        sa.Column("options", sa.Text(), server_default="", nullable=False),
         sa.Column("awaiting_start", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("start_attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("failures", sa.Integer(), server_default="0", nullable=False),

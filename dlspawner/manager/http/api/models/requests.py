@@ -357,6 +357,7 @@ class AdmissionBody(RequestBody):
     special: tuple[SpecialPermission, ...] = ()
     image: str = ""
     nonce: Name = ""
+    options: dict[str, Any] = {}
 
 
 # Of pods and the SSH gateway.

@@ -19,10 +19,9 @@ from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api.base import matches_search, page_path
 from dlspawner.manager.http.api.models.requests import SearchQuery
 from dlspawner.manager.http.portal.my_jobs import MyJobsPageBase, ServerRow, rows
-from dlspawner.manager.model.access import AccessRight, Viewer
+from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.event_reason import find_reason
 from dlspawner.manager.model.job_history import (
-    JobFilter,
     JobHistory,
     JobTransition,
     PodEventMessage,
@@ -81,10 +80,11 @@ class JobPage(MyJobsPageBase):
         )
 
     async def _may_start(self, kept: JobHistory) -> bool:
-        """True if *Start again* can work, as far as known: the Hub keeps the options of the latest job."""
-        acting = self.leader()
-        latest = await acting.ledger.page(Viewer("", all=True), JobFilter(user=kept.user, server=kept.server), None, 1)
-        return bool(latest) and latest[0].id == kept.id and kept.user not in acting.settings.teams.blocked
+        """True if *Start again* can work: options known, server without a job, user not blocked."""
+        record = await self.leader().ledger.find(kept.id)
+        free = not self.admission().store.on(kept.user, kept.server)
+        blocked = kept.user in self.leader().settings.teams.blocked
+        return free and not blocked and record is not None and bool(record.options)
 
     async def _ways(self, kept: JobHistory) -> tuple[ServerRow | None, dict[str, str]]:
         """The ways into a job of one's own, as the list of one's jobs has them."""

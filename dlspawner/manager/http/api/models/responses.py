@@ -6,6 +6,7 @@ thousandths (`Milli`) and are told as numbers, 1 is a whole GPU or core. Times a
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -42,8 +43,8 @@ class ResponseModel(BaseModel):
 
 
 def as_json(content: BaseModel) -> str:
-    """Returns the text of a response."""
-    return content.model_dump_json(by_alias=True, exclude_unset=True)
+    """Returns the text of a response, in ASCII: what people have named cannot act on a reader's terminal."""
+    return json.dumps(content.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
 class ProblemModel(ResponseModel):

@@ -63,7 +63,7 @@ def test_nobody_and_somebody_without_keys_get_the_same_answer(world: World, pers
     answers = {
         ask(world, world.tokens["gateway"], "GET", f"/api/users/{name}/keys").text for name in (person, "nobody")
     }
-    assert answers == {'{"keys":[]}'}
+    assert answers == {'{"keys": []}'}
 
 
 def test_a_job_suggests_keys_for_its_owner_only(world: World, person: str) -> None:

@@ -249,7 +249,7 @@ class Gateway(Application):
         token, hub_url = required("JUPYTERHUB_API_TOKEN"), required("JUPYTERHUB_API_URL")
         async with contextlib.AsyncExitStack() as stack:
             hub = await stack.enter_async_context(HubClient(hub_url, token))
-            people = await stack.enter_async_context(contextlib.aclosing(HubAndManager(hub, self.manager_url, token)))
+            people = HubAndManager(hub, self.manager_url, token)
             try:
                 cluster = await stack.enter_async_context(await KubernetesClient.connect())
             except KubernetesError as error:

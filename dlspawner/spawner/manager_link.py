@@ -1,9 +1,12 @@
-"""The admission request: may the job of this final manifest start, and what the answer adds to the manifest. Pure.
+"""The Hub's side of a start's conversation with the Manager: deadlines, sentences for users, and the admission request.
 
-The request contains the pod's resources, never its environment. User, team, priority and preemptibility are read from
-the pod's own labels, because the Manager will count by them when it sees the pod; a hook that changes them is refused.
-The start's nonce, bound to the pod's name, is part of the request: the Manager accepts a pod as this job's only with
-both.
+The Manager is asked while a user waits for a start, so a question that is not answered ends in ``StartRefused``: deny
+by default. Jobs that run are not touched by it.
+
+The admission request contains the pod's resources, never its environment. User, team, priority and preemptibility are
+read from the pod's own labels, because the Manager will count by them when it sees the pod; a hook that changes them is
+refused. The start's nonce, bound to the pod's name, is part of the request: the Manager accepts a pod as this job's
+only with both.
 
 The node that the job was admitted for becomes a preference of its pod: the scheduler knows only that one pod, would
 spread what the Manager has packed, and has the last word. Refused: `nodeName` and a required node, which would keep a
@@ -12,19 +15,198 @@ pod from running where there is room as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
+from dlspawner.clients.manager import (
+    ADMISSION_SECONDS,
+    SECONDS,
+    ManagerClient,
+    ManagerRejected,
+    ManagerUnavailable,
+    PendingJobStatus,
+    UserNotice,
+)
 from dlspawner.core import naming
+from dlspawner.core.launch.security import permission_uses
+from dlspawner.core.link import derive_hub_token
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import Template
+from dlspawner.core.text import with_time
+from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.pod_builder import asked_for
 
+STOP_SECONDS = 3.0  # for which a stopped start waits until the Manager has heard of it
+_REPORTS: dict[tuple[str, str, str], asyncio.Task[None]] = {}  # of interrupted starts, by user, server and job
+T = TypeVar("T")
+
+UNDECIDED = (
+    "The part of this Hub that decides about GPUs does not answer, so no job can be started now. Running jobs go on. "
+    "Try again soon."
+)
+NO_FILES = (
+    "This Hub shares out GPUs, and the part of it that decides was not told how, so no job can be started. "
+    "Ask an administrator."
+)
+AWAY = (
+    "The part of this Hub that decides about GPUs does not answer, so neither your jobs in the queue nor your notices "
+    "are shown. Running jobs go on."
+)
+SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
+BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
+FULL = "There is no account number left for you. Ask an administrator."
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_WEIGHT = 100  # that there is
+
+
+@dataclass(frozen=True, slots=True)
+class PodAdmission:
+    """A job's one pod may be requested before ``until`` on the loop's clock, for ``node``, if known."""
+
+    until: float
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerLink:
+    """The Manager at ``url``, asked as the Hub, with refusals for users."""
+
+    url: str
+    service_token: str = field(repr=False)
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger]
+    seconds: float = SECONDS
+    until: float | None = None  # of the event loop's clock: when the start that asks must be able to say why it failed
+
+    @property
+    def _client(self) -> ManagerClient:
+        return ManagerClient(self.url, derive_hub_token(self.service_token), self.log, self.seconds, self.until)
+
+    async def account(self, user: str, uids: UidRange) -> UnixIds:
+        """The uid and gid that this user has for ever."""
+        try:
+            return await self._answered(self._client.account(user, uids), SILENT)
+        except ManagerRejected as no:
+            raise self._no_account(user, no) from None
+
+    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
+        """Returns the id of the pending job of this server, which this start then continues, and the user's ids."""
+        await self._until_heard(user, server)
+        try:
+            return await self._answered(self._client.prepare_start(user, server, uids), UNDECIDED)
+        except ManagerRejected as no:
+            if no.status == 501:
+                raise self._undecided(no, f"user={user} the Manager answered {no.status} to a start") from None
+            raise self._no_account(user, no) from None
+
+    async def pending_job(self, user: str, server: str) -> str | None:
+        """The id of the job that waits for this server: a start of it is that job's."""
+        await self._until_heard(user, server)
+        try:
+            return await self._answered(self._client.pending_job(user, server), UNDECIDED)
+        except ManagerRejected as no:
+            raise self._undecided(no, f"user={user} the Manager answered {no.status} to what waits") from None
+
+    async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus] | None:
+        """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
+        return await self._or_none(self._client.queue_status(user))
+
+    async def notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
+        """Returns this user's notices, and those for administrators; none without an answer in time."""
+        found, now = await self._or_none(self._client.user_notices(user, admin=admin)), datetime.now(UTC)
+        return [replace(one, text=with_time(one.text, one.until, now)) for one in found or ()]
+
+    async def admission(
+        self, job: str, question: Mapping[str, object], waits: Callable[[Sequence[str], str], StartRefused]
+    ) -> PodAdmission:
+        """Until when the one pod of this job may be requested, and where it is to be; Refused: not now, or never.
+
+        ``waits`` makes the exception of a job that is in the queue now, of sentences and a reason.
+        """
+        try:
+            found = await self._answered(self._client.admission(job, question), UNDECIDED)
+        except ManagerRejected as no:
+            raise self._undecided(no, f"job={job} the Manager answered {no.status} to the admission") from None
+        if found.decision == "admit":
+            return PodAdmission(found.until, found.node)
+        self.log.info("job=%s is not admitted: decision=%s reason=%s", job, found.decision, found.reason)
+        if found.decision == "wait":
+            raise waits(found.sentences, found.reason)
+        raise StartRefused(*found.sentences, reason=found.reason, status=403)
+
+    async def release_reservation(self, job: str, user: str, *, passes: bool, why: str) -> None:
+        """The pod of this job was not made and will not be, for its person ``why``; ``passes``: it could be soon.
+
+        Never fails: what is not reported expires.
+        """
+        await self._or_none(self._client.release_reservation(job, user, passes=passes, why=why))
+
+    async def start_interrupted(
+        self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
+    ) -> None:
+        """Reports that this server was stopped during its start, as this ``job`` if it was known by then.
+
+        Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
+        lives, and ``heard`` is called then. It would start again what was stopped. For a user who is removed with many
+        servers one moment is waited, and not one for each: a Manager that did not hear of the first server is away.
+        """
+        key = (user, server, job or "")
+        waited = any(other != key and other[0] == user for other in _REPORTS)
+        if key not in _REPORTS:
+            _REPORTS[key] = asyncio.create_task(self._report(*key, heard), name=f"stop of {user}/{server}")
+            _REPORTS[key].add_done_callback(lambda _: _REPORTS.pop(key))
+        await asyncio.wait({_REPORTS[key]}, timeout=0 if waited else STOP_SECONDS)
+
+    async def _report(self, user: str, server: str, job: str, heard: Callable[[], None]) -> None:
+        await replace(self, until=None)._client.start_interrupted(user, server, job)
+        heard()
+
+    async def _until_heard(self, user: str, server: str) -> None:
+        """The Manager has heard of every earlier stop of this server, or would take this start for what was stopped."""
+        reports = [task for (*where, _), task in _REPORTS.items() if where == [user, server]]
+        if reports and (await asyncio.wait(reports, timeout=self._client.seconds_left(ADMISSION_SECONDS)))[1]:
+            raise self._refused(UNDECIDED, f"user={user} server={server!r} its last stop is still to be told")
+
+    async def stop_reason(self, job: str) -> str | None:
+        """The sentence on why the Manager has this job stopped; ``None`` when it has not, or does not answer."""
+        return await self._or_none(self._client.stop_reason(job))
+
+    async def log_kept(self, job: str, pod: str) -> bool:
+        """True once the logs of what has ended of this pod (its uid) are kept; ``False`` after some seconds."""
+        return bool(await self._or_none(self._client.log_kept(job, pod)))
+
+    async def _answered(self, answer: Awaitable[T], silent: str) -> T:
+        """The answer; refused with the sentence ``silent`` without one."""
+        try:
+            return await answer
+        except ManagerUnavailable as problem:
+            raise self._refused(silent, str(problem)) from None
+
+    async def _or_none(self, answer: Awaitable[T]) -> T | None:
+        """The answer, or ``None`` without a usable one."""
+        try:
+            return await self._answered(answer, SILENT)
+        except (ManagerRejected, StartRefused):
+            return None
+
+    def _no_account(self, user: str, no: ManagerRejected) -> StartRefused:
+        if no.status == 409:
+            return self._refused(FULL, f"user={user} every uid of accounts: in the cluster file is taken")
+        return self._refused(BROKEN, f"user={user} the Manager answered {no.status} to the account")
+
+    def _undecided(self, no: ManagerRejected, line: str) -> StartRefused:
+        if no.status == 501:
+            return self._refused(NO_FILES, f"{line}: it has no cluster_file, teams_file and templates_dir")
+        return self._refused(UNDECIDED, line)
+
+    def _refused(self, sentence: str, line: str) -> StartRefused:
+        self.log.error("manager=%s %s", self.url, line)
+        return StartRefused(sentence, reason="manager", status=429 if sentence in {SILENT, UNDECIDED} else 403)
 
 
 def admission_request(
@@ -71,9 +253,12 @@ def with_preferred_node(manifest: dict[str, Any], node: str | None) -> dict[str,
 
 
 def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:
-    """The permissions, and the image that gets them: of the container that runs what the person came for."""
+    """Returns the permissions that the manifest uses, or else those that the template asks for, and the image of the
+    container that gets them.
+    """
+    used = {use.special for use in permission_uses(manifest)}
     work = next(one for one in manifest["spec"]["containers"] if one["name"] == template.work_container)
-    return {"special": asked_for(manifest, template), "image": str(work.get("image", ""))}
+    return {"special": sorted(one.value for one in used or template.special), "image": str(work.get("image", ""))}
 
 
 def _counted(job: naming.PodIdentity) -> tuple[object, ...]:

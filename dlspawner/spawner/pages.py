@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment
 from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
+from dlspawner.clients.manager import PendingJobStatus, UserNotice
 from dlspawner.core import endpoints, naming
 from dlspawner.core.config import Team
 from dlspawner.core.launch import options, rendering
@@ -25,7 +26,6 @@ from dlspawner.settings import Settings
 from dlspawner.spawner import forms, pod_builder
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_client import PendingJobStatus, UserNotice
 from dlspawner.spawner.start import STATE_ENDED
 from dlspawner.ssh_config import vscode_link
 

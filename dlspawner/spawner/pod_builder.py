@@ -38,14 +38,14 @@ from dlspawner.core.launch import options, rendering, security
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch.options import InvalidOptions, SelectedOptions
 from dlspawner.core.launch.pod import merge_pod
-from dlspawner.core.launch.security import PermissionUse, disallowed, permission_uses
+from dlspawner.core.launch.security import PermissionUse, disallowed
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.core.units import Manifest
 from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
 from dlspawner.settings import Settings
 from dlspawner.spawner import owned_objects
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_client import ManagerClient
+from dlspawner.spawner.manager_link import ManagerLink
 
 # Where the keys of a job's Secret appear below /etc/dlspawner.
 BLOCKED = "You may not start jobs here. Ask an administrator."
@@ -286,7 +286,7 @@ async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
     if found is not None or not (spawner.manager_url and spawner.manager_token):
         return found
     until = spawner._deadline()
-    manager = ManagerClient(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
+    manager = ManagerLink(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
     return await manager.account(str(spawner.user.name), uids)
 
 
@@ -351,12 +351,6 @@ def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template
     all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)
     spawner.log.error("pod=%s template=%s uses what it may not: %s", spawner.pod_key, template.name, all_of_them)
     raise StartRefused(_refusal(found, template), reason="special-permission", status=403)
-
-
-def asked_for(manifest: dict[str, Any], template: Template) -> list[str]:
-    """Returns the permissions to approve: those that the manifest uses, or else those that the template asks for."""
-    used = {use.special for use in permission_uses(manifest)} if template.special else set()
-    return sorted(special.value for special in used or template.special)
 
 
 def _refusal(found: tuple[PermissionUse, ...], template: Template) -> str:

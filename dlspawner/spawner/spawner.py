@@ -31,6 +31,7 @@ from typing import Any
 from jupyterhub import orm
 from traitlets import default
 
+from dlspawner.clients.manager import PendingJobStatus
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.unix_account import UnixIds
@@ -42,7 +43,7 @@ from dlspawner.spawner.kube.pod_status import PodDict, StartStep
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
-from dlspawner.spawner.manager_client import AWAY, ManagerClient, PendingJobStatus
+from dlspawner.spawner.manager_link import AWAY, ManagerLink
 from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
 from dlspawner.spawner.traits import JobTraits
 
@@ -179,8 +180,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return self._files.now()
 
     @property
-    def _manager(self) -> ManagerClient:
-        return ManagerClient(self.manager_url, self.manager_token, self.log, until=self._deadline())
+    def _manager(self) -> ManagerLink:
+        return ManagerLink(self.manager_url, self.manager_token, self.log, until=self._deadline())
 
     @property
     def _has_manager(self) -> bool:

@@ -19,7 +19,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
-from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, StartStatus
+from dlspawner.clients.manager import StartStatus
+from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable
 from ssh_gateway.session.terminals import escaped
 
 POLL_SECONDS = 1.0

@@ -25,8 +25,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from dlspawner.clients.manager import JobNotice
 from dlspawner.core.text import with_time
-from ssh_gateway.backends.directory import BackendUnavailable, JobNotice, JobNotices
+from ssh_gateway.backends.directory import BackendUnavailable, JobNotices
 from ssh_gateway.core import packets
 from ssh_gateway.log import say
 

@@ -30,7 +30,7 @@ from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core import naming
 from dlspawner.manager.db.engine import open_engine
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_client import ManagerClient
+from dlspawner.spawner.manager_link import ManagerLink
 from tests.bench import added
 from tests.bench.figures import Figure, publish
 from tests.component.manager import databases
@@ -53,7 +53,7 @@ def question(number: int) -> dict[str, Any]:
     return {**{name: getattr(asked, name) for name in names}, "request_milliseconds": 3000, "pods": [*asked.pods]}
 
 
-async def ask(manager: ManagerClient, numbers: range) -> list[float]:
+async def ask(manager: ManagerLink, numbers: range) -> list[float]:
     """Seconds of each of these admissions, asked for by a few at once."""
     waiting, seconds = iter(numbers), []
 
@@ -141,7 +141,7 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     """The Manager and the peer in turn; the first round of each is to warm up."""
     rates, ratios, seconds, used = [], [], [], []
     with manager(folder, db_url) as (url, pid):
-        client = ManagerClient(url, TOKEN, log)
+        client = ManagerLink(url, TOKEN, log)
         for round_ in range(ROUNDS + 1):
             begun, before = time.perf_counter(), cpu_seconds(pid)
             taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))

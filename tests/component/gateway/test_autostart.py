@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from dlspawner.clients.manager import StartStatus
 from ssh_gateway.auth.rate_limit import FREE, NOTHING_TRIED, Penalties, PenaltyRules
-from ssh_gateway.backends.directory import SshEndpoint, StartStatus
+from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.autostart import AutoStarter, WaitingLogin
 from ssh_gateway.transport.server import Downstream

@@ -21,6 +21,7 @@ import requests
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
+from dlspawner.clients.manager import StartStatus, read_key
 from ssh_gateway.backends.cluster import ClusterJobDirectory, condition, read_target
 from ssh_gateway.backends.directory import (
     AuthBackend,
@@ -28,8 +29,6 @@ from ssh_gateway.backends.directory import (
     HubAndManager,
     JobDirectory,
     SshEndpoint,
-    StartStatus,
-    read_key,
 )
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition
@@ -69,10 +68,8 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
         answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
         assert answer.status_code == 201, answer.text
 
-    async with (
-        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
-        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
-    ):
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
+        people = HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])
         yield Registry(people, register, world.token)
 
 
@@ -145,7 +142,6 @@ async def test_silent_hub_and_manager_are_unavailable_with_a_sentence() -> None:
             await people.report_activity("alice", {"": datetime.now(UTC)})
         with pytest.raises(BackendUnavailable, match="the Manager does not answer"):
             await people.open_notices("", 0)
-        await people.aclose()
 
 
 async def test_silent_cluster_is_unavailable_with_a_sentence(kubeconfig: Path, tmp_path: Path) -> None:
@@ -323,10 +319,8 @@ async def test_deleted_users_are_named(world: World) -> None:
     stays, leaves = somebody(), somebody()
     for user in (stays, leaves):
         world.token(user)
-    async with (
-        HubClient(world.hub_api, world.tokens["gateway"]) as hub,
-        contextlib.aclosing(HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])) as people,
-    ):
+    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
+        people = HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])
         assert await people.deleted_users({stays, leaves}) == frozenset()
         world.setup("DELETE", f"/users/{leaves}")
         assert await people.deleted_users({stays, leaves}) == {leaves}

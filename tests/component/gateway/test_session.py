@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import asyncssh
 import pytest
 
+from dlspawner.clients.manager import StartStatus
 from ssh_gateway import log
 from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.backends.directory import StartStatus
 from ssh_gateway.core import packets
 from ssh_gateway.core.routing import JobEndpoint
 from ssh_gateway.session import session as session_module

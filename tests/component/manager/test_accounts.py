@@ -16,7 +16,7 @@ from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_client import BROKEN, FULL, SILENT, ManagerClient
+from dlspawner.spawner.manager_link import BROKEN, FULL, SILENT, ManagerLink
 from tests.component.manager.world import World
 from tests.harness.ports import free_port
 
@@ -105,8 +105,8 @@ def remove(store: Database, user: str) -> None:
         assert connection.execute(delete(accounts).where(accounts.c.user_name == user)).rowcount == 1
 
 
-def hub(world: World, token: str | None = None) -> ManagerClient:
-    return ManagerClient(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
+def hub(world: World, token: str | None = None) -> ManagerLink:
+    return ManagerLink(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
 
 
 async def test_the_hub_asks(world: World, person: str) -> None:
@@ -142,7 +142,7 @@ async def test_a_wrong_token_and_a_full_range_are_sentences(world: World, person
 
 
 async def test_a_manager_that_does_not_answer_refuses_in_time() -> None:
-    nobody = ManagerClient(
+    nobody = ManagerLink(
         f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3
     )
     with pytest.raises(StartRefused) as refused:

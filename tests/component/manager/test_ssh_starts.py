@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,11 @@ import aiohttp
 import pytest
 
 from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavailable
+from dlspawner.clients.manager import StartStatus
 from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
-from ssh_gateway.backends.directory import HubAndManager, StartStatus
+from ssh_gateway.backends.directory import HubAndManager
 from tests.component.manager.manager_harness import ask, until, wants
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.world import World
@@ -216,16 +216,15 @@ async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
 
     await portal.runs(wants("bob", gpus=8))
     portal.hub.starts = starts
-    async with contextlib.aclosing(people(portal.world.tokens["gateway"])) as gateway:
-        waits = await gateway.start("alice", "train")
-        assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
-        assert await gateway.start_status("alice", "train", waits.job) == waits
-        acting = portal.served.acting
-        acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
-        refused = await gateway.start("alice", "train")
-        assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
-    async with contextlib.aclosing(people(portal.world.tokens["other"])) as other:
-        assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
+    gateway, other = people(portal.world.tokens["gateway"]), people(portal.world.tokens["other"])
+    waits = await gateway.start("alice", "train")
+    assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
+    assert await gateway.start_status("alice", "train", waits.job) == waits
+    acting = portal.served.acting
+    acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
+    refused = await gateway.start("alice", "train")
+    assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
+    assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
 
 
 async def test_who_is_blocked_starts_nothing(portal: Portal) -> None:

@@ -36,7 +36,7 @@ class Asked:
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
-    monkeypatch.setattr(pod_builder, "ManagerClient", asked)
+    monkeypatch.setattr(pod_builder, "ManagerLink", asked)
     return asked
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from dlspawner.clients import manager as client
 from dlspawner.core.unix_account import UidRange, UnixIds
-from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube import errors
-from dlspawner.spawner.manager_client import ManagerClient
+from dlspawner.spawner.manager_link import ManagerLink
 
 UIDS = UidRange(20_000, 29_999)
 log = logging.getLogger("test")
@@ -52,8 +53,8 @@ async def test_one_question_after_the_other_has_the_same_connection_also_after_a
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         for _ in range(2):
-            await ManagerClient(url, "token", log).account("alice", UIDS)
-            assert await ManagerClient(url, "token", log).stop_reason("j-1") is None
+            await ManagerLink(url, "token", log).account("alice", UIDS)
+            assert await ManagerLink(url, "token", log).stop_reason("j-1") is None
     assert len(used) == 1
 
 
@@ -66,7 +67,7 @@ async def test_every_further_try_has_its_own_connection_so_that_another_manager_
         return found if len(used) > 2 else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        assert await ManagerClient(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
+        assert await ManagerLink(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
 
 
 async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
@@ -82,7 +83,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
         return found if acts or not old else web.json_response({}, status=503)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        manager = ManagerClient(url, "token", log, seconds=30)
+        manager = ManagerLink(url, "token", log, seconds=30)
         await asyncio.gather(*(manager.account("alice", UIDS) for _ in range(10)))
         acts = False
         await manager.account("alice", UIDS)
@@ -91,7 +92,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
 
 async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one to a machine that was switched off since; POST too, which HTTP clients do not send twice."""
-    monkeypatch.setattr("dlspawner.spawner.manager_client.SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("dlspawner.clients.manager.SILENT_SECONDS", 0.2)
     used: list[asyncio.Transport] = []
     over = asyncio.Event()
 
@@ -103,7 +104,7 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
         return found
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        manager = ManagerClient(url, "token", log, seconds=30)
+        manager = ManagerLink(url, "token", log, seconds=30)
         await manager.account("alice", UIDS)
         assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
         await manager.start_interrupted("alice", "", None)
@@ -119,9 +120,9 @@ async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(cap
         return given(request, used)
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        await ManagerClient(url, "token", log).account("alice", UIDS)
+        await ManagerLink(url, "token", log).account("alice", UIDS)
         used[0].close()
-        await ManagerClient(url, "token", log).account("alice", UIDS)
+        await ManagerLink(url, "token", log).account("alice", UIDS)
     assert len(used) == 2
     assert "asking again" not in caplog.text
 
@@ -137,7 +138,7 @@ async def test_what_is_kept_is_closed_with_the_event_loop_that_it_belongs_to() -
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(60):
-        asked = ManagerClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
+        asked = ManagerLink(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
         await asyncio.to_thread(lambda: asyncio.run(asked.stop_reason("j-1")))
         await ended.wait()
 
@@ -146,13 +147,13 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as one to a machine that is off."""
-    monkeypatch.setattr(manager, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
         address = deaf.getsockname()
         with contextlib.suppress(TimeoutError):
             while True:  # until the system takes no more
                 stack.enter_context(socket.create_connection(address, timeout=0.2))
-        found = ManagerClient(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
+        found = ManagerLink(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
         with pytest.raises(errors.StartRefused):
             await found.account("alice", UIDS)
     assert "asking again" in caplog.text
@@ -163,7 +164,7 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
     asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it was away; it would take the new start for the one that was stopped, and cancel it afterwards."""
-    monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(manager, "STOP_SECONDS", 0.05)
     heard: list[str] = []
     away = True
 
@@ -174,7 +175,7 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
         return web.json_response({"waiting": [], "job": None, "uid": 20_000, "gid": 20_000})
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = ManagerClient(url, "token", log)
+        found = ManagerLink(url, "token", log)
         for _ in range(3):
             await found.start_interrupted("alice", "", None)
         start = found.prepare_start("alice", "", UIDS) if asks == "starting" else found.pending_job("alice", "")
@@ -186,7 +187,7 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
 
 
 async def test_a_person_who_is_removed_with_many_servers_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "ENDING_SECONDS", 1.0)
+    monkeypatch.setattr(manager, "STOP_SECONDS", 1.0)
     servers = {f"server-{number}" for number in range(20)}
     away, all_told = True, asyncio.Event()
 
@@ -200,14 +201,14 @@ async def test_a_person_who_is_removed_with_many_servers_is_waited_for_once(monk
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         began = asyncio.get_running_loop().time()
         for server in sorted(servers):
-            await ManagerClient(url, "token", log).start_interrupted("zoe", server, None)
+            await ManagerLink(url, "token", log).start_interrupted("zoe", server, None)
         assert 0.9 < asyncio.get_running_loop().time() - began < 10
         away = False
         await asyncio.wait_for(all_told.wait(), 60)
 
 
 async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
+    monkeypatch.setattr(manager, "STOP_SECONDS", 0.05)
 
     async def answer(request: web.Request) -> web.Response:
         if "interrupted" in request.path:
@@ -215,7 +216,7 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
         return web.json_response({"job": None, "uid": 20_000, "gid": 20_000})
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = ManagerClient(url, "token", log)
+        found = ManagerLink(url, "token", log)
         await found.start_interrupted("alice", "one", None)
         assert await found.prepare_start("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
         with pytest.raises(errors.StartRefused):
@@ -238,7 +239,7 @@ async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | 
 
     now = asyncio.get_running_loop().time()
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        found = await ManagerClient(url, "token", log).admission(
+        found = await ManagerLink(url, "token", log).admission(
             "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
         )
     assert found.node == node
@@ -256,9 +257,9 @@ async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_s
 
     async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
         with pytest.raises(errors.StartRefused, match="was not told how"):
-            await ManagerClient(url, "token", log).pending_job("alice", "")
+            await ManagerLink(url, "token", log).pending_job("alice", "")
         with pytest.raises(errors.StartRefused, match="was not told how"):
-            await ManagerClient(url, "token", log).admission(
+            await ManagerLink(url, "token", log).admission(
                 "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
             )
     assert asked == ["GET", "PUT"]

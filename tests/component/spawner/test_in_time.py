@@ -15,7 +15,7 @@ from kubernetes_asyncio import client
 
 from dlspawner.core.config import TeamQuota, TeamsConfig
 from dlspawner.spawner import lifecycle
-from dlspawner.spawner import manager_client as manager
+from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.component.spawner.test_asking import answering
 from tests.harness.scripted_api import ScriptedApi, listed
@@ -32,7 +32,7 @@ async def refusal(spawner: Any) -> StartRefused:
 
 
 async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "ADMISSION_SECONDS", 3600.0)
+    monkeypatch.setattr("dlspawner.clients.manager.ADMISSION_SECONDS", 3600.0)
     over = asyncio.Event()
 
     async def late(_: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from dlspawner.spawner import DLSpawner
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.pods import PodRequests
-from dlspawner.spawner.manager_client import ManagerClient
+from dlspawner.spawner.manager_link import ManagerLink
 from tests.harness.spawner_builders import SETTINGS, make_spawner
 
 GOING: dict[str, Any] = {
@@ -184,12 +184,12 @@ async def test_the_log_of_an_end_is_kept_before_its_pod_is_deleted_and_asked_for
 ) -> None:
     asked, answered = list[tuple[str, str]](), asyncio.Event()
 
-    async def log_kept(_manager: ManagerClient, job: str, pod: str) -> bool:
+    async def log_kept(_manager: ManagerLink, job: str, pod: str) -> bool:
         asked.append((job, pod))
         await answered.wait()
         return kept
 
-    monkeypatch.setattr(ManagerClient, "log_kept", log_kept)
+    monkeypatch.setattr(ManagerLink, "log_kept", log_kept)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
     ended.show("Running", 3)
     ended.spawner.shown["metadata"] |= {
@@ -362,10 +362,10 @@ async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
 async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why(
     sentence: str | None, told: str, monkeypatch: pytest.MonkeyPatch, spawner: Any
 ) -> None:
-    async def ending(_manager: ManagerClient, job: str) -> str | None:
+    async def ending(_manager: ManagerLink, job: str) -> str | None:
         return sentence if job == "j-abcdefghijkl" else None
 
-    monkeypatch.setattr(ManagerClient, "stop_reason", ending)
+    monkeypatch.setattr(ManagerLink, "stop_reason", ending)
     spawner.manager_url, spawner.manager_token = "http://127.0.0.1:1/services/jobs", "token"
     spawner.load_state({**spawner.get_state(), "dlspawner_job": "j-abcdefghijkl"})
     spawner.shown = GONE

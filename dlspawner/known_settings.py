@@ -89,7 +89,6 @@ def _meant(section: str, name: str, of: type[Application]) -> str | None:
 
 
 def _settings(config: Config, section: str = "") -> Iterator[tuple[str, str]]:
-    """Section and name of everything that is set."""
     for name, value in config.items():
         if isinstance(value, Config):
             yield from _settings(value, f"{section}.{name}" if section else name)

@@ -360,7 +360,6 @@ def _give_up(problem: Exception) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point of `ssh-gateway` and `python -m ssh_gateway`."""
     Gateway.launch_instance()
 
 
@@ -401,7 +400,6 @@ def check_arguments(arguments: Sequence[str], app: Application) -> None:
 
 
 def required(name: str) -> str:
-    """Returns the value of a required environment variable."""
     value = os.environ.get(name, "")
     if not value:
         raise GatewayMisconfigured(f"environment variable {name} is not set")

@@ -53,7 +53,6 @@ def line(event: str, **fields: object) -> str:
 
 
 def say(event: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """Logs one event."""
     log.log(level, "%s", line(event, **fields))
 
 

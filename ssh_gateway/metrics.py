@@ -102,7 +102,6 @@ class GatewayMetrics:
         ProcessCollector(registry=own)
 
     def text(self) -> bytes:
-        """Returns all metrics in Prometheus' text format."""
         return written(self.registry)
 
     def connected(self) -> None:
@@ -124,8 +123,6 @@ class GatewayMetrics:
 
 
 class _Now(Collector):
-    """Collects the present state at each scrape."""
-
     def __init__(self, meters: GatewayMetrics) -> None:
         self._meters = meters
 
@@ -160,8 +157,6 @@ LONGEST = 8192
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """The answer to one request."""
-
     status: str
     content: bytes
     kind: str = "text/plain"

@@ -113,7 +113,6 @@ class GatewayServer(GatewayContext):
         )
 
     async def metrics(self) -> bytes:
-        """Returns the metrics in Prometheus' text format."""
         return self.counters.text()
 
     def _tell(self) -> None:

@@ -29,7 +29,6 @@ EXIT_CODES = """exit codes:
 
 
 def add(commands: Any) -> None:
-    """Adds every command to the parser of the program."""
     _add_login(commands)
     _add_submit(commands)
     _add_list(commands)

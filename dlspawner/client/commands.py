@@ -30,7 +30,6 @@ Command = Callable[[Given, Service], int]
 
 
 def run(given: Given) -> int:
-    """Carries a command out; returns the exit code."""
     try:
         code: int = given.run(given, login.service(os.environ)) if given.asks else given.run(given)
     except ClientProblem as problem:
@@ -69,7 +68,6 @@ def submit(given: Given, service: Service) -> int:
 
 
 def _asked_for(given: Given, job: dict[str, Any]) -> int:
-    """Prints the job that a request has made."""
     if given.json:
         return _print_json(job)
     named = f" ({job['id']})" if job.get("id") else ""
@@ -239,7 +237,6 @@ def find(service: Service, name: str) -> dict[str, Any]:
 
 
 def _latest(service: Service, user: str, server: str) -> dict[str, Any] | None:
-    """Returns the latest job of a server."""
     return next(service.items("jobs", {"user": user, "server": server, "limit": "1"}), None)
 
 

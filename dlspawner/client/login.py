@@ -20,13 +20,11 @@ NOT_LOGGED_IN = (
 
 
 def kept_file(environ: Mapping[str, str]) -> Path:
-    """Returns the path of the stored login."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".config")
     return Path(base) / "dlspawner" / "login.json"
 
 
 def service(environ: Mapping[str, str]) -> Service:
-    """Returns the service of the user of the command."""
     url, token = environ.get("DLSPAWNER_URL", ""), environ.get("DLSPAWNER_TOKEN", "")
     if not (url and token):
         kept = _read(kept_file(environ))

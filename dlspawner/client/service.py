@@ -143,7 +143,6 @@ class Service:
         return dict(page)
 
     def me(self) -> str:
-        """Returns the name of the token's owner, from the Hub."""
         try:
             name = self._json("GET", f"{self.url}/hub/api/user").get("name")
         except Refused as no:
@@ -154,7 +153,6 @@ class Service:
         return name
 
     def lines(self, path: str, query: Query | None = None, *, follow: bool = False) -> Iterator[bytes]:
-        """Yields the lines of the log at a path as they come."""
         asked = _Asked("GET", _with(path, query), wait=FOLLOW_SECONDS if follow else ASK_SECONDS, kind=_ITS_LOG)
         with self._again(lambda: self._open(asked)) as body:
             try:
@@ -220,7 +218,6 @@ class Service:
 
 
 def part(name: str) -> str:
-    """Quotes a name as one segment of a path."""
     return quote(name, safe="")
 
 

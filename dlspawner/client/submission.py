@@ -27,14 +27,11 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A requested job."""
-
     options: dict[str, Value]
     server: str = ""
     user: str = ""  # another user; empty: the user of the command
 
     def body(self) -> dict[str, object]:
-        """Returns the body of the request to the service."""
         owner = {"user": self.user} if self.user else {}
         return {"server": self.server, "options": self.options, **owner}
 

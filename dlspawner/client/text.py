@@ -61,7 +61,6 @@ def team(job: Mapping[str, Any], *, named: bool = False) -> str:
 
 
 def gpus(job: Mapping[str, Any]) -> str:
-    """Returns number and type of the GPUs."""
     count = job.get("gpus") or 0
     return f"{count} {job.get('gpu_type')}" if count else "-"
 

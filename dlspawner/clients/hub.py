@@ -51,8 +51,6 @@ class HubFailed(HubUnavailable):
 
 
 class HubRejected(HubError):
-    """The Hub refused the request."""
-
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -206,8 +204,6 @@ def _text(value: object) -> str:
 
 
 class _RetryRule(Enum):
-    """Decides if a request without an answer is repeated."""
-
     ALWAYS = "always"
     IF_UNSENT = "if nothing was sent"
     NEVER = "never"
@@ -261,7 +257,6 @@ class HubClient:
         return read_identity(_expect(status, body, 200))
 
     async def scopes(self) -> frozenset[str]:
-        """Returns the expanded scopes of this client's token."""
         identity = await self.whoami(self._token)
         if identity is None:
             raise HubRejected(401, "The Hub does not know this token.")

@@ -171,7 +171,6 @@ class KubernetesClient:
     async def list(
         self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Objects:
-        """Returns every object that matches, in the server's order."""
         items: Objects = []
         async for page, _ in self._pages(kind, namespace, labels, fields):
             items += page

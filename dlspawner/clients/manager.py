@@ -194,12 +194,10 @@ class ManagerClient:
         return answer.read(lambda found: next((str(one["job"]) for one in found["waiting"]), None))
 
     async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus]:
-        """Returns the queue status of this user's jobs by server."""
         answer = await self._call("GET", f"{_of_user(user)}/waiting", seconds=PAGE_SECONDS)
         return answer.read(lambda found: {str(one["server"]): _pending(one) for one in found["waiting"]})
 
     async def user_notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
-        """Returns this user's notices, and those for administrators."""
         answer = await self._call("GET", f"{_of_user(user)}/notices?admin={int(admin)}", seconds=PAGE_SECONDS)
         return answer.read(lambda found: [_user_notice(one) for one in found["notices"]])
 
@@ -237,7 +235,6 @@ class ManagerClient:
         return answer.read(lambda found: tuple(map(read_key, _list(found["keys"]))))
 
     async def key_used(self, user: str, key: int) -> None:
-        """Notes that a key opened a session just now."""
         await self._call("POST", f"/api/users/{_part(user)}/keys/{key}/used")
 
     async def start(self, user: str, server: str) -> StartStatus:

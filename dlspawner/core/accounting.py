@@ -92,7 +92,6 @@ def requested(steps: Sequence[Step], until: datetime) -> list[Span]:
 
 
 def allocated(steps: Sequence[Step], until: datetime) -> list[Span]:
-    """When it held them."""
     return [span for span, state in _stays(steps, until) if state.holds]
 
 

@@ -62,8 +62,6 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A kind of GPU as data: how it is asked for, where it is, and how much CPU and memory comes with each one."""
-
     name: str
     title: str
     resource: str
@@ -193,8 +191,6 @@ class ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class TeamMount:
-    """A claim of a team's data and where its jobs see it."""
-
     claim: str
     path: str
     read_only: bool = False
@@ -202,8 +198,6 @@ class TeamMount:
 
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
-    """A team's quota of GPUs of one type."""
-
     gpu_type: str
     gpus: int
 
@@ -290,7 +284,6 @@ class TeamsConfig:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Returns each team's title, by its name."""
         return {team.name: team.title or team.name for team in self.teams}
 
     def paying_team(self, name: str) -> Team | None:

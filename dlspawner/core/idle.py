@@ -91,8 +91,6 @@ class JobActivity:
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """The idle rule of one job: see ``idle_rule_of``."""
-
     window: timedelta | None
     lifetime: timedelta | None
     counts: frozenset[ActivitySource]

@@ -181,7 +181,6 @@ def job_annotations(job: PodIdentity) -> dict[str, str]:
 
 
 def job_selector(job_id: str) -> str:
-    """A label selector for the objects of one job."""
     return f"{JOB_LABEL}={job_id}"
 
 

@@ -57,8 +57,6 @@ class TeamDataAccess(Enum):
 
 
 class ActivitySource(Enum):
-    """The kinds of use of a job."""
-
     GPU = "gpu"
     KERNEL = "kernel"
     HTTP = "http"

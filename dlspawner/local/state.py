@@ -28,8 +28,6 @@ class CannotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line."""
-
     state: Path
     port: int
     ssh_port: int
@@ -68,7 +66,6 @@ class Secrets:
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    """Parses the command line."""
     parser = argparse.ArgumentParser(prog="dlspawner run", description="Run the whole product on this machine.")
     parser.add_argument("--state", type=Path, default=ROOT / "var", help="directory for everything that must survive")
     parser.add_argument("--port", type=_port, default=8000, help="port of the Hub's web pages (make run PORT=…)")

@@ -136,7 +136,6 @@ async def _end(process: asyncio.subprocess.Process) -> bool:
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """Returns the last lines of a log, indented."""
     text = log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
     return "\n".join(f"    {line}" for line in text) + f"\n    (all of it: {log})"
 

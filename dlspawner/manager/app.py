@@ -342,5 +342,4 @@ def _now() -> datetime:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command `python -m dlspawner.manager`."""
     Manager.launch_instance(None if arguments is None else list(arguments))

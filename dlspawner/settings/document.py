@@ -80,7 +80,6 @@ class Entry:
         return self.value
 
     def walk(self) -> Iterator[Entry]:
-        """Yields this entry and every one below it."""
         yield self
         children = self.value.values() if isinstance(self.value, dict) else self.value
         if isinstance(self.value, dict | list):
@@ -215,7 +214,6 @@ class Section:
         return {} if found is None else found.entries()
 
     def texts(self, key: str, pattern: str | None = None, hint: str = "") -> tuple[str, ...]:
-        """Returns a list of different texts."""
         seen: dict[str, Entry] = {}
         for entry in self.items(key):
             text = entry.text(pattern, hint)

@@ -47,8 +47,6 @@ class FormField:
 
 @dataclass(frozen=True, slots=True)
 class TemplatePanel:
-    """One template on the form."""
-
     name: str
     title: str
     description: str

@@ -154,7 +154,6 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
 
 
 def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
-    """The Service that leads to the job's sshd."""
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
     spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
@@ -285,7 +284,6 @@ def _is_owned_by(found: PodDict, owner: str | None) -> bool:
 
 
 def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
-    """The Service that leads to the job's web server."""
     ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
     spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
     metadata = owned_metadata(pod, naming.http_object(pod["metadata"]["name"]))

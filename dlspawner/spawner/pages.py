@@ -56,8 +56,6 @@ class TensorBoardView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One server on the home page."""
-
     server: str
     title: str
     state: str
@@ -77,8 +75,6 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class HomeView:
-    """The contents of the home page."""
-
     jobs: Sequence[JobView]
     notices: Sequence[UserNotice]
     unknown: str | None = None  # the sentence on unknown queue positions
@@ -148,13 +144,11 @@ def service_url(spawner: LinkedSpawner) -> str:
 
 
 def wait_url(spawner: LinkedSpawner, server: str) -> str:
-    """The Manager's page about a job that waits."""
     parts = (quote(str(name), safe="@") for name in (spawner.user.name, server))
     return f"{service_url(spawner)}wait/{'/'.join(parts)}"
 
 
 def notices_url(spawner: PageSpawner) -> str:
-    """The Manager's page of what a person is told."""
     return f"{service_url(spawner)}notices"
 
 

@@ -176,7 +176,6 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def settings(self) -> Settings:
-        """The administrators' files, as they are now."""
         return self._files.now()
 
     @property

@@ -166,20 +166,17 @@ class StartingSpawner(KubeSpawner):
         return f"{self.namespace}/{self.pod_name}"
 
     def pod(self) -> PodDict | None:
-        """The pod as the watch last saw it."""
         reflector = self.pod_reflector
         found: PodDict | None = reflector.pods.get(self.pod_key) if reflector else None
         return found
 
     def _last_seen(self) -> PodDict | None:
-        """The last state of a pod that is gone."""
         reflector = self.pod_reflector
         found: PodDict | None = reflector.gone.get(self.pod_key) if reflector else None
         return found
 
     @property
     def pods(self) -> PodRequests:
-        """Requests about this server's pod."""
         return PodRequests(
             self.api,
             self.namespace,
@@ -213,7 +210,6 @@ class StartingSpawner(KubeSpawner):
         return self._until() if self._in_start else None
 
     def _left(self) -> float:
-        """Seconds until then."""
         return max(0.0, self._until() - asyncio.get_running_loop().time())
 
     def _first_list_seconds(self) -> float:
@@ -411,7 +407,6 @@ class StartingSpawner(KubeSpawner):
         return bool(self.internal_ssl or self.services_enabled)
 
     def _final(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """The manifest as it is sent."""
         return manifest
 
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:

@@ -151,7 +151,6 @@ class JobTraits(Configurable):
 
     @property
     def ssh_target(self) -> tuple[str, int] | None:
-        """The gateway's host and port as people type them."""
         return endpoints.read_target(self.ssh_address)
 
     @validate("account_keys")

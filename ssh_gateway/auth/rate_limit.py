@@ -80,8 +80,6 @@ class UnauthenticatedLimit:
 
 @dataclass(slots=True)
 class SessionLimit:
-    """Limits the connections of each user."""
-
     limit: int
     inside: Counter[str] = field(default_factory=Counter)
 
@@ -93,7 +91,6 @@ class SessionLimit:
         return None
 
     def leave(self, user: str) -> None:
-        """Removes a closed connection."""
         _remove_one(self.inside, user)
 
 
@@ -126,7 +123,6 @@ class DebtTable:
     _paid_at: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def add(self, name: str, seconds: float, now: float) -> None:
-        """Adds to a debt; negative ``seconds`` reduce it."""
         at = min(max(self._paid_at.get(name, now), now) + seconds, now + self.most)
         self._paid_at[name] = at
         self._paid_at.move_to_end(name)
@@ -140,7 +136,6 @@ class DebtTable:
         return max(0.0, self._paid_at.get(name, now) - now)
 
     def count(self, now: float) -> int:
-        """Returns the number of penalised entries."""
         return sum(at > now for at in self._paid_at.values())
 
     def __len__(self) -> int:

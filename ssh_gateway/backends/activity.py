@@ -59,17 +59,14 @@ class ActivityReporter:
             self.sessions.touch(user, server)
 
     def opened(self, user: str, server: str) -> None:
-        """Notes a new connection to this server."""
         if self.sessions is not None:
             self.sessions.opened(user, server)
 
     def closed(self, user: str, server: str) -> None:
-        """Notes the end of a connection."""
         if self.sessions is not None:
             self.sessions.closed(user, server)
 
     async def run(self) -> None:
-        """Reports for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tell_hub(), name="tell the Hub")
             if self.sessions is not None:
@@ -137,15 +134,12 @@ class SessionReporter:
     _silent: bool = False
 
     def opened(self, user: str, server: str) -> None:
-        """Notes a new connection to this server."""
         self._job(user, server).open += 1
 
     def closed(self, user: str, server: str) -> None:
-        """Notes the end of a connection."""
         self._job(user, server).open -= 1
 
     def touch(self, user: str, server: str) -> None:
-        """Notes a byte through a session on this server."""
         self._job(user, server).used = self.clock()
 
     def _job(self, user: str, server: str) -> _Job:
@@ -157,7 +151,6 @@ class SessionReporter:
         return job
 
     async def run(self) -> None:
-        """Reports for ever."""
         while True:
             await self._tell()
             await asyncio.sleep(min(_BETWEEN_SECONDS, self.interval))

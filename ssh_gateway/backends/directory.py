@@ -51,14 +51,11 @@ class SshEndpoint:
 
     @property
     def address(self) -> str:
-        """Host and port, joined by a colon."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobNotices:
-    """All open notices, and the version of this list."""
-
     version: str
     notices: tuple[JobNotice, ...] = ()
 
@@ -220,7 +217,6 @@ class HubAndManager:
         return JobNotices(current, tuple(one for one in notices if one is not None and one.user))
 
     async def report_sessions(self, gateway: str, sessions: Collection[SshSessionState]) -> None:
-        """Reports to the Manager which jobs have SSH sessions."""
         rows = [[one.user, one.server, one.seconds, one.open] for one in sessions]
         try:
             await _answered(self._manager.report_sessions(gateway, rows))

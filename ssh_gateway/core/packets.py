@@ -167,7 +167,6 @@ def wants_reply(payload: bytes) -> bool:
 
 
 def request_name(payload: bytes) -> bytes | None:
-    """Returns the name of a GLOBAL_REQUEST or CHANNEL_REQUEST."""
     return text_at(payload, 1 if payload[0] == GLOBAL_REQUEST else 5)[0]
 
 
@@ -189,12 +188,10 @@ def open_failure(recipient: bytes, reason: str) -> bytes:
 
 
 def data(channel: int, content: bytes) -> bytes:
-    """A CHANNEL_DATA packet."""
     return bytes([CHANNEL_DATA]) + channel.to_bytes(4, "big") + text(content)
 
 
 def disconnect(code: int, reason: str) -> bytes:
-    """A DISCONNECT packet."""
     return bytes([DISCONNECT]) + code.to_bytes(4, "big") + text(reason.encode()) + text(b"")
 
 
@@ -219,5 +216,4 @@ def text_at(payload: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def text(value: bytes) -> bytes:
-    """Returns a string in SSH's encoding."""
     return len(value).to_bytes(4, "big") + value

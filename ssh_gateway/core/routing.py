@@ -21,8 +21,6 @@ SSH_PORT = 22
 
 @dataclass(frozen=True, slots=True)
 class LoginName:
-    """The user and the server of a login; ``server`` is "" for the default one, ``None`` if the login names none."""
-
     user: str
     server: str | None
 
@@ -38,8 +36,6 @@ class JobCondition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoint:
-    """One of a user's jobs in the cluster."""
-
     server: str
     condition: JobCondition
     created: str = ""

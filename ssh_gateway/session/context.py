@@ -89,7 +89,6 @@ class Client:
             say(event, conn=self.number, **fields)
 
     def show(self, sentence: str) -> None:
-        """Shows a line on the login's banner."""
         with contextlib.suppress(OSError):  # raised after SUCCESS, when no banner is possible
             self.leg.send_auth_banner(f"{sentence}\r\n")
 

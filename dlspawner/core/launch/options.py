@@ -67,8 +67,6 @@ _SMALLEST = {"cpu": Fraction(1, 10), "memory": Fraction(64 * 1024**2)}
 
 @dataclass(frozen=True, slots=True)
 class InvalidOptions:
-    """Why nothing was started: sentences for the user."""
-
     sentences: tuple[str, ...]
 
 

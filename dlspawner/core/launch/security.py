@@ -162,7 +162,6 @@ def permission_uses(pod: Manifest) -> tuple[PermissionUse, ...]:
 
 
 def disallowed(pod: Manifest, allowed: Iterable[SpecialPermission]) -> tuple[PermissionUse, ...]:
-    """The uses that are not allowed."""
     known = frozenset(allowed)
     return tuple(use for use in permission_uses(pod) if use.special not in known)
 

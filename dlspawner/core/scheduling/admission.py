@@ -103,7 +103,6 @@ class _SkipCache:
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
 
     def note(self, job: Job, reason: Reason) -> None:
-        """This job can not start."""
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
         payer = self._world.team(job.team)
         if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:

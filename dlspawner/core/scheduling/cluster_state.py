@@ -138,7 +138,6 @@ class ClusterState:
             del self.jobs[job_id]
 
     def put_node(self, node: Node) -> None:
-        """The node as it is now."""
         self._forget()
         old = self.rooms.get(node.name)
         room = self._node_info(node)
@@ -164,7 +163,6 @@ class ClusterState:
         self._shares = None
 
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
-        """Files were read anew."""
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
         self._forget()

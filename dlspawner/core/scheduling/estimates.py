@@ -109,8 +109,6 @@ def estimate_starts(snapshot: Snapshot, plays: Sequence[Starts], durations: RunT
 
 
 class _Simulation:
-    """One world played forward."""
-
     def __init__(self, world: ClusterState, known: KnownEnds, pick: Pick, now: datetime) -> None:
         self._world, self._known, self._pick, self._begun = world, known, pick, now
         self._ends: dict[str, datetime] = {}  # of its own accord
@@ -244,7 +242,6 @@ class RunTimes:
         return found
 
     def add(self, one: RunTime) -> None:
-        """One more."""
         for kind in _kinds(one.team, one.template):
             insort(self._known.setdefault(kind, []), one.seconds)
 

@@ -337,7 +337,6 @@ class NodeSearch:
         return (self.share[room.node.name], own, stops, room.node.name)
 
     def _own_jobs(self, room: NodeInfo) -> list[str]:
-        """The team's guaranteed jobs on a node."""
         team = self.request.team
         known: list[str] | None = room.cache.get(("guaranteed", team))
         if known is None:

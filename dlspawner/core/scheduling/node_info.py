@@ -280,7 +280,6 @@ class NodePool:
             self.put(room)
 
     def put(self, room: NodeInfo) -> None:
-        """The room of a node, new or changed."""
         name = room.node.name
         self.remove(name)
         if not room.node.open or not self._placement.matches(room.node):
@@ -295,7 +294,6 @@ class NodePool:
             self._leave(name)
 
     def update(self, room: NodeInfo) -> None:
-        """Something was taken or given back there."""
         name = room.node.name
         if name in self.rooms and self._resource and self._level[name] != room.gpus.get(self._resource, 0):
             self._leave(name)
@@ -313,12 +311,10 @@ class NodePool:
 
     @property
     def most_free(self) -> int:
-        """The most that is free on one node."""
         return max(self.levels, default=0) if self._resource else 0
 
     @property
     def total_free(self) -> int:
-        """Returns the free resources of all nodes together."""
         return sum(level * len(names) for level, names in self.levels.items() if level > 0) if self._resource else 0
 
     def _enter(self, room: NodeInfo) -> None:

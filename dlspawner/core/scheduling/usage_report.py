@@ -25,8 +25,6 @@ from dlspawner.core.scheduling.node_info import NodeInfo
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """The GPUs of one type of a node."""
-
     gpu_type: str
     total: int
     free: int
@@ -74,12 +72,10 @@ class QuotaStatus:
 
 
 def node_statuses(world: ClusterState) -> list[NodeStatus]:
-    """Every node, by name."""
     return [_node(world.rooms[name], world) for name in sorted(world.rooms)]
 
 
 def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
-    """Every type of the cluster, from what ``nodes`` found."""
     listed = list(found)
     waiting = _waiting(world)
     return [_type(kind, listed, waiting.get(kind.name, (0, 0))) for kind in world.cluster.gpu_types]

@@ -86,7 +86,6 @@ def forget_denial(turn: Transaction, user: str, server: str) -> None:
 
 
 def _granted(job: Job, kind: ApprovalKind) -> Job:
-    """The job with what was approved."""
     match kind:
         case ApprovalKind.SOFT_CAP:
             return replace(job, approved=True)
@@ -158,17 +157,14 @@ def outcome_sentence(request: ApprovalRequest) -> str:
 
 
 def approved_sentence(request: ApprovalRequest) -> str:
-    """Returns the owner's sentence about an approval. The job may run by the time it is read."""
     return f"Approved: {request.what}. It was approved {_ended(decision_sentence(request))}"
 
 
 def denied_sentence(request: ApprovalRequest) -> str:
-    """Returns the owner's sentence about a denial."""
     return f"Denied: {request.what}. The request has ended. It was denied {_ended(decision_sentence(request))}"
 
 
 def pending_sentence(request: ApprovalRequest, team: Team) -> str:
-    """Returns the sentence that names the approvers, for other users."""
     match request.kind:
         case ApprovalKind.SPECIAL:
             return ONLY_HUB
@@ -195,7 +191,6 @@ def usage_sentence(request: ApprovalRequest, world: ClusterState) -> str:
 
 
 def your_decision_sentence(count: int) -> str:
-    """Returns the approver's sentence about pending requests."""
     return "1 request waits for your approval." if count == 1 else f"{count} requests wait for your approval."
 
 

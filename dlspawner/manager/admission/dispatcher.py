@@ -55,8 +55,6 @@ SILENT = "The Hub refuses to start it, and does not say why."
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The reason why this job cannot be started."""
-
     reason: EventReason
     detail: str = ""
 
@@ -151,11 +149,9 @@ class Dispatcher:
         return user.servers.get(job.server) if user is not None else None
 
     def _replaced(self, job: Job) -> bool:
-        """True if another job has this server."""
         return any(other.holds for other in self.book.on(job.user, job.server) if other.id != job.id)
 
     async def _time_out(self, key: Turn) -> None:
-        """Ends a turn without a start."""
         job, _ = key
 
         def note(turn: Transaction) -> None:
@@ -221,7 +217,6 @@ class Dispatcher:
         ]
 
     async def retry(self, job: str) -> None:
-        """Lets a refused job be scheduled again."""
         self.book.mark_inadmissible(job, "")
         self.book.capacity_changed.set()
 

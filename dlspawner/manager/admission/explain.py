@@ -196,7 +196,6 @@ class StartTimeEstimator:
     _read: datetime | None = None
 
     async def refresh(self) -> None:
-        """One round."""
         if not self.book.cluster_state.queues:
             self.looks.estimates = {}
             return

@@ -152,7 +152,6 @@ _AGAIN = "It waits in the queue after that, at its old place, and starts anew wh
 
 
 def _stop_text(record: JobRecord, world: ClusterState) -> str:
-    """Returns the sentence about a stop."""
     if record.job.preemptible:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:

@@ -65,7 +65,6 @@ class Scheduler:
         return 0.0
 
     def schedule(self, turn: Transaction) -> None:
-        """One scheduling cycle."""
         self.book.capacity_changed.clear()
         self.truncated = False
         approvals.reevaluate_all(turn)

@@ -93,8 +93,6 @@ class QueuePosition:
 
 
 class AdmissionService:
-    """Answers admission requests from one store."""
-
     def __init__(
         self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
     ) -> None:
@@ -105,7 +103,6 @@ class AdmissionService:
         self._last_starts: dict[tuple[str, str], tuple[datetime, str]] = {}
 
     async def review(self, question: AdmissionRequest) -> AdmissionResponse:
-        """Decides an admission request."""
         place = self._namespaces.of(special=bool(question.special))
         if question.namespace != place or not place:
             log.error(
@@ -221,7 +218,6 @@ class AdmissionService:
         return told is not None and told not in self.store.records
 
     def _requested_job(self, turn: Transaction, question: AdmissionRequest) -> Job | Refuse:
-        """Returns the requested job as a new one."""
         world = turn.cluster_state
         charged = request_of(question.pods, world.cluster)
         if isinstance(charged, Refuse):
@@ -275,7 +271,6 @@ class AdmissionService:
     def _decide(
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
     ) -> AdmissionResponse:
-        """Admits, refuses or queues the job."""
         world, job = turn.cluster_state, record.job
         found = admission.admit(job, world, turn.now)
         if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):

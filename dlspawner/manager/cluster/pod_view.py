@@ -49,7 +49,6 @@ class ObservedPod:
 
 
 def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
-    """Reads a pod of the Kubernetes API."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = status.get("phase")
     failure = _failure(metadata, status) if phase == "Failed" else ""
@@ -69,7 +68,6 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
 
 
 def pod_ref(pod: ObservedPod) -> PodRef:
-    """Returns what is stored of a pod."""
     return PodRef(pod.uid, pod.name, pod.running, pod.namespace)
 
 

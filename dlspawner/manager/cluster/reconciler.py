@@ -60,7 +60,6 @@ class ForeignPods:
         self._held: dict[str, dict[str, ForeignUsage]] = {}  # by node and uid
 
     def put(self, uid: str, node: str | None, pod: Manifest) -> set[str]:
-        """A pod as it is now."""
         held = foreign_usage([pod])
         if node is None or held == ForeignUsage():
             return self.remove(uid)
@@ -81,7 +80,6 @@ class ForeignPods:
         return {node}
 
     def usage_on(self, node: str) -> ForeignUsage:
-        """Returns what they hold of a node together."""
         gpus: dict[str, int] = {}
         cpu = memory = 0
         for one in self._held.get(node, {}).values():
@@ -289,7 +287,6 @@ class Reconciler:
         await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
     async def remove(self, uid: str) -> None:
-        """A pod is gone."""
         self._pods.pop(uid, None)
         await self.book.transact(lambda turn: self._gone(turn, uid))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)

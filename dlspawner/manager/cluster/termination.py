@@ -53,7 +53,6 @@ class Terminator:
     _without_server: set[str] = field(default_factory=set)  # the Hub has no such server running
 
     def due(self) -> list[str]:
-        """Returns the jobs to be stopped."""
         stopping = [job for job, record in self.book.records.items() if record.stop is not None]
         self._left_alone.intersection_update(stopping)
         self._without_server.intersection_update(stopping)
@@ -142,8 +141,6 @@ RUNS = "The server runs already, so there is nothing to cancel. Stop it as any s
 
 
 class CancelResult(Enum):
-    """The result of a cancel."""
-
     REQUEST = "a request, which has ended or is on its way to it"
     NOTHING = "nothing"
     RUNS = "a server that is ready"

@@ -78,7 +78,6 @@ class Culler:
     _one_round: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def load(self) -> None:
-        """Remember what is written down."""
         self.evidence.activities.facts = await self.ledger.activities()
 
     # What others tell
@@ -110,7 +109,6 @@ class Culler:
         await self._save()
 
     async def keep_alive(self, job: str) -> str:
-        """The button of a notice; what its owner is told."""
         record = self.record(job)
         if record is None or record.job.state is not JobState.RUNNING:
             raise notice_model.CannotKeep("This job does not run any more.")
@@ -150,7 +148,6 @@ class Culler:
     # The round
 
     async def evaluate_all(self) -> None:
-        """Judge every running job, and do what follows."""
         evidence = self.evidence
         async with self._one_round:
             await evidence.collect()
@@ -269,7 +266,6 @@ def span_text(span: timedelta) -> str:
 
 
 def warning_text(job: Job, why: Cause, span: timedelta) -> str:
-    """Before the stop."""
     match why:
         case Cause.LIFETIME:
             return f"This job has run for {span_text(span)} and stops {WHEN}, at the end of its lifetime; files stay."
@@ -282,7 +278,6 @@ def warning_text(job: Job, why: Cause, span: timedelta) -> str:
 
 
 def stopped_text(job: Job, why: Cause, span: timedelta) -> str:
-    """After the stop."""
     again = "Your files are kept; “Start again” starts it with the same options."
     if why is Cause.LIFETIME:
         return f"The job was stopped at the end of its lifetime, after {span_text(span)}. {again}"

@@ -45,8 +45,6 @@ class JobEvaluation:
 
 @dataclass(slots=True)
 class ActivityCollector:
-    """The evidence about the jobs of one book."""
-
     book: JobStore
     hub: HubClient
     prometheus: PrometheusClient | None
@@ -63,7 +61,6 @@ class ActivityCollector:
         self.activities = ActivityStore(self.now())
 
     def running(self) -> list[JobRecord]:
-        """Every job that runs."""
         return [one for one in self.book.records.values() if one.job.state is JobState.RUNNING and one.job.started]
 
     async def collect(self) -> None:

@@ -50,13 +50,11 @@ def has_asked(job: ColumnElement[str]) -> ColumnElement[bool]:
 
 
 def read_pending_requests(connection: Connection) -> list[ApprovalRequest]:
-    """Every request that waits."""
     query = select(approvals).where(approvals.c.standing == ApprovalState.WAITING.value)
     return [_read(row) for row in connection.execute(query)]
 
 
 def find_requests(connection: Connection, wanted: ApprovalQuery) -> list[ApprovalRequest]:
-    """These requests."""
     return [_read(row) for row in connection.execute(_query(wanted))]
 
 

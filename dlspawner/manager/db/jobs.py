@@ -231,7 +231,6 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
 
 
 def from_row(row: Row[Any]) -> JobRecord:
-    """The record that ``row`` wrote."""
     job = Job(
         id=row.job,
         user=row.user_name,

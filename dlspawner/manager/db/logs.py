@@ -70,7 +70,6 @@ class LogReading:
 
 
 def compressed(text: bytes) -> tuple[LogChunk, ...]:
-    """A text as parts."""
     pieces = (text[at : at + PART] for at in range(0, len(text), PART))
     return tuple(LogChunk(len(piece), zlib.compress(piece)) for piece in pieces)
 
@@ -89,13 +88,11 @@ def of_job(connection: Connection, job: str) -> list[StoredLog]:
 
 
 def text(connection: Connection, log: int) -> bytes:
-    """All that is kept of one log."""
     query = select(log_parts.c.body).where(log_parts.c.log == log).order_by(log_parts.c.id)
     return b"".join(zlib.decompress(body) for body in connection.scalars(query))
 
 
 def last_part(connection: Connection, key: Key) -> LogChunk | None:
-    """The part of a log that may still grow."""
     query = (
         select(log_parts.c.id, log_parts.c.size, log_parts.c.body)
         .join(log_runs, log_runs.c.id == log_parts.c.log)

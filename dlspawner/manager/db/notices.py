@@ -15,7 +15,6 @@ _SAME = [field.name for field in fields(Notice) if field.name not in {"user", "s
 
 
 def read_notices(connection: Connection) -> list[Notice]:
-    """Every open notice."""
     found = connection.execute(select(notices))
     return [
         Notice(

@@ -56,8 +56,6 @@ class DuplicateJob(Exception):
 
 
 class JobRepository:
-    """The jobs of one store."""
-
     def __init__(self, store: Database) -> None:
         self._store = store
 
@@ -110,7 +108,6 @@ class JobRepository:
         return None if row is None else db_jobs.from_row(row)
 
     async def events(self, job: str) -> list[tuple[datetime, JobState, str]]:
-        """Returns the events of a job in their order."""
         query = select(job_events).where(job_events.c.job == job).order_by(job_events.c.id)
 
         def read(connection: Connection) -> list[tuple[datetime, JobState, str]]:
@@ -154,7 +151,6 @@ class JobRepository:
         return await self._store.read(lambda connection: db_jobs.last_details(connection, ids)) if ids else {}
 
     async def notices(self) -> list[Notice]:
-        """Every open notice."""
         return await self._store.read(notices.read_notices)
 
     async def last_ends(self, user: str) -> dict[str, LastEnd]:
@@ -167,7 +163,6 @@ class JobRepository:
         return frozenset(await self._store.read(lambda connection: connection.scalars(query).all()))
 
     async def pending_requests(self) -> list[ApprovalRequest]:
-        """Every request for an approval that waits."""
         return await self._store.read(approvals.read_pending_requests)
 
     async def requests(self, wanted: approvals.ApprovalQuery) -> list[ApprovalRequest]:
@@ -228,7 +223,6 @@ class JobRepository:
             raise
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Runs a read of a `db` module."""
         return await self._store.read(query)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
@@ -241,7 +235,6 @@ class JobRepository:
         return await self._store.write(checked)
 
     async def activities(self) -> dict[str, ActivityRecord]:
-        """Returns the activity of every job that has not ended."""
         return await self._store.read(activity.read_activities)
 
     async def write_activities(self, term: int, facts: Mapping[str, ActivityRecord]) -> None:

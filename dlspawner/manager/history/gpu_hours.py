@@ -53,7 +53,6 @@ class HistoryKeeper:
     _sampled: datetime | None = None  # until when
 
     async def run_once(self) -> None:
-        """One round."""
         now = self.book.now()
         span = (max(self._sampled or now, now - _LONGEST), now)
         self._sampled = now

@@ -137,7 +137,6 @@ class KnownServices:
             self._said[key] = (now + REMEMBERED_SECONDS, identity)
 
     def recall(self, token: str) -> HubIdentity | None:
-        """Returns a remembered answer that is still valid."""
         until, identity = self._said.get(_digest(token), (0.0, None))
         return identity if time.monotonic() < until else None
 
@@ -189,7 +188,6 @@ def is_cross_site(method: str, headers: Mapping[str, str], host: str) -> bool:
 
 
 def make_auth(service: HubServiceInfo, parent: Configurable) -> ServiceAuth:
-    """OAuth for this service."""
     return ServiceAuth(
         parent=parent,
         api_url=service.api_url,
@@ -241,7 +239,6 @@ async def identify_again(auth: ServiceAuth, handler: RequestHandler) -> HubIdent
 
 
 def is_hub(service: HubServiceInfo, header: str) -> bool:
-    """True if an Authorization header is the Hub's own."""
     return hmac.compare_digest(header.encode(), f"token {derive_hub_token(service.api_token)}".encode())
 
 

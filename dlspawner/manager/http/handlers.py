@@ -67,7 +67,6 @@ class NamedLocks:
 
     @contextlib.asynccontextmanager
     async def held(self, *name: str) -> AsyncIterator[None]:
-        """Alone with this name."""
         one = self._locks.setdefault(name, _Lock())
         one.users += 1
         try:
@@ -106,7 +105,6 @@ class OpenRequests:
             self._none.set()
 
     async def wait(self) -> None:
-        """Until no request is being answered."""
         await self._none.wait()
 
 
@@ -147,8 +145,6 @@ class HttpProblem(HTTPError):
 
 
 class ManagerHandler(RequestHandler):
-    """A handler that needs no identity."""
-
     manager: ManagerContext
 
     def initialize(self, manager: ManagerContext) -> None:
@@ -235,8 +231,6 @@ class ManagerHandler(RequestHandler):
 
 
 class JsonHandler(ManagerHandler):
-    """A handler with JSON requests and answers."""
-
     def read_body(self, model: type[Model], most: int = MAX_JSON) -> Model:
         """Returns the body; 400 for what is no JSON object, 422 with sentences for wrong fields."""
         kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -272,8 +266,6 @@ def for_hub(handler: ManagerHandler) -> HubIdentity:
 
 
 class HubOnlyHandler(JsonHandler):
-    """A resource for the Hub itself."""
-
     identity: HubIdentity | None = None
 
     def prepare(self) -> None:
@@ -332,8 +324,6 @@ class IdentityHandler(HubOAuthenticated, ManagerHandler):
 
 
 class ApiHandler(JsonHandler, IdentityHandler):
-    """A resource for programs."""
-
     def reply(self, content: BaseModel, status: int = 200) -> None:
         self.tell_presence()
         super().reply(content, status)

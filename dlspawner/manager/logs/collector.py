@@ -301,7 +301,6 @@ class JobLogs(Configurable):
     ).tag(config=True)
 
     def keeping(self) -> LogRetention:
-        """Returns the settings as a value."""
         return LogRetention(self.max_kib * 1024, self.retention_days)
 
 

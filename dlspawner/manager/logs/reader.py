@@ -68,8 +68,6 @@ class LogText:
 
 
 class LogReader:
-    """The logs of one Manager that acts."""
-
     def __init__(self, keeper: LogCollector) -> None:
         self.keeper = self._keeper = keeper
         self.followers: list[str] = []  # the followers of logs, once for each log

@@ -61,15 +61,12 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An approver's decision about a request."""
-
     approved: bool
     by: str
     reason: str = ""
 
 
 def new_request(job: Job, need: RequiredApproval, now: datetime) -> ApprovalRequest:
-    """Returns a new request of the job."""
     return ApprovalRequest(
         id=secrets.token_hex(8),
         job=job.id,

@@ -115,7 +115,6 @@ def has_detail(reason: str, stop: StopReason | None) -> bool:
 
 
 def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
-    """Returns why a job has ended."""
     if stop is not None and stop.message:
         return stop.message
     known = find_reason(reason)
@@ -137,7 +136,6 @@ def size_text(job: Job) -> str:
 
 
 def gpus_text(milli: int, kind: str | None) -> str:
-    """Returns an amount of GPUs with its type."""
     if not milli:
         return "no GPU"
     return counted(milli) + (f" of type {kind}" if kind else "")

@@ -107,7 +107,6 @@ class JobRecord:
 
 
 def as_ended(record: JobRecord) -> JobRecord:
-    """Returns the record of the ended job."""
     return replace(record, job=replace(record.job, state=JobState.ENDED), awaiting_start=False)
 
 
@@ -134,19 +133,16 @@ class JobEvent:
 
 
 def write_request(charge: ResourceRequest) -> str:
-    """Returns a resource request as JSON."""
     return json.dumps({"gpu_type": charge.gpu_type, "pods": [asdict(pod) for pod in charge.pods]})
 
 
 def write_special(special: Permissions | None) -> str | None:
-    """Returns special permissions as JSON."""
     if special is None:
         return None
     return json.dumps({**asdict(special), "special": [one.value for one in special.special]})
 
 
 def read_special(text: str | None) -> Permissions | None:
-    """Reads the result of ``write_special``."""
     if not text:
         return None
     content = json.loads(text)
@@ -154,7 +150,6 @@ def read_special(text: str | None) -> Permissions | None:
 
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:
-    """Returns a job's pods as JSON."""
     return json.dumps([None if pod is None else _written(pod) for pod in pods])
 
 
@@ -164,12 +159,10 @@ def _written(pod: PodRef) -> dict[str, object]:
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:
-    """Reads the result of ``write_pods``."""
     return tuple(None if one is None else PodRef(**one) for one in json.loads(text))
 
 
 def read_request(text: str) -> ResourceRequest:
-    """Reads the result of ``write_request``."""
     content = json.loads(text)
     return ResourceRequest(content["gpu_type"], tuple(_pod(one) for one in content["pods"]))
 

@@ -112,7 +112,6 @@ def parse_keys(text: str) -> tuple[PublicKey, ...] | KeyRejected:
 
 
 def parse_line(line: str) -> PublicKey | KeyRejected:
-    """One line of a .pub file."""
     type_, _, rest = line.partition(" ")
     refusal = _refuse_type(type_, rest)
     if refusal:

@@ -160,7 +160,6 @@ class EventBus:
             self._listeners.pop(listener.share, None)
 
     def end(self) -> None:
-        """Ends all listeners."""
         for listener in self._everybody():
             listener.end()
 

@@ -176,7 +176,6 @@ class JobStore:
         self.keep_alive: Callable[[str], Awaitable[str]] | None = None
 
     async def load(self) -> None:
-        """Reads everything from the database."""
         if self._usage is None:
             self._usage = self.cluster_state.usage = await self._ledger.usage()
         found, notices = await self._ledger.load(), await self._ledger.notices()
@@ -244,7 +243,6 @@ class JobStore:
             hear(())
 
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
-        """The configuration was reloaded."""
         had = self.cluster_state.teams.has_limits(self.cluster_state.cluster)
         self.asked = self.asked and had and teams.has_limits(cluster)
         self.cluster_state.configure(cluster, teams)
@@ -254,7 +252,6 @@ class JobStore:
         self._signal_capacity()
 
     def pending_job(self, user: str, server: str) -> JobRecord | None:
-        """Returns the pending job of this server."""
         return self.records.get(self.pending.get((user, server), ""))
 
     def update_approval_requests(
@@ -432,7 +429,6 @@ class NoticeStore:
     )  # what hears of what readers may know
 
     def load(self, notices: Iterable[Notice]) -> None:
-        """Everything is as the database has it."""
         self._pending = {notice.key: notice for notice in notices}
         self._shown = {}
         for key, notice in self._pending.items():
@@ -498,7 +494,6 @@ class NoticeStore:
             raise NoticeStoreClosed
 
     def close(self) -> None:
-        """Ends all subscriptions."""
         self._closed = True
         self._wake(set(self._readers))
 

@@ -80,7 +80,6 @@ class ManagerMetrics:
         return generate_latest(self.registry)
 
     def decided(self, outcome: str, reason: str) -> None:
-        """The Hub was answered."""
         self._decisions.labels(outcome, reason).inc()
 
     def record(self, entries: Sequence[JobEvent]) -> None:
@@ -120,8 +119,6 @@ class ManagerMetrics:
 
 
 class _StateCollector(Collector):
-    """Metrics of the present state."""
-
     def __init__(self, meters: ManagerMetrics) -> None:
         self._meters = meters
 

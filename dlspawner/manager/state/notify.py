@@ -74,7 +74,6 @@ def post_to_admins(turn: Transaction, kind: NoticeKind, text: str, *, cause: str
 
 
 def mark_read(turn: Transaction, notice: Notice) -> None:
-    """Marks a notice as read by its recipient."""
     known = turn.store.notices.pending(notice.key)
     if known is not None and known.id == notice.id and known.seen is None:
         turn.change_notice(NoticeChange(replace(known, seen=turn.now)))

@@ -90,7 +90,6 @@ class Door:
         self.asked = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of the login proxy."""
         there = None
         try:
             head = await reader.readuntil(b"\r\n\r\n")

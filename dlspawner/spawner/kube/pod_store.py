@@ -144,7 +144,6 @@ class PodWatch(ObjectReflector, PodReflector):
             self._table.drop(key)
 
     def wake(self, key: str) -> None:
-        """Wakes all waiters for a pod."""
         self._waiters.wake(key)
 
     async def changed(self, key: str) -> None:

@@ -69,8 +69,6 @@ class SshSessionReportHandler(_AboutUse):
 
 
 class KeepAliveHandler(_AboutUse):
-    """The button."""
-
     async def post(self, job: str) -> None:
         identity, culler = self.check_parameters(), self.culler()
         record = culler.record(job)

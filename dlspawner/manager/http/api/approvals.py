@@ -28,7 +28,6 @@ SEVERAL = "This job waits for several approvals: say which one as “request”,
 
 
 def visible_requests(viewer: Viewer, **more: Any) -> ApprovalQuery:
-    """Returns the requests that the viewer may see."""
     return ApprovalQuery(**more) if viewer.all else ApprovalQuery(user=viewer.name, teams=viewer.teams, **more)
 
 
@@ -82,8 +81,6 @@ async def _not_waiting(
 
 
 class ApprovalsHandler(JobApiHandler):
-    """Lists open and decided requests."""
-
     async def get(self) -> None:
         viewer, desk = self.sees(), self.admission
         query = self.read_query(ApprovalsQuery)
@@ -110,7 +107,6 @@ class ApprovalsHandler(JobApiHandler):
 
 
 def _is(one: ApprovalRequest, wanted: ApprovalQuery) -> bool:
-    """True if a request matches the query."""
     return (
         (not wanted.standings or one.standing in wanted.standings)
         and (not wanted.kinds or one.kind in wanted.kinds)
@@ -137,8 +133,6 @@ class ApproveHandler(_DecisionHandler):
 
 
 class DenyHandler(_DecisionHandler):
-    """It ends."""
-
     yes = False
 
 
@@ -149,7 +143,6 @@ def shown(request: ApprovalRequest, viewer: Viewer) -> ApprovalModel:
 
 
 def cursor(last: ApprovalRequest) -> str:
-    """Returns the cursor of the next page."""
     return write_cursor(JobCursor(last.requested, last.id))
 
 

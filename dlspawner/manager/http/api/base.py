@@ -42,11 +42,8 @@ def leader_of(manager: ManagerContext) -> LeaderElector:
 
 
 class JobApiHandler(ApiHandler):
-    """A resource for viewers of jobs."""
-
     @property
     def leader(self) -> LeaderElector:
-        """The part that decides; 501 where there is none."""
         return leader_of(self.manager)
 
     @property
@@ -55,12 +52,10 @@ class JobApiHandler(ApiHandler):
         return admission_of(self.manager)
 
     def sees(self) -> Viewer:
-        """The viewer, by the right to see."""
         self.check_parameters()
         return self.viewer(AccessRight.SEE)
 
     def acts(self) -> Viewer:
-        """The viewer, by the right to act."""
         self.check_parameters()
         return self.viewer(AccessRight.ACT)
 
@@ -145,5 +140,4 @@ def owner(handler: IdentityHandler, user: str, right: AccessRight) -> HubIdentit
 
 
 def page_path(prefix: str, user: str, server: str) -> str:
-    """Returns the path of the page of this server's pending job."""
     return f"{prefix}wait/{quote(user, safe='@')}/{quote(server, safe='')}"

@@ -28,8 +28,6 @@ from dlspawner.manager.model.access import Viewer
 
 
 class ClusterHandler(JobApiHandler):
-    """The cluster's state, for every user."""
-
     def get(self) -> None:
         self.sees()
         book = self.admission.store
@@ -40,8 +38,6 @@ class ClusterHandler(JobApiHandler):
 
 
 class QuotaHandler(JobApiHandler):
-    """The quota of teams: used and borrowed."""
-
     async def get(self) -> None:
         viewer = self.sees()
         world = self.admission.store.cluster_state

@@ -35,8 +35,6 @@ EVERYBODY = "More pages and programs follow the jobs than this service can keep 
 
 
 class EventStreamHandler(ApiHandler):
-    """One stream."""
-
     _listener: Listener | None = None
 
     async def get(self) -> None:

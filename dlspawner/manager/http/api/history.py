@@ -122,7 +122,6 @@ def _free(day: date, kind: str, amount: Mapping[str, int]) -> Row:
 
 
 def as_json(told: GpuHoursReport) -> bytes:
-    """The answer for programs."""
     question = told.question
     head = {"by": question.by.value, "since": question.since.isoformat(), "until": question.until.isoformat()}
     lists = {"items": told.days, "totals": told.totals, "free": told.free}
@@ -158,8 +157,6 @@ class GpuHoursHandler(ApiHandler):
 
 
 class GpuHoursCsvHandler(ApiHandler):
-    """As CSV."""
-
     async def get(self) -> None:
         self.check_parameters()
         question = read_query(self)
@@ -301,8 +298,6 @@ async def read_job_usage(
 
 
 class JobUsageHandler(JobApiHandler):
-    """As JSON."""
-
     async def get(self, job: str) -> None:
         kept = await self.seen(job, self.sees())
         span, found = await read_job_usage(self, kept, self.read_query(UsageQuery))

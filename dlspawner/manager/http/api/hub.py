@@ -55,8 +55,6 @@ class _ForJobs(HubOnlyHandler):
 
 
 class AdmissionHandler(_ForJobs):
-    """Reviews the admission request of a job."""
-
     async def put(self, job: str) -> None:
         body = self.read_body(AdmissionBody)
         question = AdmissionRequest(
@@ -82,8 +80,6 @@ class AdmissionHandler(_ForJobs):
 
 
 class ReservationReleasedHandler(_ForJobs):
-    """Releases a job's reservation."""
-
     async def post(self, job: str) -> None:
         body = self.read_body(ReleasedBody)
         why = clean(body.why, _LONGEST_WHY)

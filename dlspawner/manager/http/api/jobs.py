@@ -36,8 +36,6 @@ from dlspawner.manager.state.lifecycle import LOG_IN
 
 
 class JobResource(JobApiHandler):
-    """A resource that tells jobs."""
-
     def setting(self) -> ViewContext:
         settings, service = self.leader.settings, self.manager.service
         return ViewContext(
@@ -93,16 +91,12 @@ def live(desk: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus 
 
 
 class JobDetailHandler(JobResource):
-    """One job."""
-
     async def get(self, job: str) -> None:
         viewer = self.sees()
         self.reply(await self.detail(await self.seen(job, viewer)))
 
 
 class JobEventsHandler(JobApiHandler):
-    """Lists the events of a job."""
-
     async def get(self, job: str) -> None:
         viewer = self.sees()
         await self.seen(job, viewer)

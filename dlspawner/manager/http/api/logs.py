@@ -58,8 +58,6 @@ async def read_log(shelf: LogReader, who: str, run: ContainerRun, wish: LogQuery
 
 
 class JobInsideHandler(JobApiHandler):
-    """Something from inside of a job."""
-
     async def readable(self, job: str) -> None:
         """Returns for callers that may read it; 403 for callers that only see the job, 404 for all others."""
         viewer = self.sees()
@@ -69,8 +67,6 @@ class JobInsideHandler(JobApiHandler):
 
 
 class LogApiHandler(JobInsideHandler):
-    """Something about a job's logs."""
-
     @property
     def log_reader(self) -> LogReader:
         shelf = self.leader.log_reader
@@ -85,15 +81,11 @@ class LogApiHandler(JobInsideHandler):
 
 
 class LogsHandler(LogApiHandler):
-    """Which there are."""
-
     async def get(self, job: str) -> None:
         self.reply(ListModel[LogModel](items=[_told(run) for run in await self.runs(job)], next=None))
 
 
 class PodEventsHandler(JobInsideHandler):
-    """Lists the Kubernetes events of a job's pods."""
-
     async def get(self, job: str) -> None:
         await self.readable(job)
         words = self.read_query(SearchQuery).search
@@ -115,8 +107,6 @@ class LogCollectedHandler(HubOnlyHandler):
 
 
 class LogHandler(LogApiHandler):
-    """One of them."""
-
     _following: asyncio.Task[None] | None = None
 
     async def get(self, job: str) -> None:

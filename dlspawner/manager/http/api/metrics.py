@@ -15,8 +15,6 @@ from dlspawner.manager.model.access import may_read_metrics
 
 
 class MetricsHandler(ApiHandler):
-    """All metrics of this process."""
-
     async def prepare(self) -> None:
         # Not ApiHandler's: a scraper needs no access to this service beyond this.
         ManagerHandler.prepare(self)

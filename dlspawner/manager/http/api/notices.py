@@ -54,7 +54,6 @@ def leader_store(manager: ManagerContext) -> JobStore:
 
 
 def level_of(notice: Notice) -> str:
-    """Returns the level of a notice: info, warning or error."""
     return _LEVELS.get(notice.kind, "warning")
 
 
@@ -84,8 +83,6 @@ def notice_view(notice: Notice, now: datetime) -> NoticeModel:
 
 
 class NoticeApiHandler(ApiHandler):
-    """A resource for readers of notices."""
-
     def reader(self) -> Recipient:
         identity = self.check_parameters()
         self.refuse(may_read_notices(identity))
@@ -107,8 +104,6 @@ class NoticeApiHandler(ApiHandler):
 
 
 class NoticesHandler(NoticeApiHandler):
-    """Lists the open notices."""
-
     _waiting: asyncio.Task[None] | None = None
 
     async def get(self) -> None:
@@ -158,8 +153,6 @@ class NoticeReadHandler(NoticeApiHandler):
 
 
 class NoticeKeepAliveHandler(NoticeApiHandler):
-    """The button of one of their notices."""
-
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
         check_may_answer(self)

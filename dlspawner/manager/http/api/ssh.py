@@ -95,8 +95,6 @@ class ReadyHandler(ManagerHandler):
 
 
 class UserApiHandler(ApiHandler):
-    """A resource of the caller."""
-
     def current_user_name(self) -> HubIdentity:
         """Returns the caller's identity if the caller may manage keys; 403 otherwise."""
         identity = self.check_parameters()
@@ -105,8 +103,6 @@ class UserApiHandler(ApiHandler):
 
 
 class OwnKeysHandler(UserApiHandler):
-    """Their keys."""
-
     async def get(self) -> None:
         keys = await self.manager.store.keys(self.current_user_name().name)
         self.reply(KeysModel(keys=[KeyModel.model_validate(key) for key in keys]))
@@ -131,8 +127,6 @@ class OwnKeysHandler(UserApiHandler):
 
 
 class OwnKeyHandler(UserApiHandler):
-    """One of their keys."""
-
     async def delete(self, id_: str) -> None:
         if await self.manager.store.remove_key(self.current_user_name().name, int(id_)) is None:
             raise HttpProblem(404, "You have no such key.")
@@ -231,8 +225,6 @@ class _File(PageHandler):
 
 
 class SshConfigFileHandler(_File):
-    """The configuration."""
-
     name = CONFIG_FILE
     content = staticmethod(config)
 
@@ -293,8 +285,6 @@ LOG_IN = "Its turn came, and the Hub wants you to log in there again before it s
 
 
 class SshStartHandler(StartJobHandler):
-    """One server of a person's."""
-
     async def post(self, user: str, server: str) -> None:
         user, server = self._names(user, server)
         check_blocked(self, user)
@@ -401,8 +391,6 @@ def _clock(at: datetime) -> str:
 
 
 class SshSettingsHandler(UserApiHandler):
-    """The user's settings for SSH logins."""
-
     async def get(self) -> None:
         starts = await self.manager.store.starts_by_login(self.current_user_name().name)
         self.reply(SshSettingsModel(start_on_connect=starts))

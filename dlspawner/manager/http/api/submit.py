@@ -26,8 +26,6 @@ _PREPARED = "The Hub prepares it."
 
 
 class StartJobHandler(JobResource):
-    """Base of the resources that start jobs."""
-
     def starter(self) -> JobStarter:
         return JobStarter(self.admission, self.leader.ledger, self.leader.hub, self.manager.service.prefix)
 
@@ -44,8 +42,6 @@ class StartJobHandler(JobResource):
 
 
 class SubmitHandler(StartJobHandler):
-    """The collection's own method."""
-
     async def post(self) -> None:
         wanted = self._wanted()
         await self._check_name(wanted)
@@ -71,7 +67,6 @@ class SubmitHandler(StartJobHandler):
 
 
 def check_blocked(handler: JobApiHandler, user: str) -> None:
-    """403 for blocked users."""
     if user in handler.leader.settings.teams.blocked:
         raise HttpProblem(403, BLOCKED.format(user=user))
 
@@ -81,8 +76,6 @@ _BEFORE_IT_RUNS = frozenset(JobState) - {JobState.RUNNING, JobState.STOPPING, Jo
 
 
 class EndJobHandler(JobApiHandler):
-    """Base of the resources that end jobs."""
-
     async def end(self, kept: JobHistory) -> None:
         """End a job wherever it stands, and say whether it has ended."""
         record = self.admission.store.records.get(kept.id)
@@ -139,7 +132,5 @@ class JobsHandler(SubmitHandler):
 
 
 class JobHandler(jobs.JobDetailHandler, EndJobHandler):
-    """One job."""
-
     async def delete(self, job: str) -> None:
         await self.end(await self.acted(job))

@@ -38,8 +38,6 @@ class ShownRequest:
 
 
 class _ApprovalsPageBase(PortalPage):
-    """Base of the page and its buttons."""
-
     async def show_approvals(self, status: int = 200, problem: str = "", typed: str = "", at: str = "") -> None:
         """The page; ``typed`` is the reason that was written ``at`` a request, when that could not be decided."""
         self.person()
@@ -99,8 +97,6 @@ class _ApprovalsPageBase(PortalPage):
 
 
 class ApprovalsPage(_ApprovalsPageBase):
-    """The page itself."""
-
     async def get(self) -> None:
         await self.show_approvals()
 
@@ -133,6 +129,4 @@ class ApproveButton(_DecisionButton):
 
 
 class DenyButton(_DecisionButton):
-    """It ends."""
-
     yes = False

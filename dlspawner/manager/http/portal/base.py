@@ -178,7 +178,6 @@ class QuotaShare:
 
     @property
     def sentence(self) -> str:
-        """The bar in words."""
         lent = f", {shown(self.borrowed)} borrowed" if self.borrowed else ""
         if self.quota is None:
             return f"{counted(self.guaranteed)} used{lent}; no quota is set"

@@ -174,8 +174,6 @@ HISTORY_TEMPLATES = ("history.html",)
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """One series as the page shows it."""
-
     title: str
     svg: Markup
     last: str
@@ -184,8 +182,6 @@ class UsageLine:
 
 
 class UsagePage(PortalPage):
-    """As a page."""
-
     async def get(self, job: str) -> None:
         self.person()
         kept = await self.kept(job)
@@ -218,7 +214,6 @@ def moments(span: TimeRange) -> list[str]:
 
 
 def time_range_text(span: TimeRange) -> str:
-    """Which part of a job's life is shown."""
     begin, end = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M}" for at in (span.since, span.until))
     return f"From {begin} to {end} UTC, a mean for every {span.step.total_seconds():g} seconds."
 

@@ -34,8 +34,6 @@ _MANY = 10  # steps that are searched
 
 
 class JobPage(MyJobsPageBase):
-    """The page itself."""
-
     async def get(self, job: str) -> None:
         self.person()
         words = self.read_query(SearchQuery).search

@@ -22,8 +22,6 @@ _MOST_SHOWN = 256 * 1024  # letters of a page; the file has all
 
 
 class LogPage(PortalPage):
-    """The page itself."""
-
     async def get(self, job: str) -> None:
         kept, wish = await self._wanted(job)
         shelf = self.leader().log_reader

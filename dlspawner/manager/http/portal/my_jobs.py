@@ -64,10 +64,7 @@ NO_HUB = "The Hub does not answer at the moment: jobs that do not run are not sh
 
 
 class MyJobsPageBase(PortalPage):
-    """Base of the page and its buttons."""
-
     async def show_jobs(self, status: int = 200, **values: object) -> None:
-        """The page."""
         person, desk = self.person(), self.admission()
         user = await self.hub_user(person.name)
         facts = await self.facts(person.name, user)
@@ -113,7 +110,6 @@ class MyJobsPageBase(PortalPage):
         return self.admission().store.cluster_state.teams.team_of(name, tuple(groups))
 
     def links(self, name: str, row: ServerRow, user: HubUser | None) -> dict[str, str]:
-        """Returns the links into a job."""
         server = user.servers.get(row.server) if user is not None else None
         return {
             "open": urljoin(self.manager.service.hub_host, server.url)
@@ -182,8 +178,6 @@ class NewJobPage(MyJobsPageBase):
 
 
 class _Button(MyJobsPageBase):
-    """Base of the answers to buttons."""
-
     def get(self, *_: str) -> None:
         self.back()  # the address of a form was loaded by GET
 
@@ -265,8 +259,6 @@ class TensorBoardButton(_Button):
 
 
 class StopButton(_Button):
-    """The end of a job that runs, starts or waits."""
-
     async def post(self, job: str) -> None:
         record = self.record(job, AccessRight.ACT)
         ender = JobEnder(self.admission().store, self.leader().hub)
@@ -278,8 +270,6 @@ class StopButton(_Button):
 
 
 class KeepJobButton(_Button):
-    """Keeps an idle job alive."""
-
     async def post(self, job: str) -> None:
         record, culler = self.record(job, AccessRight.ACT), self.leader().culler
         if record.job.user != self.person().name:

@@ -15,8 +15,6 @@ from dlspawner.manager.model.access import AccessRight
 
 
 class NoticesPageBase(PageHandler):
-    """Base of the page and its buttons."""
-
     def person(self) -> HubIdentity:
         if self.identity is None:
             raise HttpProblem(403, STALE_PAGE)
@@ -31,15 +29,11 @@ class NoticesPageBase(PageHandler):
 
 
 class NoticesPage(NoticesPageBase):
-    """The page."""
-
     def get(self) -> None:
         self.show_notices()
 
 
 class KeepAliveButton(NoticesPageBase):
-    """The button of one of them."""
-
     def get(self, id_: str) -> None:
         self.redirect(f"{self.manager.service.prefix}notices")
 

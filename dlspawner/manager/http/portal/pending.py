@@ -33,8 +33,6 @@ _SAID_HERE = frozenset(
 
 
 class PendingPageBase(PageHandler):
-    """Base of the page and its buttons."""
-
     def look_as(self, user: str, right: AccessRight = AccessRight.SEE) -> HubIdentity:
         """Returns the caller if allowed to view or to act."""
         if self.identity is None:
@@ -63,8 +61,6 @@ class PendingPageBase(PageHandler):
 
 
 class PendingPage(PendingPageBase):
-    """The page itself."""
-
     async def get(self, user: str, server: str) -> None:
         self.look_as(user)
         desk = self.desk()
@@ -125,8 +121,6 @@ class PendingPage(PendingPageBase):
 
 
 class CancelButton(PendingPageBase):
-    """The button that ends it."""
-
     async def post(self, user: str, server: str) -> None:
         who = self.look_as(user, AccessRight.ACT)
         desk, hub = self.deciding()

@@ -63,7 +63,6 @@ def _visible(value: object) -> object:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    """Returns an age in words."""
     seconds = max(0, int((now - then).total_seconds()))
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:
@@ -96,8 +95,6 @@ class OAuthCallbackPage(HubOAuthCallbackHandler, PageHandler):
 
 
 class KeysPageBase(PageHandler):
-    """Base of the page and its buttons."""
-
     def person(self) -> HubIdentity:
         """Returns the logged-in user; a form without its page's XSRF value ends here."""
         if self.identity is None:
@@ -154,13 +151,10 @@ class KeysPageBase(PageHandler):
 
 
 class KeysPage(KeysPageBase):
-    """The keys of the logged-in user."""
-
     async def get(self) -> None:
         await self.show_keys(self.person())
 
     async def post(self) -> None:
-        """Add what was pasted."""
         person = self.person()
         text = self.get_body_argument("key", "")
         name = ssh_keys.clean_name(self.get_body_argument("name", ""))
@@ -173,8 +167,6 @@ class KeysPage(KeysPageBase):
 
 
 class RemoveKeyButton(KeysPageBase):
-    """The button beside a key."""
-
     async def get(self, id_: str) -> None:
         self.back()
 

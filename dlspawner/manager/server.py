@@ -1,22 +1,10 @@
 """The Manager's HTTP server: its port, every address below the service's prefix, what is logged, and its stop.
 
-The addresses of approvals.
-
-The files of JupyterHub's own that its page.html loads, and what is in them.
-
-The Manager serves them itself: its pages can be read while the Hub is away. Files that no page of ours loads are not
-among them; an administrator's own templates take other files from the Hub.
-
-The addresses of logs.
-
-The portal: what people see of jobs, at the service's own address. `mine` and `shares` are pure, `pages` answers.
+The Manager serves the files that JupyterHub's page.html loads: its pages can be read while the Hub is away. Files that
+no page of ours loads are not among them; an administrator's own templates take other files from the Hub.
 
 Every page is made of the Hub's templates, works without JavaScript, and says nothing that its reader may not know
 (`access`). With JavaScript its live parts are looked at again.
-
-The resources for programs, under /services/jobs/api/; README.md beside this file describes them.
-
-The addresses of the parts that are one module each, as patterns below the service's prefix.
 
 GET static/PATH: the style sheet and scripts of the pages (`hub_static`), for all clients, as the Hub's own are.
 """

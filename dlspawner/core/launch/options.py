@@ -6,13 +6,6 @@ says what would have worked, all of them together, never an exception.
 
 An empty string and ``null`` mean *not given*, because that is what an untouched form field sends.
 
-What a team's members may hold, in a sentence for the form. PURE.
-
-The Manager decides, with what is in use by then; this is the check against the files alone, so that impossible requests
-never reach it.
-
-One value of one option: what a string of a form or a JSON value means, or the sentence that says what is wrong.
-
 Accepted are exactly the value's own type and a string that spells it. Refused on purpose: ``true`` as the number 1,
 ``2.0`` as a whole number, ``NaN``, lists and objects, control characters, also those of the direction of writing, half
 surrogate pairs, and what is too long.

@@ -4,8 +4,6 @@ The fragment is merged over KubeSpawner's pod: ``hide_gpus(merge_pod(pod, render
 every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
 storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
 
-A hole without a value is not an error of the program: :func:`render` answers ``Rejected`` and nothing is created.
-
 Holes: ``${name}`` in the texts of a template, filled leaf by leaf after the YAML is parsed.
 
 * A text that is one hole and nothing else takes the value with its type (a number stays a number); within other text a

@@ -12,8 +12,6 @@ A team inside its quota, if the quota is laid out without splitting a part that 
 longer than on a cluster of its own, but for the notice and the minimum run time of victims. Splitting: three quotas of
 5 on two nodes of 8 leave the third one 3 and 2. Where quotas can not be laid out, or the team's nodes are away, no
 later job takes the nodes from a job that has waited for ``patience``.
-
-Advice: what would start at once instead of what has to wait.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ needs to run in the background, and the number of reads changes nothing.
 Holdings: what the jobs of one team hold or were promised, counted on request.
 
 All but ``cpu_jobs`` are milli-GPUs. Read them by ``get``: what was never counted is not there, what is gone may be 0.
-
-Nodes as they were before they lost something or went: for a day, what would fit there waits and is not refused.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ is too far back. Later jobs that may be served before are not simulated; the est
 The work is bounded: the first of the queue only, ends that are close to each other seen as one (`_GRAIN`), and so many
 passes and days in one play. The later, the coarser: what is days away need not be known to the minute.
 
-How long jobs run, learnt from those that have ended.
-
 A job's like are the ended jobs of its team and template; where too few of them are known, those of the template, then
 all. A job that runs already has as many left as those of its like had that ran at least as long. With too few known
 ones there is no estimate: ``None``.

@@ -1,9 +1,4 @@
-"""The free resources of one node, for each kind of job.
-
-Placing: on which nodes the pods of a job fit, each on one, together.
-
-Pools: the open nodes where pods of one kind may be, in the order of what is free there.
-"""
+"""The free resources of one node, for each kind of job."""
 
 from __future__ import annotations
 

@@ -12,8 +12,6 @@ their team's quota that it needs. That holds on idle GPUs independently of its t
 not to be passed any more, and wants less, leaves it the node although its team has used less (``backfill``). A lower
 priority waits, if need be for ever, for higher ones of its lane. A job that waits for something else (an approval, a
 login, an own cap, a node that is closed) blocks no other job.
-
-Backfill: the jobs that may not be passed any more, and the resources to leave for them. The rule is in ``queueing``.
 """
 
 from __future__ import annotations

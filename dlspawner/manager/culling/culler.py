@@ -4,8 +4,6 @@ Every round collects the evidence (`evidence`), stores it, judges every running 
 one transaction. A round without an answer of the Hub judges no job; a job with GPUs and no known samples continues.
 
 A job that is known to be unused is marked in the world: preemption takes it first.
-
-The texts on a job that is unused, or old. PURE.
 """
 
 from __future__ import annotations

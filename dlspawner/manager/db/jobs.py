@@ -3,10 +3,6 @@
 A page is found by its place, a submit time and an id (*keyset*), and not by counting: jobs that are submitted while
 a user reads the pages push no other job onto the next page. A job that asks for more than before has a new submit
 time and is in front again.
-
-How long jobs ran that have ended lately, as rows.
-
-How the last job of each of a person's servers ended, as rows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 An `Asking` handler knows `self.identity` before its method runs. Errors become problem details (RFC 9457) for programs
 and the Hub's own error page for people; what a client did wrong is never a 5xx, and no answer holds a traceback.
-
-Locks by name, each of which is there for as long as it is held or waited for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Hears what Kubernetes tells of jobs' pods, and keeps it with the job: Kubernetes itself forgets it within an hour.
 
-What Kubernetes tells of a job's pods, in words for its person. PURE.
-
 What Kubernetes itself writes holds addresses, paths and sometimes credentials: it is read for facts and never quoted.
 An event of a kind that is not known here is left out.
 """

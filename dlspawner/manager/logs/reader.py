@@ -3,11 +3,7 @@
 While the pod is there, Kubernetes is read, because it has the latest lines; without an answer the kept log is shown,
 and marked as such.
 
-Where people are in logs that they follow, so that what is asked for again goes on with the very next line. PURE.
-
 Only this process remembers it, and not for long: a later reader, or one at another Manager, begins with the last lines.
-
-Turns of reading logs: no user keeps others from reading, with however many requests.
 
 A reading costs a stream from Kubernetes and memory for what is kept of a log. One person has a few at one time, some
 more wait for those, and more are refused at once, so that a line is never long.

@@ -2,9 +2,6 @@
 
 A notice is posted in the transaction of the decision that it is about, so that both are on the disk or neither is:
 
-post(turn, job, Kind.PREEMPTED, "Team vision needs its GPUs: this job stops {when}.", cause="j-…", until=…)
-withdraw(turn, job.id, Kind.PREEMPTED)
-
 Rules:
 
 * A job has at most one open notice of a kind. Posting it again for the same cause changes nothing but its words and its

@@ -1,9 +1,4 @@
-"""GetClusterStatus, the teams' quotas, and the queue.
-
-GET  cluster    GPU types and nodes: what there is, and what of it is free
-GET  quota      the caller's teams, as member or admin; all teams for administrators of the Hub
-GET  queue      what waits and may be seen, in the order in which it is looked at; and how many wait in all
-"""
+"""GetClusterStatus, the teams' quotas, and the queue."""
 
 from __future__ import annotations
 

@@ -1,23 +1,13 @@
 """GPU-hours for programs and spreadsheets, under /services/jobs/api/.
 
-    GET  history/gpu-hours?by=team|user|gpu_type&since=&until=       as JSON
-    GET  history/gpu-hours.csv?…                                     the same as CSV
-
 Days are UTC's, both included; thirty days until today unless they are given. People see their own hours, and those of
 the teams that they administer; the Hub's administrators all. Free GPUs have no owner, and are listed by GPU type.
 
 An answer may have a row for each of thousands of people and a thousand days. It is put together and written in a
 thread, and row by row: one call of json or sort for all of it would keep the Manager from all else, in a thread too.
 
-What a job used over time, as Prometheus knows it: its GPUs, their memory, CPU and memory.
-
 Each point is what was measured in the step before it, a mean, so a step without a sample is not known, and no sample is
 shown twice. A pod's name may have been another job's before: only the job's own life is asked for.
-
-The use of a job over time, for viewers that may see it.
-
-    GET  api/jobs/{id}/usage?since=&until=&step=    times and series, for programs
-    GET  jobs/{id}/usage                            the same as a page, with lines and a table
 
 Times are within the job's life: its last six hours unless they are given.
 """

@@ -1,13 +1,7 @@
 """REST resources of SSH: keys, access, configuration, settings, and starts by a login.
 
-The gateway's public host keys, from the file that `Manager.ssh_host_key_file` names; for people to pin.
-
-One question of the gateway about all connected users: ``POST /services/jobs/api/ssh-access``.
-
 It sends the keys that sessions were opened with, as pairs of a user's name and a fingerprint, and receives the keys
 that are registered no more, and the blocked users of ``teams.yaml``. By the scope custom:ssh-keys:read, for all users.
-
-What a person's own OpenSSH needs to know, so that ``ssh train.dl`` works: as data, and as two files to download.
 
 The host keys are read from `Manager.ssh_host_key_file` for every answer, so a new key is told at once. While the Hub
 does not answer, or nothing is decided here, no server is named; what is told then still reaches each of them.

@@ -2,8 +2,6 @@
 
 GET  jobs/{id}    for viewers that may see it; 404 for all others, also if there is no such job. Kubernetes events of
 its pods only for viewers that may read its logs; with ``search`` only the lines with these words
-
-One job as its page tells it. PURE.
 """
 
 from __future__ import annotations

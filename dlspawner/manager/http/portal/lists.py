@@ -5,10 +5,6 @@ GET  cluster    GPU types and nodes, before one starts a job
 GET  teams      members, admins, quotas and use; of a team admin their teams, of a Hub admin all
 GET  all        every job that its reader may see, ended ones too, with filters: for most people their own
 
-What teams may use and use now, as the portal's bars say it. PURE.
-
-The queue as the portal shows it. PURE.
-
 All users see that a job waits, where, for which team, how large and since when: that is what says how long one's own
 may take. Its owner and exact reason are for viewers that may see the job (`access`): a sentence may say how many jobs
 its person has. Others read the kind of reason.

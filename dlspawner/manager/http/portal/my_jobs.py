@@ -10,8 +10,6 @@
 
 A button is answered by a redirect to a page that says what has happened; what the Hub refuses is said in its words.
 
-A person's jobs as the portal lists them, one row a server. PURE.
-
 What runs and waits is in the book, which servers there are is the Hub's to say, and how the last job of one that is
 stopped ended was written down. Where the Hub does not answer, the book's jobs are all that is shown.
 """

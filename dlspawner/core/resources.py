@@ -148,13 +148,9 @@ def _moments(
     moments = []
     for init in inits:
         moments.append(_sum([*sidecars, read(init)]))
-        if _is_sidecar(init):
+        if init.get("restartPolicy") == "Always":  # a sidecar
             sidecars.append(read(init))
     return [*moments, _sum([*sidecars, *(read(one) for one in containers)])]
-
-
-def _is_sidecar(container: Manifest) -> bool:
-    return container.get("restartPolicy") == "Always"
 
 
 def _needs(container: Manifest) -> _Amounts:

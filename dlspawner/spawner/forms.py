@@ -66,17 +66,12 @@ def pages(directory: Path) -> Environment:
     )
 
 
-def chosen_template(form: Mapping[str, Any]) -> str | None:
-    """The name that the form's cards send."""
-    return _first(form.get(options.TEMPLATE_KEY))
-
-
 def read_form_options(form: Mapping[str, Any], template: Template) -> dict[str, object]:
     """Returns the plain user options of a submitted form: this template's fields, and no others."""
     mine = template.name + _SEPARATOR
     given: dict[str, object] = {options.TEMPLATE_KEY: template.name}
     for name, values in form.items():
-        value = _first(values)
+        value = first_value(values)
         if value is None or name in _IGNORED or name == options.TEMPLATE_KEY:
             continue
         if name.startswith(mine):
@@ -126,7 +121,7 @@ def note(template: Template) -> str:
     return f"{told} Their home directory is another one than that of your other jobs."
 
 
-def _first(values: Any) -> str | None:
+def first_value(values: Any) -> str | None:
     """The first text of a form value; uploaded files are nothing that a job can be asked with."""
     if isinstance(values, str):
         return values

@@ -203,7 +203,7 @@ def _payer_first(spawner: PageSpawner, teams: tuple[Team, ...]) -> tuple[Team, .
 def read_form(spawner: PageSpawner, submitted: Mapping[str, Any]) -> dict[str, object]:
     """A submitted form as checked user options."""
     settings, person = spawner.settings, spawner.person
-    named = {options.TEMPLATE_KEY: forms.chosen_template(submitted)}
+    named = {options.TEMPLATE_KEY: forms.first_value(submitted.get(options.TEMPLATE_KEY))}
     template = options.find_template(settings.templates, named, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
         raise StartRefused(*template.sentences, reason="template")

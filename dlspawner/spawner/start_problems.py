@@ -81,9 +81,6 @@ class StartProblem:
         """The sentence when the start is given up after so long."""
         return f"{self.cause}, and the job was given up after {text.duration(seconds)}: {self.step}."
 
-    def is_same(self, other: StartProblem | None) -> bool:
-        return other is not None and other.cause == self.cause
-
 
 # Of a start that nothing holds up that Kubernetes could know.
 SLOW = StartProblem("The start takes too long", f"try again, or {ASK}")
@@ -415,7 +412,7 @@ class StartMonitor:
     def _consider(self, told: StartProblem | None, closer: StartProblem | ImagePull | None) -> None:
         """Take note of what the pod itself says, and of what the last closer look found."""
         found = closer if isinstance(closer, StartProblem) else told
-        if found is None or not found.is_same(self._trouble):
+        if found is None or self._trouble is None or found.cause != self._trouble.cause:
             self._troubled_since = _now()
             if found is not None:
                 self.pods.log.info(

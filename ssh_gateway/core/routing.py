@@ -100,7 +100,7 @@ def _missing(user: str, server: str, jobs: Sequence[JobEndpoint], servers: set[s
         also = f"; yours: {yours}" if yours else ""
         return f"{name} is not running: start it at {_spawn_url(url, user, server)}{also}"
     if not yours:
-        return f"no job {printable(server)}; you have none that runs: start one at {_home_url(url)}"
+        return f"no job {printable(server)}; you have none that runs: start one at {url.rstrip('/')}/hub/home"
     return f"no job {printable(server)}; yours: {yours}"
 
 
@@ -142,7 +142,3 @@ def _is_name(text: str) -> bool:
 
 def _spawn_url(url: str, user: str, server: str) -> str:
     return f"{url.rstrip('/')}/hub/spawn/{user}/{server}" if server else f"{url.rstrip('/')}/hub/spawn"
-
-
-def _home_url(url: str) -> str:
-    return f"{url.rstrip('/')}/hub/home"

@@ -200,10 +200,6 @@ def _capacity(kind: GpuType, rooms: Iterable[NodeInfo], waiting: Iterable[PodReq
         free += idle
         if not room.node.open:
             closed += idle
-        elif pods and not any(_fits(pod, room) for pod in pods):
+        elif pods and not any(room.free(pod.resource).holds(pod) and pod.placement.matches(room.node) for pod in pods):
             fragmented += idle
     return TypeCapacity(total, free, closed, fragmented)
-
-
-def _fits(pod: PodRequest, room: NodeInfo) -> bool:
-    return room.free(pod.resource).holds(pod) and pod.placement.matches(room.node)

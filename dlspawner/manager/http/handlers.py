@@ -187,11 +187,8 @@ class ManagerHandler(RequestHandler):
             if not isinstance(value, HttpProblem):
                 super().log_exception(typ, value, tb)
         else:
-            log.error("%s failed", self._request_summary(), exc_info=(typ, value, tb))
-
-    def _request_summary(self) -> str:
-        """For log lines of faults; without the query, which may hold what belongs in no log."""
-        return f"{self.request.method} {self.request.path}"
+            # Without the query, which may hold what belongs in no log.
+            log.error("%s %s failed", self.request.method, self.request.path, exc_info=(typ, value, tb))
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))

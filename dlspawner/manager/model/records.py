@@ -173,16 +173,11 @@ def _pod(content: Mapping[str, Any]) -> PodRequest:
 
 def _placement(content: Mapping[str, Any]) -> NodePlacement:
     return NodePlacement(
-        selector=_pairs(content["selector"]),
-        terms=tuple(tuple(_expression(one) for one in term) for term in content["terms"]),
+        selector=tuple((key, value) for key, value in content["selector"]),
+        terms=tuple(
+            tuple(Expression(one["key"], one["operator"], tuple(one["values"])) for one in term)
+            for term in content["terms"]
+        ),
         tolerations=tuple(Toleration(**one) for one in content["tolerations"]),
         node=content["node"],
     )
-
-
-def _expression(content: Mapping[str, Any]) -> Expression:
-    return Expression(content["key"], content["operator"], tuple(content["values"]))
-
-
-def _pairs(content: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, value) for key, value in content)

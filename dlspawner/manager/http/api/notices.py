@@ -148,7 +148,7 @@ class NoticeReadHandler(NoticeApiHandler):
     async def post(self, id_: str) -> None:
         notice = self.own(id_)
         check_may_answer(self)
-        await mark_seen(self.manager, notice)
+        await leader_store(self.manager).transact(lambda turn: mark_read(turn, notice))
         self.set_status(204)
 
 
@@ -178,11 +178,6 @@ def check_may_answer(handler: IdentityHandler) -> None:
     """The job's own token is enough for its job; any other has to be one that may act on jobs."""
     if handler.identity is not None and own_server(handler.identity) is None:
         handler.viewer(AccessRight.ACT)
-
-
-async def mark_seen(manager: ManagerContext, notice: Notice) -> None:
-    """Note it, durably."""
-    await leader_store(manager).transact(lambda turn: mark_read(turn, notice))
 
 
 async def keep_alive(manager: ManagerContext, notice: Notice) -> str:

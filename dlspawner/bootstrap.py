@@ -66,9 +66,7 @@ def _private(key: Ed25519PrivateKey) -> str:
 
 
 def database(name: str, server: str) -> Values:
-    """Returns the URL and password of a role and database, both called ``name``, which the server makes from the
-    password.
-    """
+    """Returns the URL and password of a role and database ``name``, which the server makes from the password."""
     chosen = token()
     return {"password": chosen, "url": f"postgresql+psycopg://{name}:{chosen}@{server}/{name}"}
 

@@ -192,9 +192,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._say_last(words, self._lobby.leaving, MOST_FAREWELLS)
 
     def _say_last(self, words: bytes, among: set[ConnectionGuard], most: int) -> None:
-        """Writes the last bytes and closes one direction first: bytes that reach a closed socket reset the connection,
-        and the reason would be lost.
-        """
+        """Writes the last bytes and closes one direction first: a reset would lose the reason."""
         if len(among) >= most:
             self._transport.abort()
             return

@@ -111,12 +111,6 @@ class Gateway(Application):
         min=1.0,
         help="How long a login may take, typing and the way into the job included; OpenSSH's default is 120 too.",
     ).tag(config=True)
-    failure_seconds = Float(
-        0.5, min=0.0, help="A wrong token is answered after this time, whatever was wrong; slows guessing as well."
-    ).tag(config=True)
-    connect_timeout_seconds = Float(
-        10.0, min=0.1, help="How long to try to reach a job's sshd before the person is told."
-    ).tag(config=True)
     max_unauthenticated = Integer(200, min=1, help="Logins that may be going on at once; more are sent away.").tag(
         config=True
     )
@@ -307,8 +301,6 @@ class Gateway(Application):
         return GatewayLimits(
             attempts=self.max_attempts,
             login_seconds=self.login_timeout_seconds,
-            failure_seconds=self.failure_seconds,
-            connect_seconds=self.connect_timeout_seconds,
             waiting=self.max_unauthenticated,
             waiting_per_source=self.max_unauthenticated_per_source,
             connections_per_user=self.max_connections_per_user,

@@ -45,9 +45,7 @@ _ABOUT_CODE = (AttributeError, NameError, TypeError)
 
 
 def line(event: str, **fields: object) -> str:
-    """Returns a line such as ``event=auth conn=3 login=alice+train``; values other than plain ASCII words are cut,
-    quoted and escaped.
-    """
+    """Returns ``event=auth conn=3 login=alice+train``; values other than plain words are cut, quoted and escaped."""
     parts = [f"event={event}", *(f"{name}={_value(value)}" for name, value in fields.items() if value is not None)]
     return " ".join(parts)
 

@@ -48,9 +48,7 @@ class ClientProblem(Exception):
 
 
 class Refused(ClientProblem):
-    """The service refused; 404 is exit code 3, a token that it does not accept 4, a service not yet ready 5, any other
-    1.
-    """
+    """The service refused; exit code 3 for 404, 4 for a refused token, 5 for a service not yet ready, else 1."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence, {404: 3, 401: 4, 503: 5}.get(status, 1))
@@ -258,9 +256,7 @@ def _refused(answer: urllib.error.HTTPError, url: str) -> ClientProblem:
 
 
 def _is_hubs(location: str, url: str) -> bool:
-    """True if a redirect leads to a page of the Hub: without a route to the service, the proxy sends every request
-    there.
-    """
+    """True if a redirect leads to a page of the Hub: the proxy sends requests there without a route to the service."""
     try:
         return urlsplit(location).path.startswith(f"{urlsplit(url).path}/hub/")
     except ValueError:

@@ -26,9 +26,7 @@ _INCLUDED = "# Written by dlspawner ssh-config: has to stand before the first Ho
 
 
 def login_words(command: str) -> list[str]:
-    """Returns the words after ``ssh`` in the Hub's command: a port and a login at a host; ClientProblem for anything
-    else.
-    """
+    """Returns port and login of the Hub's ``ssh`` command, as words; ClientProblem for anything else."""
     try:
         name, *words = shlex.split(command)
     except ValueError:

@@ -64,9 +64,7 @@ def read(text: str, name: str) -> Submission:
 
 
 def changed(submission: Submission, settings: Iterable[str], server: str | None) -> Submission:
-    """Returns the submission with options from arguments such as ``gpus=2``, and with another server if one is
-    named.
-    """
+    """Returns the submission with options from arguments such as ``gpus=2``, and another server if one is named."""
     options = dict(submission.options)
     for setting in settings:
         name, equals, value = setting.partition("=")

@@ -37,9 +37,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def way(endpoint: Mapping[str, Any]) -> str:
-    """Returns the command that opens a job's endpoint, or a note about its reach; empty if the endpoint has an
-    address.
-    """
+    """Returns the command that opens an endpoint, or a note about its reach; empty for one with an address."""
     if endpoint.get("forward"):
         return f"{endpoint['forward']}, then {endpoint.get('address')}"
     if endpoint.get("port") and endpoint.get("protocol") != "ssh":

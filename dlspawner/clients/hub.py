@@ -419,9 +419,7 @@ def _expect(status: int, body: bytes, *wanted: int) -> Any:
 
 
 def fits_header(token: str) -> bool:
-    """True if the token is short visible ASCII, as the Hub's tokens are; no other text is sent, so none can break a
-    header.
-    """
+    """True if the token is short visible ASCII, as the Hub's are; no other text is sent, so none can break a header."""
     return 0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)
 
 

@@ -216,9 +216,7 @@ class KubernetesClient:
     async def delete(
         self, kind: ResourceKind, name: str, namespace: str | None = None, *, grace: int | None = None, uid: str = ""
     ) -> None:
-        """Deletes an object; ``grace=None`` keeps the object's grace period; ``uid`` guards against deleting a
-        namesake.
-        """
+        """Deletes an object; ``grace=None`` keeps its grace period; ``uid`` guards against deleting a namesake."""
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace

@@ -254,9 +254,7 @@ class ManagerClient:
         )
 
     async def open_notices(self, version: str, seconds: float) -> tuple[str, tuple[JobNotice | None, ...]]:
-        """Returns the version of the list of open notices, and the list, once it differs from ``version`` or after
-        ``seconds``; ``None`` for an invalid row.
-        """
+        """Returns version and list of open notices once it is not ``version``; ``None`` stands for an invalid row."""
         path = f"/api/notices?after={_part(version)}&wait={seconds:g}"
         answer = await self._call("GET", path, seconds=self.seconds + seconds)
         return answer.read(

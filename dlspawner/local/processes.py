@@ -35,17 +35,13 @@ def find_proxy() -> str:
 
 
 def find_prometheus() -> str | None:
-    """Returns the path of this machine's Prometheus, which reads the simulated GPUs; without one their use is
-    unknown.
-    """
+    """Returns the path of this machine's Prometheus; without one the use of the simulated GPUs is unknown."""
     beside = Path(sys.prefix) / "debian" / "usr" / "bin" / "prometheus"
     return str(beside) if beside.exists() else shutil.which("prometheus")
 
 
 def prometheus(options: Options, ports: Ports, program: str) -> Child:
-    """Returns the Prometheus process, with a configuration that reads the nodes from a file, written by
-    `point_at_nodes`.
-    """
+    """Returns the Prometheus process; it reads the nodes from a file that `point_at_nodes` writes."""
     folder = options.state / "prometheus"
     folder.mkdir(exist_ok=True)
     found = "{job_name: gpus, file_sd_configs: [{files: [nodes.json]}]}"

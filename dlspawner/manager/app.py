@@ -69,13 +69,6 @@ class Manager(Application):
         help="""Directories with page templates, searched before JupyterHub's own, as JupyterHub.template_paths is.
         Default: templates/hub beside the dlspawner package, where a source checkout has it.""",
     ).tag(config=True)
-    keys_per_user = Integer(
-        50,
-        min=1,
-        max=1000,
-        help="""How many SSH keys one person may register. The gateway reads all of them at every login; 50 are more
-        than people have computers, and few enough to be compared at once.""",
-    ).tag(config=True)
 
     cluster_file = Unicode(
         help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
@@ -106,13 +99,6 @@ class Manager(Application):
         Secret gateway-keys. People who use `dlspawner ssh-config`, or the files of the page SSH keys, have them pinned
         then; it is read anew each time. Empty, the default: OpenSSH asks them whether they know the
         gateway's key.""",
-    ).tag(config=True)
-    ssh_restart_seconds = Float(
-        300.0,
-        min=0.0,
-        help="""How long after its end a job is not started by an SSH login, where people have switched that on: editors
-        connect again by themselves, and what was stopped would never stay so. Templates with start_on_connect: true
-        are started at once. Default: 300 seconds.""",
     ).tag(config=True)
     special_namespace = Unicode(
         help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
@@ -326,13 +312,11 @@ class Manager(Application):
             auth=make_auth(service, self),
             store=store,
             pages=templates,
-            keys_per_user=self.keys_per_user,
             now=_now,
             leader=acting,
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),
-            ssh_restart_seconds=self.ssh_restart_seconds,
             ssh_host_key_file=Path(self.ssh_host_key_file) if self.ssh_host_key_file else None,
         )
 

@@ -94,9 +94,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
 
 
 def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:
-    """Returns the permissions switched on; they need a namespace of their own, because the ordinary one refuses such
-    pods.
-    """
+    """Returns the permissions switched on; they need a namespace of their own, the ordinary one refuses such pods."""
     found = frozenset(entry.one_of(SpecialPermission) for entry in file.items("special_permissions"))
     entry = file.get("special_permissions")
     if found and entry is not None and namespace == "":
@@ -108,9 +106,7 @@ def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermissio
 
 
 def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
-    """Checks that two types with one resource are on different nodes: the type of a pod's GPU would be unknown
-    otherwise.
-    """
+    """Two types with one resource must be on different nodes: the type of a pod's GPU would be unknown otherwise."""
     for index, kind in enumerate(kinds):
         for other in kinds[:index]:
             if kind.resource == other.resource and not _are_apart(kind, other):

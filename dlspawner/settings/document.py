@@ -65,9 +65,7 @@ class Entry:
     problems: Problems = field(repr=False, compare=False)
 
     def problem(self, sentence: str, *, against: str | None = None) -> None:
-        """Adds a problem; ``against`` names the part of another file that contradicts, and drops the problem if that is
-        unread.
-        """
+        """Adds a problem, unless ``against``, the part of another file that contradicts, is unread."""
         if against not in self.problems.unread:
             self.problems.add(self.file, self.line, self.path, sentence)
 

@@ -156,9 +156,7 @@ def _capabilities(key: str, entry: Entry) -> Iterator[tuple[Entry, SpecialPermis
 
 
 def _check_host_path(entry: Entry) -> None:
-    """Checks the holes in a path on the node: the job's owner may be part of it; chosen values, the server's name
-    included, may not.
-    """
+    """A path on the node may depend on the job's owner, but on no chosen value, nor on the server's name."""
     for part in entry.walk():
         for hole in rendering.find_placeholders(part.value) if isinstance(part.value, str) else ():
             if hole.name not in _OWN_HOLES:

@@ -253,9 +253,7 @@ def with_preferred_node(manifest: dict[str, Any], node: str | None) -> dict[str,
 
 
 def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:
-    """Returns the permissions that the manifest uses, or else those that the template asks for, and the image of the
-    container that gets them.
-    """
+    """Returns the permissions that the manifest uses, else those of the template, and the image that gets them."""
     used = {use.special for use in permission_uses(manifest)}
     work = next(one for one in manifest["spec"]["containers"] if one["name"] == template.work_container)
     return {"special": sorted(one.value for one in used or template.special), "image": str(work.get("image", ""))}

@@ -255,9 +255,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return await self._manager.stop_reason(self._job_id) or reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
-        """Waits until the log of a job that ended by itself is kept: it is gone with the pod, and may tell why it
-        ended.
-        """
+        """Waits until the log of a job that ended by itself is kept: it may tell why, and is gone with the pod."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
         if job is None or not pod_status.has_printed(pod):
             return

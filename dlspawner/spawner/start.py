@@ -51,9 +51,7 @@ STARTING = ContextVar("starting", default=False)  # in the task of a start, and 
 
 
 class StartingSpawner(KubeSpawner):
-    """A KubeSpawner that receives its pod from a watch; its start takes no longer than its pod, and reports why it
-    fails.
-    """
+    """A KubeSpawner that receives its pod from a watch, starts no slower than its pod, and reports why it fails."""
 
     orphan_seconds = Integer(
         900,
@@ -368,9 +366,7 @@ class StartingSpawner(KubeSpawner):
         return url
 
     def _does_not_answer(self, url: str) -> None:
-        """A hook for a running pod at whose address no server listens yet: the Hub tries for itself, perhaps by another
-        way.
-        """
+        """A hook for a running pod whose server does not listen yet: the Hub tries for itself."""
 
     async def _make_create_pod_request(self, pod: Any, request_timeout: float) -> bool:
         """Create the pod and what belongs to it. The last place that sees the manifest, hooks and all."""

@@ -64,9 +64,7 @@ _VOLUME = re.compile(r"for volume \"([^\"]+)\"")
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """An obstacle of a start; ``detail`` is the text of Kubernetes, for the log; ``patience`` None: until the
-    deadline.
-    """
+    """An obstacle of a start; ``detail`` is Kubernetes' text, for the log; ``patience`` None: until the deadline."""
 
     cause: str
     step: str
@@ -108,9 +106,7 @@ def of_pod(pod: PodDict | None, gpus: Collection[str] = ()) -> StartProblem | No
 
 
 def of_events(events: Iterable[PodDict], own: Collection[str] = ()) -> StartProblem | None:
-    """Returns the problem in the latest event of a pod on a node; ``own``: Secrets that the spawner is about to
-    make.
-    """
+    """Returns the problem in the latest event of a pod on a node; ``own``: Secrets that the spawner will make."""
     latest = max(events, key=_order, default=None)
     if latest is None or latest.get("type") != "Warning":
         return None

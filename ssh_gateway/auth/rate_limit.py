@@ -143,9 +143,7 @@ class DebtTable:
 
 
 class Penalties:
-    """The debts of all addresses and names. An ``address`` is as the socket reports it; ``now`` comes from a monotonic
-    clock.
-    """
+    """The debts of all addresses, as the socket reports them, and names; ``now`` comes from a monotonic clock."""
 
     def __init__(self, rules: PenaltyRules, entries: int = ENTRIES) -> None:
         self._rules = rules
@@ -172,9 +170,7 @@ class Penalties:
         )
 
     def opens(self, address: str, name: str, now: float) -> str | None:
-        """Counts a stream of ``ssh -J`` inside a connection, at the rate of its user; or returns the sentence that
-        refuses it.
-        """
+        """Counts a stream of ``ssh -J`` at the rate of its user; or returns the sentence that refuses it."""
         return self.refusal(address, now) or self._too_often(f"streams of {name}", "too many streams", now)
 
     def _too_often(self, who: str, what: str, now: float) -> str | None:
@@ -198,9 +194,7 @@ class Penalties:
         return self._sources.owed(place, now) - FREE * self._unit if place else 0.0
 
     def _above_of_name(self, place: str, name: str, now: float) -> float:
-        """Returns the same for a name, for tokens from this source: nothing at a source from which the user logged in
-        lately.
-        """
+        """The same of a name, for tokens from this source: nothing at a source from which the user logged in lately."""
         if place and self._known.owed(_pair(place, name), now):
             return 0.0
         return self._names.owed(name, now) - FREE_OF_A_NAME * self._unit

@@ -94,9 +94,7 @@ class Revalidator:
                 visit.end(why)
 
     async def revalidate(self, held: OpenSession) -> str | None:
-        """Checks one connection and returns the reason to end it; for logins that have waited, which are in no round
-        yet.
-        """
+        """Returns the reason to end a connection; for logins that have waited, which are in no round yet."""
         proof, token = held.proof, held.proof.token
         keys = {(proof.user, proof.credential)} if proof.registered else set[tuple[str, str]]()
         async with asyncio.TaskGroup() as group:

@@ -110,9 +110,7 @@ class RevokedCertificates:
 
 
 class RevocationList:
-    """The revocations; `refusal` is called for every certificate that would be accepted. ``path`` None: none is
-    revoked.
-    """
+    """The revocations; `refusal` is called for every acceptable certificate. ``path`` None: none is revoked."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = WatchedFile(path, "Gateway.revoked_certificates_file", read_revocations, RevokedCertificates())
@@ -221,9 +219,7 @@ _KRL = b"SSHKRL\n\0"  # OpenSSH's PROTOCOL.krl
 
 @dataclass(slots=True)
 class WatchedFile(Generic[Content]):
-    """A file that administrators may change at any time. ``latest`` is its last valid content; ``path`` None: the
-    initial content for ever.
-    """
+    """A file that may change at any time; ``latest`` is the last valid content. ``path`` None: there is no file."""
 
     path: Path | None
     setting: str

@@ -35,9 +35,7 @@ class Cluster(Protocol):
 
 
 class ClusterJobDirectory:
-    """`JobDirectory` by the pods and Services in the namespace of jobs, and in that of jobs with special
-    permissions.
-    """
+    """`JobDirectory` by the pods and Services in both namespaces of jobs."""
 
     def __init__(self, cluster: Cluster, namespace: str, special: str = "") -> None:
         self._cluster = cluster

@@ -81,9 +81,7 @@ class AuthBackend(Protocol):
         """Returns the owner of a token; ``None`` for a token unknown to the Hub."""
 
     async def servers(self, user: str) -> frozenset[str]:
-        """Returns the servers of a user that the Hub knows, running or not; the Hub may not know yet that a pod is
-        gone.
-        """
+        """Returns the servers of a user that the Hub knows, running or not; their pods may be gone already."""
 
     async def start(self, user: str, server: str) -> StartStatus:
         """Starts a server if its user permits that, unless it is starting already.

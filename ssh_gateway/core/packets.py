@@ -77,9 +77,7 @@ class Proofs:
     _answer: bytes = b""
 
     def asked(self, payload: bytes, prove: Callable[[bytes], bytes | None]) -> None:
-        """Notes a relayed GLOBAL_REQUEST of the client; ``prove`` makes the answer to a request for the gateway's
-        proof.
-        """
+        """Notes a relayed GLOBAL_REQUEST of the client; ``prove`` answers a request for the gateway's proof."""
         if not wants_reply(payload):
             return
         self._asked += 1

@@ -46,9 +46,7 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True)
 class CertificateId:
-    """The identifiers by which a certificate can be revoked: fingerprints of its key and its CA's; ``until`` in seconds
-    since 1970.
-    """
+    """The names to revoke a certificate by; ``key`` and ``ca`` are fingerprints, ``until`` is seconds since 1970."""
 
     serial: int
     key_id: str
@@ -117,9 +115,7 @@ def _remove_one(counts: Counter[str], name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SshSessionState:
-    """The sessions on one server: ``seconds`` since the last byte (None: no byte so far), ``open`` while any is
-    connected.
-    """
+    """The sessions on one server: ``seconds`` since the last byte (None: none so far), ``open`` while connected."""
 
     user: str
     server: str

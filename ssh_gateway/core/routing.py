@@ -120,9 +120,7 @@ def is_jump(host: str, port: int) -> bool:
 
 
 def jump_server(host: str, user: str) -> str | None:
-    """Returns the server that ``ssh -J user@gateway HOST`` means: its name, ``name.dl`` or ``user+name``; else
-    ``None``.
-    """
+    """Returns the server of ``ssh -J user@gateway HOST``: its name, ``name.dl`` or ``user+name``; else ``None``."""
     host = host.removesuffix(DOMAIN)
     if "+" not in host:
         return host if _is_name(host) else None

@@ -31,9 +31,7 @@ FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
 class StartFailed(Exception):
-    """The job does not run; the message is the reason for the user. ``refused``: only a user's action can
-    change that.
-    """
+    """The reason, for the user, why the job does not run. ``refused``: only a user's action can change that."""
 
     def __init__(self, sentence: str, *, refused: bool = False) -> None:
         super().__init__(sentence)
@@ -82,9 +80,7 @@ class AutoStarter:
         self.seconds = seconds
 
     async def begin(self, user: str, server: str) -> bool:
-        """True if the server is starting, by this login or already; False if logins start nothing; StartFailed if it
-        cannot start.
-        """
+        """True if the server is starting, by this login or already; False if logins start nothing; else StartFailed."""
         start = await self._asked(user, server)
         if start.state in {OFF, STOPPING}:
             return False
@@ -92,9 +88,7 @@ class AutoStarter:
         return True
 
     async def pending_message(self, user: str, server: str) -> str:
-        """Returns a line about a waiting server, for a user that may want it; empty for any other server. Starts
-        nothing.
-        """
+        """Returns a line about a waiting server; empty for any other server. Starts nothing."""
         if not self.seconds:
             return ""
         start = await self._people.start_status(user, server, "")

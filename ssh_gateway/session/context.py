@@ -43,12 +43,12 @@ class SessionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GatewayLimits:
-    """Limits of one gateway; the traits of `app.Gateway` explain each."""
+    """Limits of one gateway; the traits of `app.Gateway` explain the ones that can be set."""
 
     attempts: int = 6
     login_seconds: float = 120.0
-    failure_seconds: float = 0.5
-    connect_seconds: float = 10.0
+    failure_seconds: float = 0.5  # after which a wrong token is answered, whatever was wrong; slows guessing as well
+    connect_seconds: float = 10.0  # for which a job's sshd is tried before the user is told
     waiting: int = 200
     waiting_per_source: int = 100
     connections_per_user: int = 200

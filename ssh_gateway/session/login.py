@@ -234,9 +234,7 @@ class ClientConnection(LoginHandler):
             say("connect", conn=client.number, source=client.source, through=through)
 
     def _say_farewell(self, exc: Exception | None) -> None:
-        """Logs the end, with the gateway's own reason if it ended the connection, else the client's or the
-        transport's.
-        """
+        """Logs the end, with the gateway's own reason if it has one, else the client's or the transport's."""
         client, session = self.client, self.session
         why: object = client.leg.disconnect_reason[1] if client.leg.disconnect_reason else exc
         say(

@@ -226,9 +226,7 @@ class Session:
     # ssh -J
 
     async def serve_stream(self, host: str, port: int) -> Any:
-        """Serves the gateway itself on a stream to one of the user's own jobs; ChannelOpenError for every other
-        stream.
-        """
+        """Serves the gateway itself on a stream to one of the user's jobs; ChannelOpenError for every other stream."""
         client, gateway = self.client, self.client.gateway
         try:
             if gateway.stopping:

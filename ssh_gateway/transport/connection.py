@@ -77,9 +77,7 @@ class RelayConnection(FastConnection):
 
     @property
     def arrived(self) -> bool:
-        """True if the other end's kernel has received everything sent: no slow network or full buffer explains
-        a delay.
-        """
+        """True if the other end's kernel has all that was sent: no slow network or full buffer explains a delay."""
         link = self._transport
         if link is None or link.get_write_buffer_size():
             return False

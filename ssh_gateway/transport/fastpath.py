@@ -243,9 +243,7 @@ class FastPath:
         opens: Callable[[], bool],
         passed: Callable[[int, int], None],
     ) -> None:
-        """``opens`` returns True if data may pass without inspection now; ``passed`` receives a channel and its relayed
-        bytes.
-        """
+        """``opens``: may data pass without inspection now? ``passed`` receives a channel and its relayed bytes."""
         self._source = source
         self._sink = sink
         self._opens = opens
@@ -351,9 +349,7 @@ class PacketCipher:
         raise NotImplementedError
 
     def length(self, seq: int, sealed: Payload, at: int) -> int:
-        """Returns the length of the packet at ``at``, read from its first four bytes; the length is not authenticated
-        yet.
-        """
+        """Returns the length in the first four bytes of the packet at ``at``, which is not authenticated yet."""
         raise NotImplementedError
 
     def opens(self, seq: int, sealed: memoryview, at: int, size: int, plain: memoryview) -> bool:

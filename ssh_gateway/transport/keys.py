@@ -208,9 +208,7 @@ def client_options(  # noqa: PLR0913  (one login has that many parts)
     version: str,
     owner: Callable[[], asyncssh.SSHClient],
 ) -> asyncssh.SSHClientConnectionOptions:
-    """Returns options for one login with one certificate at a server with one known key: no agent, files or other
-    method.
-    """
+    """Options for one login by one certificate at a server with a known key: no agent, files or other method."""
     return asyncssh.SSHClientConnectionOptions(
         config=None,
         host=host,

@@ -39,9 +39,7 @@ class LoginHandler(asyncssh.SSHServer):
 
     @abstractmethod
     def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
-        """True if a certificate signed by ``ca`` is accepted for checking; also called without the client's
-        signature.
-        """
+        """True if a certificate signed by ``ca`` may be checked; also called without the client's signature."""
 
     @abstractmethod
     def attempt_failed(self) -> str | None:
@@ -90,9 +88,7 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         return await self._handler().proven(certificate_in(key_data) or decode_ssh_public_key(key_data))
 
     async def _validate_openssh_certificate(self, username: str, cert: SSHOpenSSHCertificate) -> asyncssh.SSHKey | None:
-        """Returns the key of a certificate with a good signature of a trusted CA; asyncssh would also judge it, without
-        a reason.
-        """
+        """Returns the key of a certificate of a trusted CA; asyncssh would judge its content, without a reason."""
         ca = cert.signing_key
         trusted = self._handler().trusts(ca, certificate_of(cert))
         if not (trusted and is_strong(ca) and is_strong(cert.key) and is_signed_well(cert)):
@@ -122,9 +118,7 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
             self._login_timer = self._loop.call_later(seconds, self._login_timer_callback)
 
     def prove_host_keys(self, asked: bytes) -> bytes | None:
-        """Returns the answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` if the request names a key of
-        another server.
-        """
+        """Returns the answer to PROVE_HOST_KEYS (OpenSSH's PROTOCOL, 2.5); ``None`` for a key of another server."""
         packet = SSHPacket(asked[text_at(asked, 1)[1] + 1 :])
         signed = text(PROVE_HOST_KEYS) + text(self._session_id)
         try:

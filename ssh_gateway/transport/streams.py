@@ -36,9 +36,7 @@ class StreamScheduler:
         self._waiting[stream] = None
 
     def go_on(self) -> None:
-        """Sends when the connection may have room: the stream that waits longest is first, until the connection is full
-        again.
-        """
+        """Sends while the connection has room; the stream that waits longest is first."""
         while self._waiting and not self.blocked():
             stream = next(iter(self._waiting))
             del self._waiting[stream]

@@ -114,9 +114,7 @@ class NodeSearch:
         return beyond > 0 and self._own_terminating(room) > 0
 
     def _nodes_kept(self, ahead: Job) -> frozenset[str]:
-        """Returns the nodes for the job that may not be passed, of the team's share if it can be there: the closest
-        ones.
-        """
+        """Returns the closest nodes for the job that may not be passed, of the team's share if it can be there."""
         if not self.share:
             return closest_nodes(ahead, self.world)
         known: frozenset[str] | None = self.world.memo.get(("kept of share", ahead.id))
@@ -474,9 +472,7 @@ def _share_owner(team: str, kind: str, world: ClusterState, now: datetime) -> tu
 
 
 def _no_share(team: str, kind: str, world: ClusterState, now: datetime) -> Job | None:
-    """Returns the first job of a team that may not be passed any more and that its share cannot hold with these
-    nodes.
-    """
+    """Returns the first job of a team that may not be passed any more and that its share cannot hold."""
     share = world.quota_by_team(kind).get(team, {})
     keys = queue.waiting_since(world.queues[team, kind][team], now - world.cluster.scheduling.max_backfill_wait)
     tried: set[ResourceRequest] = set()
@@ -507,9 +503,7 @@ def _inside_quota(
 
 
 def fits_own_share(job: Job, share: dict[str, int], world: ClusterState, *, beside_own: bool) -> Nodes | None:
-    """Returns the nodes of its team's share for a job without other teams, beside the team's own jobs or instead of
-    them.
-    """
+    """Returns nodes of the team's share for a job, beside the team's own jobs or instead of them."""
     resource = next(pod.resource for pod in job.request.pods if pod.resource)
     rooms = [world.rooms[name] for name in share if name in world.rooms and world.rooms[name].node.open]
 

@@ -209,9 +209,7 @@ def missing_approvals(request: Job, world: ClusterState) -> tuple[RequiredApprov
 
 
 def caps(request: Job, world: ClusterState) -> Blocked | None:
-    """Returns the wait that is independent of the cluster: for an approval, or for the end of another job of user or
-    team.
-    """
+    """Returns the wait for an approval, or for the end of another job of the user or team."""
     needs = required_approvals(request, world)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
@@ -262,9 +260,7 @@ class ApprovalKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequiredApproval:
-    """An approval that a job needs: ``what`` it asks for and ``why``, for approvers; ``sentence`` is the text for the
-    job's user.
-    """
+    """An approval that a job needs: ``what`` and ``why`` for approvers, ``sentence`` for the job's user."""
 
     kind: ApprovalKind
     what: str

@@ -131,9 +131,7 @@ class NodeInfo:
             del teams[team]
 
     def free(self, resource: str) -> Resources:
-        """Returns the resources that are free now, reserved or not; without GPUs (``""``) those beside the GPUs'
-        part.
-        """
+        """Returns the resources that are free now, reserved or not; for ``""`` those beside the GPUs' part."""
         if resource:
             return Resources(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
         cpu = self.cpu_milli - max(0, self.gpu_share.cpu_milli - self.cpu_with_gpus)
@@ -150,9 +148,7 @@ class NodeInfo:
         return self.node.gpus_of(resource) - self.gpus.get(resource, 0) - self.borrowed.get(resource, 0)
 
     def guaranteed_and_reserved(self, resource: str) -> int:
-        """Returns the resources of guaranteed jobs there, held or reserved, and of foreign pods: borrowers leave for
-        them.
-        """
+        """Returns the resources of guaranteed jobs, held or reserved, and foreign pods: borrowers leave for them."""
         return dict(self.node.others.gpus).get(resource, 0) + sum(self.guaranteed_by_team.get(resource, {}).values())
 
     def available(self, resource: str, but: str = "") -> Resources:

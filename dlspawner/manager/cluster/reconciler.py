@@ -380,7 +380,6 @@ class Reconciler:
             held = record.job.holds and not record.reserved
             if held and not any(pod.uid in self._pods for pod in record.seen):
                 lifecycle.on_pods_gone(turn, record)
-        _let_one_wait(turn)
 
     # Reservations
 
@@ -439,14 +438,6 @@ def _was_its(record: JobRecord, pod: ObservedPod) -> bool:
     claimed = pod.job
     same = claimed is not None and (record.job.user, record.job.server) == (claimed.user, claimed.server)
     return same and any(one.uid == pod.uid for one in record.seen)
-
-
-def _let_one_wait(turn: Transaction) -> None:
-    """Keeps only the newest pending job of a server; an earlier Manager may have written several."""
-    for record in tuple(turn.store.records.values()):
-        other = turn.store.pending_job(record.job.user, record.job.server)
-        if record.is_pending and other is not None and other.job.id != record.job.id:
-            lifecycle.replace_pending(turn, record, other.job.id)
 
 
 def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> JobRecord | None:

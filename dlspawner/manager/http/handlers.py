@@ -114,14 +114,14 @@ class ManagerContext:
     auth: ServiceAuth
     store: Database
     pages: Environment
-    keys_per_user: int
     now: Callable[[], datetime]
     leader: LeaderElector | None = None
     meters: ManagerMetrics = field(default_factory=ManagerMetrics)
     authenticate_prometheus: bool = True
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
-    ssh_restart_seconds: float = 300.0
+    ssh_restart_seconds: float = 300.0  # after its end a job is not started by a login: editors reconnect by themselves
+    keys_per_user: int = 50  # the gateway reads all of them at every login
     running: OpenRequests = field(default_factory=OpenRequests)
     locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once
 

@@ -69,9 +69,7 @@ def actor_name(identity: HubIdentity) -> str:
 
 
 def may_read_metrics(identity: HubIdentity, *, by_token: bool) -> str | None:
-    """True with the Hub's scope for its own metrics, and for administrators in a browser, where a login carries no
-    scopes.
-    """
+    """True with the Hub's scope for its own metrics, and for administrators in a browser, whose login has no scopes."""
     if has_scope(identity.scopes, READ_METRICS) or (identity.admin and not by_token):
         return None
     return f"This needs a token with the scope {READ_METRICS}, or the browser of an administrator of the Hub."

@@ -75,7 +75,6 @@ async def serving(office: Office, world: World) -> AsyncIterator[Served]:
             auth=make_auth(service, Application()),
             store=acting.ledger._store,
             pages=ssh_keys.make_environment([str(ROOT / "templates" / "hub")]),
-            keys_per_user=50,
             now=office.clock,
             leader=acting,
         )

@@ -92,9 +92,7 @@ class NoticeApiHandler(ApiHandler):
         return reader
 
     def own(self, id_: str) -> Notice:
-        """Returns the notice with this id if it is for the caller; the gateway passes notices on and answers for no
-        user.
-        """
+        """Returns the caller's notice with this id; the gateway passes notices on and answers for no user."""
         reader = self.reader()
         if not reader.everything:
             for notice in leader_store(self.manager).notices.read(reader, self.manager.now()):

@@ -62,7 +62,6 @@ class Secrets:
     manager_token: str
     gateway_token: str
     proxy_token: str
-    launcher_token: str
 
 
 def parse(arguments: list[str] | None = None) -> Options:

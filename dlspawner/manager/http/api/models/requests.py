@@ -225,14 +225,10 @@ class ApprovalsQuery(Query):
 
 
 class SearchQuery(Query):
-    """Which entries of a list."""
-
     search: Words = ""
 
 
 class LogQuery(Query):
-    """The log and the part of it that is requested."""
-
     pod: Name = Field(default="", description="Its name or uid; empty: any.")
     container: Name = Field(default="", description="Empty: the user's own program.")
     run: int | None = Field(default=None, ge=0, lt=10**7, description="The first start is 1.")
@@ -258,16 +254,12 @@ class LogQuery(Query):
 
 
 class UsageQuery(Query):
-    """The time, and the seconds between two points."""
-
     since: Time | None = None
     until: Time | None = None
     step: int | None = Field(default=None, ge=15, lt=10**7)
 
 
 class PeriodQuery(Query):
-    """The days and the rows of GPU-hours."""
-
     by: GroupBy = GroupBy.TEAM
     since: Day | None = Field(default=None, description="The first day.")
     until: Day | None = Field(default=None, description="The last day.")
@@ -287,20 +279,14 @@ class UserNoticesQuery(Query):
 
 
 class ServerQuery(Query):
-    """One server, or all."""
-
     server: Name | None = None
 
 
 class PodQuery(Query):
-    """The pod of a job, by its uid."""
-
     pod: Name = ""
 
 
 class StartQuery(Query):
-    """The start that a login has requested."""
-
     job: Name = ""
 
 
@@ -308,8 +294,6 @@ class StartQuery(Query):
 
 
 class UidRangeBody(RequestBody):
-    """The uids of cluster.yaml, for a user without one from the authenticator."""
-
     first_uid: int = Field(gt=0)
     last_uid: int = Field(le=LARGEST)
 
@@ -321,14 +305,10 @@ class UidRangeBody(RequestBody):
 
 
 class PrepareStartBody(UidRangeBody):
-    """A start whose pod is not built yet."""
-
     server: Name
 
 
 class InterruptedStartBody(RequestBody):
-    """A server that its user has stopped while the Hub started it."""
-
     server: Name
     job: Name = ""
 
@@ -364,8 +344,6 @@ class AdmissionBody(RequestBody):
 
 
 class KernelsBody(RequestBody):
-    """A pod's kernels: busy or not, and since when."""
-
     busy: bool
     seconds: Seconds | None
 
@@ -378,21 +356,15 @@ class SshSessionsBody(RequestBody):
 
 
 class SuggestedKeyBody(RequestBody):
-    """A file that may hold a public key."""
-
     key: str
     source: str = ""
 
 
 class SuggestedKeysBody(RequestBody):
-    """The files that a job has found in the home directory."""
-
     keys: list[SuggestedKeyBody] = Field(max_length=MAX_SUGGESTIONS)
 
 
 class SshAccessBody(RequestBody):
-    """The keys of open sessions: users and fingerprints."""
-
     keys: Annotated[list[tuple[Name, Name]], Field(max_length=MAX_KEY_PAIRS), FailFast()]
 
 

@@ -446,15 +446,11 @@ class SshConfigModel(ResponseModel):
 
 
 class SshAccessModel(ResponseModel):
-    """The blocked users, and the keys that are registered no more."""
-
     blocked: list[str]
     gone: list[tuple[str, str]]
 
 
 class SshStartModel(ResponseModel):
-    """The state of a start by a login."""
-
     state: str
     job: str | None
     sentence: str
@@ -510,8 +506,6 @@ class AdmissionModel(ResponseModel):
 
 
 class StopReasonModel(ResponseModel):
-    """Why the Manager stops a job."""
-
     reason: str
     sentence: str
 
@@ -528,14 +522,10 @@ class UserPendingJobModel(ResponseModel):
 
 
 class UserPendingJobsModel(ResponseModel):
-    """The pending jobs of a user."""
-
     waiting: list[UserPendingJobModel]
 
 
 class UnixAccountModel(ResponseModel):
-    """The uid and gid that a user has for ever."""
-
     uid: int
     gid: int
 
@@ -547,6 +537,4 @@ class PrepareStartModel(UnixAccountModel):
 
 
 class LogKeptModel(ResponseModel):
-    """``kept``: the logs of a pod's ended containers are in the database."""
-
     kept: bool

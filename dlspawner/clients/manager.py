@@ -120,6 +120,14 @@ class SshKey:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessState:
+    """The blocked users, and those of the requested keys that are no longer registered."""
+
+    blocked: frozenset[str] = frozenset()
+    gone_keys: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class StartStatus:
     """The status of a start that a login requested, in the Manager's words, and the path of the page with details."""
 
@@ -246,11 +254,13 @@ class ManagerClient:
         """Returns the present status of the start that was requested as ``job``."""
         return (await self._call("GET", f"{_start_path(user, server)}?job={_part(job)}")).read(_start_status)
 
-    async def ssh_access(self, keys: Sequence[tuple[str, str]]) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
-        """Returns the blocked users, and which of these keys (user and fingerprint) are no longer registered."""
+    async def ssh_access(self, keys: Sequence[tuple[str, str]]) -> AccessState:
+        """Asks about these keys, of open sessions, by user and fingerprint."""
         answer = await self._call("POST", "/api/ssh-access", {"keys": [list(key) for key in keys]})
         return answer.read(
-            lambda found: (frozenset(found["blocked"]), frozenset((str(user), str(fp)) for user, fp in found["gone"]))
+            lambda found: AccessState(
+                frozenset(found["blocked"]), frozenset((str(user), str(fp)) for user, fp in found["gone"])
+            )
         )
 
     async def open_notices(self, version: str, seconds: float) -> tuple[str, tuple[JobNotice | None, ...]]:

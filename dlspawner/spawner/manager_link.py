@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from dlspawner.clients.manager import (
     ADMISSION_SECONDS,
     SECONDS,
+    Admission,
     ManagerClient,
     ManagerRejected,
     ManagerUnavailable,
@@ -63,14 +64,6 @@ CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be 
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_WEIGHT = 100  # that there is
-
-
-@dataclass(frozen=True, slots=True)
-class PodAdmission:
-    """A job's one pod may be requested before ``until`` on the loop's clock, for ``node``, if known."""
-
-    until: float
-    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +116,8 @@ class ManagerLink:
 
     async def admission(
         self, job: str, question: Mapping[str, object], waits: Callable[[Sequence[str], str], StartRefused]
-    ) -> PodAdmission:
-        """Until when the one pod of this job may be requested, and where it is to be; Refused: not now, or never.
+    ) -> Admission:
+        """The admission of this job; Refused: not now, or never.
 
         ``waits`` makes the exception of a job that is in the queue now, of sentences and a reason.
         """
@@ -133,7 +126,7 @@ class ManagerLink:
         except ManagerRejected as no:
             raise self._undecided(no, f"job={job} the Manager answered {no.status} to the admission") from None
         if found.decision == "admit":
-            return PodAdmission(found.until, found.node)
+            return found
         self.log.info("job=%s is not admitted: decision=%s reason=%s", job, found.decision, found.reason)
         if found.decision == "wait":
             raise waits(found.sentences, found.reason)

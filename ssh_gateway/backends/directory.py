@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from dlspawner.clients import hub as clients_hub
 from dlspawner.clients.manager import (
     SECONDS,
+    AccessState,
     JobNotice,
     ManagerClient,
     ManagerRejected,
@@ -58,14 +59,6 @@ class SshEndpoint:
 class JobNotices:
     version: str
     notices: tuple[JobNotice, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AccessState:
-    """The blocked users, and those of the requested keys that are no longer registered."""
-
-    blocked: frozenset[str] = frozenset()
-    gone_keys: frozenset[tuple[str, str]] = frozenset()
 
 
 class AuthBackend(Protocol):
@@ -188,7 +181,8 @@ class HubAndManager:
             answers = [await _answered(self._manager.ssh_access(part)) for part in parts]
         except ManagerRejected as no:
             raise BackendUnavailable(f"the Manager does not tell who may stay (status {no.status})") from None
-        return AccessState(answers[-1][0], frozenset[tuple[str, str]]().union(*(gone for _, gone in answers)))
+        gone = frozenset[tuple[str, str]]().union(*(one.gone_keys for one in answers))
+        return AccessState(answers[-1].blocked, gone)
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         if not users:

@@ -19,12 +19,12 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.clients.manager import StartStatus
+from dlspawner.clients.manager import AccessState, StartStatus
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.auth.revalidation import Revalidator
 from ssh_gateway.auth.trust import RevocationList, TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AccessState, BackendUnavailable, SshEndpoint
+from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.core.proof import RegisteredKey, TokenOwner
 from ssh_gateway.core.routing import JobCondition, JobEndpoint

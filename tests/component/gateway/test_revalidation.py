@@ -15,12 +15,12 @@ import asyncssh
 import pytest
 
 from dlspawner.clients.hub import HubClient
-from dlspawner.clients.manager import ManagerClient
+from dlspawner.clients.manager import AccessState, ManagerClient
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.auth.revalidation import Revalidator
 from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
+from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits

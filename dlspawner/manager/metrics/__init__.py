@@ -1,1 +1,0 @@
-"""What a Prometheus reads of the Manager: `meters` counts, `api` answers."""

@@ -13,7 +13,7 @@ from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import desk, full
+from tests.component.manager.queue_helpers import hold_all_gpus, service
 from tests.component.manager.test_process import run
 from tests.component.manager.test_quota_process import files, folder, manager, put
 from tests.component.manager.world import free_port, wait_for
@@ -24,7 +24,7 @@ BROKEN = "teams: ["
 
 
 def teams(acting: LeaderElector) -> dict[str, int | None]:
-    world = desk(acting).store.cluster_state
+    world = service(acting).store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
@@ -41,14 +41,14 @@ async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(office.manager())
         async with office.manager(waits=False) as second:
-            await full(first)
+            await hold_all_gpus(first)
             await begin_with(office, first, NEW)
             assert (await ask(first, waits)).decision == "wait"
             (office.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = desk(second).store.notices
+            board = service(second).store.notices
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
             told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
@@ -63,7 +63,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     file.write_text(BROKEN)
     async with office.manager() as acting:
         assert teams(acting) == {"vision": 3000, "default": 5000}
-        board = desk(acting).store.notices
+        board = service(acting).store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text

@@ -18,7 +18,7 @@ from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import NAMESPACE, Office, ask, pod_of, settled, until, wants
-from tests.component.manager.queue_helpers import desk, is_due, plays, told
+from tests.component.manager.queue_helpers import hub_starts, is_due, service, started
 
 pytestmark = pytest.mark.real
 
@@ -225,9 +225,9 @@ async def test_a_pod_that_is_made_before_the_hubs_own_and_says_to_be_it_is_stopp
         if waits:
             await ask(acting, holder)
             assert (await ask(acting, question)).decision == "wait"
-            plays(office, acting, question)
-            await desk(acting).release_reservation(holder.job, "holder")
-            await until(lambda: told(acting, question), "it may have a pod")
+            hub_starts(office, acting, question)
+            await service(acting).release_reservation(holder.job, "holder")
+            await until(lambda: started(acting, question), "it may have a pod")
         else:
             assert (await ask(acting, question)).decision == "admit"
         if not restarted:
@@ -335,9 +335,9 @@ async def test_a_stray_that_has_ended_and_is_still_there_is_not_taken_for_the_jo
 async def starts_beside_its_stray(
     office: Office, acting: LeaderElector, holder: AdmissionRequest, waits: AdmissionRequest
 ) -> None:
-    plays(office, acting, waits)
-    await desk(acting).release_reservation(holder.job, "holder")
-    await until(lambda: told(acting, waits), "it may have a pod")
+    hub_starts(office, acting, waits)
+    await service(acting).release_reservation(holder.job, "holder")
+    await until(lambda: started(acting, waits), "it may have a pod")
     await office.finish("stray", 137, "Error")  # what its node still has to say
     pod = await office.make_pod(waits)
     await office.bind(pod)

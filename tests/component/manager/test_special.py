@@ -25,7 +25,7 @@ from dlspawner.manager.model.records import JobRecord, PodRef, read_pods, write_
 from dlspawner.manager.state.lifecycle import stop
 from tests.component.manager.api_client import asked, decides, set_caps, standings, written
 from tests.component.manager.manager_harness import NAMESPACE, Office, ask, make_namespace, settled, until, wants
-from tests.component.manager.queue_helpers import plays, state, told
+from tests.component.manager.queue_helpers import hub_starts, started, state
 
 SECOND = "jobs-special"
 
@@ -206,9 +206,9 @@ async def test_a_job_with_special_permissions_waits_for_the_word_of_a_hub_admin_
 async def test_what_a_hub_admin_approves_starts_and_who_when_and_why_is_kept(hub_admin: Office, db_url: str) -> None:
     async with hub_admin.manager() as acting:
         request = await waits_for_word(acting, question := special())
-        plays(hub_admin, acting, question)
+        hub_starts(hub_admin, acting, question)
         assert await decides(acting, request, by="root-admin", why="To install a driver.")
-        await until(lambda: told(acting, question), "the Hub was told")
+        await until(lambda: started(acting, question), "the Hub was told")
         await hub_admin.make_pod(question)
         await until(lambda: records(acting)[question.job].seen, "its pod")
         (kept,) = await written(acting, question)
@@ -224,9 +224,9 @@ async def test_a_copy_in_the_ordinary_namespace_of_a_pod_there_is_stopped(hub_ad
     question = replace(copied, nonce=naming.sign(copied.nonce, f"{SECOND}/jupyter-alice"))
     async with hub_admin.manager() as acting:
         request = await waits_for_word(acting, question)
-        plays(hub_admin, acting, question)
+        hub_starts(hub_admin, acting, question)
         assert await decides(acting, request, by="root-admin")
-        await until(lambda: told(acting, question), "it may have a pod")
+        await until(lambda: started(acting, question), "it may have a pod")
         await hub_admin.make_pod(replace(copied, namespace=NAMESPACE))
 
         async def swept() -> bool:
@@ -251,9 +251,9 @@ async def test_what_is_denied_makes_nothing(hub_admin: Office, db_url: str) -> N
 async def test_an_approval_is_for_one_job_and_a_restart_asks_again(hub_admin: Office) -> None:
     async with hub_admin.manager() as acting:
         request = await waits_for_word(acting, first := special())
-        plays(hub_admin, acting, first)
+        hub_starts(hub_admin, acting, first)
         await decides(acting, request, by="root-admin")
-        await until(lambda: told(acting, first), "the Hub was told")
+        await until(lambda: started(acting, first), "the Hub was told")
         assert acting.admission is not None
         await acting.admission.release_reservation(first.job, "alice")
         second = await waits_for_word(acting, special())
@@ -310,8 +310,8 @@ async def test_it_survives_a_restart_of_the_manager_at_every_step(hub_admin: Off
         assert records(acting)[question.job].job.special == Permissions(
             (SpecialPermission.ROOT,), "example.org/x:1", True
         )
-        plays(hub_admin, acting, question)
-        await until(lambda: told(acting, question), "the Hub was told")
+        hub_starts(hub_admin, acting, question)
+        await until(lambda: started(acting, question), "the Hub was told")
 
 
 async def test_what_is_switched_off_is_approved_for_nobody(hub_admin: Office) -> None:

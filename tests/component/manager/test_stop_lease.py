@@ -17,7 +17,7 @@ from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
 from tests.component.manager.leaving import StoppingHub
 from tests.component.manager.manager_harness import Office, ask, settled, until, wants
-from tests.component.manager.queue_helpers import desk, record
+from tests.component.manager.queue_helpers import record, service
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ async def test_who_has_lost_the_lease_asks_the_hub_for_no_stop_that_was_decided_
     office.hub = hub = StoppingHub(cluster=office.cluster, troubles=[HubUnavailable("It is away.")] * 10_000)
     async with office.manager() as acting:
         job = await run(office, acting)
-        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
+        await service(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
         await until(lambda: hub.asked, "the Hub is asked")
         take_over(office)
         asked = len(hub.asked)
@@ -61,7 +61,7 @@ async def test_an_owners_stop_that_meets_the_end_of_the_lease_is_left_to_who_act
     office.hub = hub = StoppingHub(cluster=office.cluster)
     async with office.manager() as acting:
         job = await run(office, acting)
-        book, decided = desk(acting).store, []
+        book, decided = service(acting).store, []
         turn = book.transact
 
         async def then_taken_over(work):  # type: ignore[no-untyped-def]
@@ -98,7 +98,7 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
         monkeypatch.setattr(termination.Terminator, "_ask_hub", asks)
         monkeypatch.setattr(acting.ledger, "write", breaks)
         stop = asyncio.create_task(
-            desk(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
+            service(acting).store.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
         )
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()
@@ -107,4 +107,4 @@ async def test_a_stop_that_is_not_written_down_is_asked_of_nobody(
         await until(lambda: answers, "whether to ask was decided")
 
         assert (answers, hub.asked) == ([False], [])
-        assert desk(acting).store.records[job].stop is None
+        assert service(acting).store.records[job].stop is None

@@ -139,16 +139,6 @@ def test_why_nothing_started_is_told_although_the_hub_takes_long_to_clear_up(
     assert sentence in wait_for(lambda: (told := hub.api("GET", path)).ok and told.text, "it is told", 60), "later, too"
 
 
-def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:
-    hub.add_users(["pair-1", "pair-2", "modest"])
-    modest(hub, gpus=5)
-    said = hub.refusal("pair-1", hub.start_server("pair-1", gpus=2))
-    assert "this job needs 4" in said
-    assert hub.start_server("pair-2", gpus=1).status_code in {201, 202}
-    wait_for(lambda: set(hub.ready()) == {"modest/", "pair-2/"}, "it fits with one for each of the two", 60)
-    assert hub.held() == 7
-
-
 def test_what_a_profile_overrides_counts(hub: QuotaHub) -> None:
     hub.add_users(["profiled-1", "profiled-2", "modest"])
     assert hub.start_server("profiled-1", gpus=1).status_code in {201, 202}

@@ -95,25 +95,6 @@ async def resource(portal: Portal, user: str, path: str) -> dict[str, object]:
         return found
 
 
-async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Portal) -> None:
-    await has_ended(portal, 2)
-    await portal.runs(wants("holder", gpus=8))
-    waits = await portal.waits(wants("alice"))
-    await estimate(portal)
-    said = r"It starts probably at about \d\d:\d\d UTC ; an estimate from how long 10 such jobs ran\."
-    page = await portal.read("alice", "wait/alice/")
-    assert re.search(said, page.text)
-    [at] = re.findall(r'<time datetime="([^"]*)" data-clock>', page.body)
-    assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
-    assert re.search(said, (await portal.read("alice", "queue")).text)
-    assert re.search(said, (await portal.read("alice", "")).text)
-    assert re.search(r"probably at about \d\d:\d\d UTC", (await portal.read("bob", "queue")).text), "no secret"
-    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
-    assert isinstance(told, dict)
-    assert (datetime.fromisoformat(at) - datetime.fromisoformat(told["to"])) < timedelta(seconds=1)
-    assert told["basis"] == "an estimate from how long 10 such jobs ran"
-
-
 async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
     await has_ended(portal, 1)
     await has_ended(portal, 5)
@@ -188,8 +169,3 @@ async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_
     await portal.waits(wants("alice"))
     made = await estimate(portal, budget_seconds=0.0)
     assert (made.looks.estimates, made.most) == ({}, 200)
-
-
-async def test_when_nobody_waits_there_are_no_estimates(portal: Portal) -> None:
-    await portal.runs(wants("holder"))
-    assert (await estimate(portal)).looks.estimates == {}

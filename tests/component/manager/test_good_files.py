@@ -23,15 +23,15 @@ NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Ev
 BROKEN = "teams: ["
 
 
-def teams(acting: LeaderElector) -> dict[str, int | None]:
-    world = service(acting).store.cluster_state
+def teams(leader: LeaderElector) -> dict[str, int | None]:
+    world = service(leader).store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
-async def begin_with(office: Office, acting: LeaderElector, text: str) -> None:
+async def begin_with(office: Office, leader: LeaderElector, text: str) -> None:
     """The files are changed while this Manager acts."""
     (office.folder / "teams.yaml").write_text(text)
-    await until(lambda: teams(acting) == {"vision": 3000, "default": 5000}, "they are read")
+    await until(lambda: teams(leader) == {"vision": 3000, "default": 5000}, "they are read")
 
 
 async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other_one_had_read(
@@ -58,17 +58,17 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     office: Office, db_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = office.folder / "teams.yaml"
-    async with office.manager() as acting:
-        await begin_with(office, acting, NEW)
+    async with office.manager() as leader:
+        await begin_with(office, leader, NEW)
     file.write_text(BROKEN)
-    async with office.manager() as acting:
-        assert teams(acting) == {"vision": 3000, "default": 5000}
-        board = service(acting).store.notices
+    async with office.manager() as leader:
+        assert teams(leader) == {"vision": 3000, "default": 5000}
+        board = service(leader).store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
         file.write_text(quota.TEAMS % 8)
-        await until(lambda: teams(acting) == {"default": 8000}, "it is whole again")
+        await until(lambda: teams(leader) == {"default": 8000}, "it is whole again")
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
 
 
@@ -77,14 +77,14 @@ async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_nam
         pass
     (office.folder / "jobs" / "tiny.yaml").write_text("no template")
     (office.folder / "jobs" / "another.yaml").write_text("command: [")
-    async with office.manager() as acting:
-        assert [one.name for one in acting.settings.templates] == ["tiny"]
+    async with office.manager() as leader:
+        assert [one.name for one in leader.settings.templates] == ["tiny"]
 
 
 async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
-    async with office.manager() as acting:
-        assert acting.files.parse_stored({**acting.files.texts, "teams": BROKEN}) is None
-        assert acting.files.parse_stored({}) is None
+    async with office.manager() as leader:
+        assert leader.files.parse_stored({**leader.files.texts, "teams": BROKEN}) is None
+        assert leader.files.parse_stored({}) is None
 
 
 async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:

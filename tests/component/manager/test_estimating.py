@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -25,8 +24,6 @@ from dlspawner.settings import Settings
 from tests.component.manager.history import NOON, Past, write_past
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal, portals
-from tests.component.manager.quota import CLUSTER as CLUSTER_FILE
-from tests.component.manager.quota import GPU, TEMPLATE
 from tests.component.manager.world import World
 from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 
@@ -128,29 +125,6 @@ async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
     told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
     assert isinstance(told, dict)
     assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
-
-
-async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(portal: Portal) -> None:
-    await has_ended(portal, 5)
-    await portal.runs(wants("holder", gpus=8))
-    waits = await portal.waits(wants("alice"))
-
-    async def hours() -> float:
-        latest = (await estimate(portal)).looks.estimates[waits.job].latest
-        return (latest - datetime.now(UTC)) / HOUR
-
-    assert await hours() == pytest.approx(5, abs=0.1)
-    folder, acting = portal.office.folder, portal.served.acting
-    (folder / "cluster.yaml").write_text(CLUSTER_FILE % GPU + "idle: {dry_run: false}\n")
-    (folder / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "idle": {"lifetime_seconds": 3600}}))
-
-    def stops() -> bool:
-        found = acting.settings.template("tiny")
-        in_use = portal.served.book.cluster_state.cluster  # a moment after the settings
-        return found is not None and bool(found.idle.lifetime) and not in_use.culling.dry_run
-
-    await until(stops, "the files are read")
-    assert await hours() == pytest.approx(1, abs=0.1)
 
 
 async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:

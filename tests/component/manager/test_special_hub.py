@@ -148,16 +148,6 @@ def test_special_job_from_the_start_to_the_pod_and_the_next_start(hub: SpecialHu
     stopped(hub, "alice")
 
 
-def test_ordinary_job_after_a_denial_is_in_the_ordinary_namespace(hub: SpecialHub) -> None:
-    request = waits(hub, "bob")
-    assert hub.ask("admin", "POST", f"jobs/{request['job']}/deny", {"reason": "No."}).status_code == 200
-    answer = hub.start_server("bob", template="tiny", gpus=0)
-    assert answer.status_code in {201, 202}, answer.text
-    ready(hub, "bob")
-    assert hub.made() == {"jobs": {"jupyter-bob"}}
-    stopped(hub, "bob")
-
-
 @pytest.mark.parametrize("template", ["tiny", "scratch"])
 def test_permission_that_a_hook_adds_is_refused_without_a_request(hub: SpecialHub, template: str) -> None:
     answer = hub.start_server("sly", template=template, gpus=0)

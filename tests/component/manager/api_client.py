@@ -8,7 +8,7 @@ from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.approvals import ApprovalQuery
 from dlspawner.manager.model.approval_request import ApprovalRequest, Decision
 from tests.component.manager.manager_harness import Office, settled
-from tests.component.manager.queue_helpers import desk
+from tests.component.manager.queue_helpers import service
 
 TEAMS = """
 teams:
@@ -22,7 +22,7 @@ def set_caps(office: Office, soft: int | str = 2, hard: int | str = 6) -> None:
 
 def asked(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest | None:
     """What a job asks for and nobody has decided yet."""
-    found = desk(acting).store.requests.get(question.job, ())
+    found = service(acting).store.requests.get(question.job, ())
     assert len(found) < 2
     return found[0] if found else None
 
@@ -32,7 +32,7 @@ async def decides(
 ) -> bool:
     """Whether it was this word that counted."""
     assert request is not None
-    return await desk(acting).store.transact(lambda turn: approvals.decide(turn, request, Decision(yes, by, why)))
+    return await service(acting).store.transact(lambda turn: approvals.decide(turn, request, Decision(yes, by, why)))
 
 
 async def written(acting: LeaderElector, question: AdmissionRequest) -> list[ApprovalRequest]:

@@ -59,6 +59,17 @@ def live(hub: QuotaHub) -> list[tuple[str, ...]]:
     return rows(hub, "SELECT user_name, state, pod_uid FROM jobs WHERE state <> 'ended'")
 
 
+def power_cut(hub: QuotaHub, *, cluster: bool = False) -> None:
+    """SIGKILL for Manager, Hub and proxy at once, perhaps the API server as well; then they start again."""
+    for name in ("manager", "hub", "proxy", *(["cluster"] if cluster else [])):
+        hub.kill(name)
+    if cluster:
+        hub.start_cluster()
+    hub.start_manager()
+    hub.start_proxy()
+    hub.start_hub()
+
+
 def settled(hub: QuotaHub) -> bool:
     """Everything that is held is held by a pod, every pod is a server's, every server has its pod."""
     servers, jobs = hub.servers(), live(hub)

@@ -149,10 +149,10 @@ class Office:
 
     @contextlib.asynccontextmanager
     async def manager(self, *, waits: bool = True) -> AsyncIterator[LeaderElector]:
-        """A Manager that acts, unless it has to wait for the lease."""
+        """A Manager that leads, unless it has to wait for the lease."""
         store = await asyncio.to_thread(Database.open, self.db_url)
         files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
-        acting = LeaderElector(
+        leader = LeaderElector(
             ledger=JobRepository(store),
             files=files,
             settings=await initial(files, JobRepository(store)),
@@ -169,15 +169,15 @@ class Office:
             log_retention=self.keeping,
             debounce_seconds=self.debounce_seconds,
         )
-        task = asyncio.create_task(acting.run())
+        task = asyncio.create_task(leader.run())
         try:
             if waits:
-                await until(lambda: acting.admission is not None, "it acts")
-            yield acting
-            if acting.admission is not None:  # the next Manager knows all that was seen of this one
+                await until(lambda: leader.admission is not None, "it leads")
+            yield leader
+            if leader.admission is not None:  # the next Manager knows all that was seen of this one
                 with contextlib.suppress(NotLeader, DatabaseUnavailable, TimeoutError):
                     async with asyncio.timeout(5):
-                        await settled(acting)
+                        await settled(leader)
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -198,11 +198,11 @@ class Office:
     def set_quota(self, gpus: int) -> None:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
 
-    async def make_pod(self, question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
+    async def make_pod(self, request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
         """One that no scheduler but `bind` gives a node."""
-        pod = pod_of(question, **metadata)
+        pod = pod_of(request, **metadata)
         pod["spec"]["schedulerName"] = "tests"
-        return await self.cluster.create(PODS, pod, question.namespace)
+        return await self.cluster.create(PODS, pod, request.namespace)
 
     async def bind(self, pod: dict[str, Any], node: str = "gpu-1", phase: str = "Running") -> None:
         """What the scheduler and the node say of it."""
@@ -230,7 +230,7 @@ class Office:
 
 
 def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
-    """A question of this person's."""
+    """An admission request of this user."""
     made = AdmissionRequest(
         job=naming.job_id(secrets.token_bytes(8)),
         user=user,
@@ -255,30 +255,30 @@ def _spec(gpus: int) -> dict[str, Any]:
     return {"spec": {"containers": [container]}}
 
 
-def pod_of(question: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
+def pod_of(request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
     """The pod that the Hub would make."""
     job = naming.PodIdentity(
-        *(question.job, question.user, question.server, question.team, question.template),
+        *(request.job, request.user, request.server, request.team, request.template),
         gpus=1,
-        preemptible=question.preemptible,
-        priority=question.priority,
-        requeue=question.requeue,
-        nonce=question.nonce,
+        preemptible=request.preemptible,
+        priority=request.priority,
+        requeue=request.requeue,
+        nonce=request.nonce,
     )
     named = {
-        "name": f"jupyter-{question.user}",
+        "name": f"jupyter-{request.user}",
         "labels": naming.job_labels(job),
         "annotations": naming.job_annotations(job),
         **metadata,
     }
-    container = {**question.pods[0]["spec"]["containers"][0], "image": "x", "securityContext": _RESTRICTED}
-    spec = {**question.pods[0]["spec"], "containers": [container], "terminationGracePeriodSeconds": 30}
+    container = {**request.pods[0]["spec"]["containers"][0], "image": "x", "securityContext": _RESTRICTED}
+    spec = {**request.pods[0]["spec"], "containers": [container], "terminationGracePeriodSeconds": 30}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
 
-async def ask(acting: LeaderElector, question: AdmissionRequest) -> AdmissionResponse:
-    assert acting.admission is not None
-    return await acting.admission.review(question)
+async def ask(leader: LeaderElector, request: AdmissionRequest) -> AdmissionResponse:
+    assert leader.admission is not None
+    return await leader.admission.review(request)
 
 
 async def report(cluster: KubernetesClient, node: str) -> None:
@@ -295,10 +295,10 @@ async def report(cluster: KubernetesClient, node: str) -> None:
         return
 
 
-async def settled(acting: LeaderElector) -> None:
-    """What the book knows by now is in the database as well."""
-    assert acting.admission is not None
-    await acting.admission.store.transact(lambda turn: None)
+async def settled(leader: LeaderElector) -> None:
+    """Until all that the Manager knows is in the database."""
+    assert leader.admission is not None
+    await leader.admission.store.transact(lambda transaction: None)
 
 
 async def until(question: Any, what: str, seconds: float = 60) -> None:

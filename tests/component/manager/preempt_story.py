@@ -45,7 +45,8 @@ class LendingHub(QuotaHub):
         (self.config / "teams.yaml").write_text(TEAMS % gpus)
 
     def told(self, user: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask(user, "notices")["notices"]
+        """The notices; none while no Manager leads."""
+        found: list[dict[str, Any]] = self.ask(user, "notices").get("notices", [])
         return found
 
     def live(self, user: str) -> list[tuple[str, str]]:
@@ -128,6 +129,10 @@ def an_owner_gets_their_gpus_back(hub: LendingHub) -> None:
         assert "Owners" in notice["text"] or "owners" in notice["text"]
         assert hub.holds() == {"borrower": half, "other": half}
         hub.reads_at_home("other", "preemptible")
+        hub.kill("manager")
+        hub.start_manager()
+        (again,) = wait_for(lambda: hub.told("borrower"), "the new Manager leads", SECONDS)
+        assert (again["id"], again["until"]) == (notice["id"], notice["until"])
 
         wait_for(lambda: "owner/" in hub.ready(), "the owner has them", SECONDS)
     assert hub.holds() == {"owner": GPUS}

@@ -39,10 +39,10 @@ class PrintingOffice(Office):
     """Jobs are shell scripts; a log is kept when its container has ended or is being stopped."""
 
     async def start(
-        self, acting: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
+        self, leader: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
     ) -> dict[str, Any]:
         """The pod of a job that was let in."""
-        assert (await ask(acting, question)).decision == "admit"
+        assert (await ask(leader, question)).decision == "admit"
         pod = pod_of(question)
         container = {**pod["spec"]["containers"][0], "command": ["sh", "-c", script], **more}
         pod["spec"].update(containers=[container], restartPolicy=restart, terminationGracePeriodSeconds=20)
@@ -110,12 +110,12 @@ async def printed(ledger: JobRepository, question: AdmissionRequest, words: str)
     await until(there, f"{words!r} is kept")
 
 
-async def shown(acting: LeaderElector, question: AdmissionRequest, words: str) -> None:
+async def shown(leader: LeaderElector, question: AdmissionRequest, words: str) -> None:
     """Until a running job has printed these words."""
 
     async def there() -> bool:
-        assert acting.log_reader is not None
-        runs = await acting.log_reader.runs(question.job)
-        return bool(runs) and words.encode() in (await acting.log_reader.text(runs[-1])).body
+        assert leader.log_reader is not None
+        runs = await leader.log_reader.runs(question.job)
+        return bool(runs) and words.encode() in (await leader.log_reader.text(runs[-1])).body
 
     await until(there, f"{words!r} is printed")

@@ -1,4 +1,4 @@
-"""Who may see and decide what waits for an approval, by real tokens of a real Hub; REST, and the page."""
+"""Approval requests in REST, on the page and at the command line, with tokens of a real Hub."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dlspawner import cli
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from tests.component.manager.api_client import asked, decides, set_caps
-from tests.component.manager.manager_harness import ask as ask_desk
+from tests.component.manager.manager_harness import ask as review
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.queue_helpers import cancelled, state
+from tests.component.manager.queue_helpers import cancel, state
 from tests.component.manager.world import World
 
 
@@ -46,9 +46,9 @@ async def ask(
 
 
 async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> AdmissionRequest:
-    question = wants(user, gpus=gpus, **more)
-    assert (await ask_desk(served.acting, question)).reason == "approval"
-    return question
+    job = wants(user, gpus=gpus, **more)
+    assert (await review(served.acting, job)).reason == "approval"
+    return job
 
 
 def ids(answer: tuple[int, dict[str, Any]]) -> list[str]:
@@ -56,56 +56,30 @@ def ids(answer: tuple[int, dict[str, Any]]) -> list[str]:
     return [one["job"] for one in answer[1]["items"]]
 
 
+# The tokens that test_rest_access.py does not have: a list, a decision, and one about a job that does not exist.
 OWN = ("access:services!service=jobs", "servers!user=vera", "read:servers!user=vera")
-WHO: dict[str, Callable[[World], str | None]] = {
-    "anonymous": lambda world: None,
-    "unknown token": lambda world: "0123456789abcdef",
-    "the owner": lambda world: world.token("alice"),
-    "the owner's job": lambda world: world.server_token("alice", "train"),
-    "somebody else": lambda world: world.token("bob"),
-    "a team admin": lambda world: world.token("vera"),
-    "a team admin's own token": lambda world: world.token("vera", OWN),
-    "a team admin's token that only reads": lambda world: world.token("vera", (OWN[0], OWN[2])),
-    "a team admin's token for the service alone": lambda world: world.token("vera", OWN[:1]),
-    "a team admin's job": lambda world: world.server_token("vera", "train"),
-    "an administrator of the Hub": lambda world: world.token("root-admin"),
-    "the gateway": lambda world: world.tokens["gateway"],
-    "another service": lambda world: world.tokens["other"],
-}
-#                          what a list, a word, a word about what is not there are answered
-MAY: dict[str, tuple[int, int, int]] = {
-    "anonymous": (401, 401, 401),
-    "unknown token": (401, 401, 401),
-    "the owner": (200, 403, 404),
-    "the owner's job": (403, 403, 403),
-    "somebody else": (0, 404, 404),
-    "a team admin": (200, 200, 404),
-    "a team admin's own token": (200, 200, 404),
-    "a team admin's token that only reads": (200, 403, 403),
-    "a team admin's token for the service alone": (403, 403, 403),
-    "a team admin's job": (403, 403, 403),
-    "an administrator of the Hub": (200, 200, 404),
-    "the gateway": (200, 403, 403),
-    "another service": (403, 403, 403),
+TOKENS: dict[str, tuple[Callable[[World], str], int, int, int]] = {
+    "a team admin's own token": (lambda world: world.token("vera", OWN), 200, 200, 404),
+    "a team admin's token that only reads": (lambda world: world.token("vera", (OWN[0], OWN[2])), 200, 403, 403),
+    "a team admin's token for the service alone": (lambda world: world.token("vera", OWN[:1]), 403, 403, 403),
+    "a team admin's job": (lambda world: world.server_token("vera", "train"), 403, 403, 403),
+    "another service": (lambda world: world.tokens["other"], 403, 403, 403),
 }
 
 
-@pytest.mark.parametrize("who", WHO)
-async def test_who_sees_and_decides(world: World, served: Served, who: str) -> None:
-    token, question = WHO[who](world), await waits(served)
-    sees, may, nothing = MAY[who]
+@pytest.mark.parametrize("who", TOKENS)
+async def test_token_sees_and_decides_what_its_scopes_allow(world: World, served: Served, who: str) -> None:
+    token_of, sees, may, nothing = TOKENS[who]
+    token, job = token_of(world), await waits(served)
     status, content = await ask(served, token, "approvals")
-    assert status == (sees or 200)
-    assert [one["job"] for one in content.get("items", [])] == ([question.job] if sees == 200 else [])
+    assert (status, [one["job"] for one in content.get("items", [])]) == (sees, [job.job] if sees == 200 else [])
     for word in ("approve", "deny"):
         assert (await ask(served, token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
-    assert (await ask(served, token, f"jobs/{question.job}/approve", "POST"))[0] == may
-    assert (
-        state(served.acting, question) is (JobState.QUEUED if may == 200 else JobState.PENDING_APPROVAL) or may == 200
-    )
+    assert (await ask(served, token, f"jobs/{job.job}/approve", "POST"))[0] == may
+    assert (state(served.acting, job) is JobState.PENDING_APPROVAL) == (may != 200)
 
 
-async def test_nobody_approves_their_own_but_an_administrator_of_the_hub(world: World, served: Served) -> None:
+async def test_own_request_is_decided_by_administrators_of_the_hub_only(world: World, served: Served) -> None:
     admins = await waits(served, "vera")
     status, problem = await ask(served, world.token("vera"), f"jobs/{admins.job}/approve", "POST")
     assert (status, problem["detail"].startswith("Nobody approves or denies their own request")) == (403, True)
@@ -114,9 +88,9 @@ async def test_nobody_approves_their_own_but_an_administrator_of_the_hub(world: 
     assert (await ask(served, world.token("root-admin"), f"jobs/{hubs.job}/approve", "POST"))[0] == 200
 
 
-async def test_the_first_word_counts_and_the_second_reads_whose_it_was(world: World, served: Served) -> None:
-    question = await waits(served)
-    path, body = f"jobs/{question.job}/", {"reason": "For the paper"}
+async def test_first_decision_counts_and_the_second_names_it(world: World, served: Served) -> None:
+    job = await waits(served)
+    path, body = f"jobs/{job.job}/", {"reason": "For the paper"}
     answers = await asyncio.gather(
         ask(served, world.token("vera"), path + "approve", "POST", json=body),
         ask(served, world.token("victor"), path + "deny", "POST", json=body),
@@ -128,32 +102,19 @@ async def test_the_first_word_counts_and_the_second_reads_whose_it_was(world: Wo
     assert lost["detail"] == f"It was {won['state']} already, by {won['by']}: For the paper."
 
 
-async def test_what_was_asked_for_meanwhile_is_not_what_was_read(world: World, served: Served) -> None:
-    question, token = await waits(served), world.token("vera")
-    (read,) = (await ask(served, token, "approvals?mine=decide"))[1]["items"]
-    await waits(served, gpus=5, job=question.job)
-    path, body = f"jobs/{question.job}/approve", {"request": read["id"]}
-    status, problem = await ask(served, token, path, "POST", json=body)
-    assert (status, problem["detail"]) == (
-        409,
-        "It has been changed since you looked: look again at what is asked for now.",
-    )
-    assert state(served.acting, question) is JobState.PENDING_APPROVAL
-
-
-async def test_what_waits_for_no_approval_and_what_does_not_any_more(world: World, served: Served) -> None:
+async def test_decision_about_a_job_without_an_open_request_is_refused(world: World, served: Served) -> None:
     token, small = world.token("vera"), wants(gpus=1)
-    await ask_desk(served.acting, small)
+    await review(served.acting, small)
     assert (await ask(served, token, f"jobs/{small.job}/approve", "POST"))[1]["detail"] == (
         "This job waits for no approval."
     )
-    question = await waits(served, "bob")
-    assert await cancelled(served.acting, "bob")
-    status, problem = await ask(served, token, f"jobs/{question.job}/deny", "POST")
+    job = await waits(served, "bob")
+    assert await cancel(served.acting, "bob")
+    status, problem = await ask(served, token, f"jobs/{job.job}/deny", "POST")
     assert (status, problem["detail"]) == (409, "Nobody has to decide it any more: it was withdrawn.")
 
 
-async def test_the_list_has_filters_and_pages(world: World, served: Served) -> None:
+async def test_list_has_filters_and_pages(world: World, served: Served) -> None:
     token = world.token("vera")
     first, second, third = [await waits(served, user) for user in ("alice", "bob", "vera")]
     await decides(served.acting, asked(served.acting, first))
@@ -184,22 +145,6 @@ async def test_the_list_has_filters_and_pages(world: World, served: Served) -> N
 BEFORE_ALL_TIME = base64.urlsafe_b64encode(b"0001-01-01T00:00:00+14:00 ab").decode()
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [("[]", 400), ('{"why": "x"}', 422), ("{", 400)],
-    ids=["a list", "no such field", "no JSON"],
-)
-async def test_a_word_that_cannot_be_decides_nothing(world: World, served: Served, body: str, status: int) -> None:
-    question, token = await waits(served), world.token("vera")
-    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{served.url}/api/jobs/{question.job}/approve", data=body, headers=headers) as answer,
-    ):
-        assert answer.status == status
-    assert state(served.acting, question) is JobState.PENDING_APPROVAL
-
-
 # The page
 
 
@@ -219,8 +164,8 @@ async def read(served: Served, token: str, page: str = "approvals", **form: str)
         return answer.status, text, answer.headers.get("Location", "")
 
 
-async def test_the_page_says_who_asks_for_what_and_what_they_have_now(world: World, served: Served) -> None:
-    await ask_desk(served.acting, wants(gpus=1, server="small"))
+async def test_page_shows_the_request_and_what_user_and_team_hold(world: World, served: Served) -> None:
+    await review(served.acting, wants(gpus=1, server="small"))
     await waits(served)
     status, text, _ = await read(served, world.token("vera"))
     assert status == 200
@@ -237,34 +182,9 @@ async def test_the_page_says_who_asks_for_what_and_what_they_have_now(world: Wor
     assert "No request of yours waits for an approval." in text
 
 
-async def test_what_the_person_has_now_is_said_where_it_is_not_what_they_had(world: World, served: Served) -> None:
-    small = wants(gpus=1, server="small")
-    await ask_desk(served.acting, small)
-    await waits(served)
-    assert served.acting.admission is not None
-    await served.acting.admission.release_reservation(small.job, "alice")
-    _, text, _ = await read(served, world.token("vera"))
-    assert "alice holds 1." in text, "when it was asked for"
-    assert "alice holds 0 GPUs for team Everybody now; the team uses 0 of its 8 GPUs of type gpu." in text
-
-
-async def test_the_job_that_waits_is_a_way_to_its_page(world: World, served: Served) -> None:
-    question = await waits(served)
-    for user in ("vera", "alice"):
-        headers = {"Authorization": f"token {world.token(user)}"}
-        async with aiohttp.ClientSession(headers=headers) as session:
-            async with session.get(f"{served.url}/approvals") as answer:
-                (link,) = re.findall(
-                    r'<a href="/services/jobs/(jobs/[^"]*)">the default server</a>', await answer.text()
-                )
-            assert link == f"jobs/{question.job}"
-            async with session.get(f"{served.url}/{link}") as answer:
-                assert answer.status == 200
-
-
-async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, served: Served) -> None:
-    token, question = world.token("vera"), await waits(served)
-    request = asked(served.acting, question)
+async def test_buttons_decide_and_the_page_says_what_was_done(world: World, served: Served) -> None:
+    token, job = world.token("vera"), await waits(served)
+    request = asked(served.acting, job)
     assert request is not None
     status, _, place = await read(served, token, f"approvals/{request.id}/deny", reason="<b>Not now</b>")
     assert (status, place) == (303, f"/services/jobs/approvals?done={request.id}")
@@ -275,38 +195,12 @@ async def test_the_buttons_decide_and_the_page_says_what_was_done(world: World, 
     assert "You have denied" not in text
     status, text, _ = await read(served, world.token("victor"), f"approvals/{request.id}/approve", reason="But yes")
     assert (status, "It was denied already, by vera: <b>Not now</b>." in text) == (409, True)
-    status, text, _ = await read(served, world.token("alice"), "wait/alice/")
-    assert (status, "It was denied by vera: <b>Not now</b>" in text) == (200, True)
+    for path in ("wait/alice/", f"jobs/{job.job}"):
+        status, text, _ = await read(served, world.token("alice"), path)
+        assert (status, "It was denied by vera: <b>Not now</b>" in text) == (200, True), path
 
 
-async def test_the_page_of_a_job_says_by_whom_it_was_approved_and_why(world: World, served: Served) -> None:
-    question = await waits(served)
-    request = asked(served.acting, question)
-    assert request is not None
-    await read(served, world.token("vera"), f"approvals/{request.id}/approve", reason="<b>The paper</b> is due.")
-    status, text, _ = await read(served, world.token("alice"), f"jobs/{question.job}")
-    assert status == 200
-    assert "It was approved by vera: <b>The paper</b> is due." in text
-
-
-async def test_the_wait_page_speaks_to_its_person_and_of_them_to_an_admin(world: World, served: Served) -> None:
-    await waits(served)
-    _, own, _ = await read(served, world.token("alice"), "wait/alice/")
-    _, of_others, _ = await read(served, world.token("root-admin"), "wait/alice/")
-    assert ("You are told what they say" in own, "alice is told what they say" in own) == (True, False)
-    assert ("You are told" in of_others, "alice is told what they say" in of_others) == (False, True)
-
-
-async def test_whose_buttons_they_are_not(world: World, served: Served) -> None:
-    request = asked(served.acting, await waits(served))
-    assert request is not None
-    for user, expected in (("alice", 403), ("bob", 404)):
-        assert (await read(served, world.token(user), f"approvals/{request.id}/approve", reason="x"))[0] == expected
-    assert (await read(served, world.server_token("vera", "train")))[0] == 403
-    assert (await read(served, world.tokens["gateway"]))[0] == 404
-
-
-async def test_the_page_has_room_for_many(world: World, served: Served) -> None:
+async def test_page_is_bounded(world: World, served: Served) -> None:
     questions = [await waits(served, f"user{number}") for number in range(101)]
     _, text, _ = await read(served, world.token("vera"))
     assert "Waiting for you (101)" in text
@@ -332,8 +226,8 @@ async def told(served: Served, world: World, user: str) -> list[str]:
     return [one["text"] for one in found]
 
 
-async def test_the_team_s_admins_are_told_what_waits_for_them_until_it_is_decided(world: World, served: Served) -> None:
-    question = await waits(served)
+async def test_team_admins_are_told_of_open_requests_of_others(world: World, served: Served) -> None:
+    job = await waits(served)
     assert await told(served, world, "vera") == ["1 request waits for your approval."]
     await waits(served, "vera")
     assert await told(served, world, "vera") == ["1 request waits for your approval."], "her own is not hers to decide"
@@ -341,11 +235,11 @@ async def test_the_team_s_admins_are_told_what_waits_for_them_until_it_is_decide
     assert await told(served, world, "root-admin") == [], "others can"
     assert await told(served, world, "bob") == []
     assert "See them" not in (await read(served, world.token("vera")))[1], "the page itself says more"
-    await decides(served.acting, asked(served.acting, question), by="victor")
+    await decides(served.acting, asked(served.acting, job), by="victor")
     assert await told(served, world, "vera") == []
 
 
-async def test_what_no_admin_of_the_team_can_decide_is_told_to_the_hub_s(world: World, served: Served) -> None:
+async def test_request_that_no_team_admin_can_decide_is_told_to_the_hubs_admins(world: World, served: Served) -> None:
     await waits(served)
     file = served.acting.files.teams
     file.write_text(file.read_text().replace("[vera, victor]", "[alice]"))
@@ -355,34 +249,26 @@ async def test_what_no_admin_of_the_team_can_decide_is_told_to_the_hub_s(world: 
     assert "an administrator of the Hub can approve it" in (await read(served, world.token("alice")))[1]
 
 
-async def test_what_waits_for_an_approval_has_a_request_and_no_place(world: World, served: Served) -> None:
-    question = await waits(served)
-    paths = ("", f"jobs/{question.job}")
-    for path in paths:
+async def test_job_shows_its_request_and_no_place(world: World, served: Served) -> None:
+    job = await waits(served)
+    for path in ("", f"jobs/{job.job}"):
         page = (await read(served, world.token("alice"), path))[1]
         assert ("See the request" in page, "See its place" in page) == (True, False), path
-    await decides(served.acting, asked(served.acting, question))
-    for path in paths:
-        assert "See the request" not in (await read(served, world.token("alice"), path))[1]
-
-
-async def test_a_job_s_detail_says_that_it_waits_for_an_approval(world: World, served: Served) -> None:
-    question = await waits(served)
-    status, job = await ask(served, world.token("alice"), f"jobs/{question.job}")
-    assert (status, job["state"], job["position"]) == (200, "pending-approval", None)
-    assert job["why"].startswith("Team Everybody gives one person at most 2 GPUs without approval")
-    assert job["alternatives"] == [{"gpus": 2, "gpu_type": "gpu", "preemptible": False}]
-    assert (job["approval"]["state"], job["approval"]["by"]) == ("waiting", None)
-    await decides(served.acting, asked(served.acting, question), why="Go")
-    approval = (await ask(served, world.token("alice"), f"jobs/{question.job}"))[1]["approval"]
+    status, shown = await ask(served, world.token("alice"), f"jobs/{job.job}")
+    assert (status, shown["state"], shown["position"]) == (200, "pending-approval", None)
+    assert shown["why"].startswith("Team Everybody gives one person at most 2 GPUs without approval")
+    assert shown["alternatives"] == [{"gpus": 2, "gpu_type": "gpu", "preemptible": False}]
+    assert (shown["approval"]["state"], shown["approval"]["by"]) == ("waiting", None)
+    await decides(served.acting, asked(served.acting, job), why="Go")
+    approval = (await ask(served, world.token("alice"), f"jobs/{job.job}"))[1]["approval"]
     assert (approval["state"], approval["by"], approval["reason"]) == ("approved", "vera", "Go")
     (listed,) = (await ask(served, world.token("alice"), "jobs?state=live"))[1]["items"]
     assert listed["approval"]["state"] == "approved"
-    await ask_desk(served.acting, wants("bob", gpus=1))
+    await review(served.acting, wants("bob", gpus=1))
     assert (await ask(served, world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None
 
 
-async def test_the_command_line_shows_what_waits_and_says_which_one_is_meant(
+async def test_command_line_lists_and_decides_requests(
     world: World, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DLSPAWNER_URL", served.url.removesuffix("/services/jobs"))

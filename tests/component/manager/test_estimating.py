@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -25,8 +24,6 @@ from dlspawner.settings import Settings
 from tests.component.manager.history import NOON, Past, write_past
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal, portals
-from tests.component.manager.quota import CLUSTER as CLUSTER_FILE
-from tests.component.manager.quota import GPU, TEMPLATE
 from tests.component.manager.world import World
 from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 
@@ -95,25 +92,6 @@ async def resource(portal: Portal, user: str, path: str) -> dict[str, object]:
         return found
 
 
-async def test_who_waits_reads_a_range_that_is_said_to_be_an_estimate(portal: Portal) -> None:
-    await has_ended(portal, 2)
-    await portal.runs(wants("holder", gpus=8))
-    waits = await portal.waits(wants("alice"))
-    await estimate(portal)
-    said = r"It starts probably at about \d\d:\d\d UTC ; an estimate from how long 10 such jobs ran\."
-    page = await portal.read("alice", "wait/alice/")
-    assert re.search(said, page.text)
-    [at] = re.findall(r'<time datetime="([^"]*)" data-clock>', page.body)
-    assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
-    assert re.search(said, (await portal.read("alice", "queue")).text)
-    assert re.search(said, (await portal.read("alice", "")).text)
-    assert re.search(r"probably at about \d\d:\d\d UTC", (await portal.read("bob", "queue")).text), "no secret"
-    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
-    assert isinstance(told, dict)
-    assert (datetime.fromisoformat(at) - datetime.fromisoformat(told["to"])) < timedelta(seconds=1)
-    assert told["basis"] == "an estimate from how long 10 such jobs ran"
-
-
 async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
     await has_ended(portal, 1)
     await has_ended(portal, 5)
@@ -149,29 +127,6 @@ async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
     assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
 
 
-async def test_nobody_is_waited_for_beyond_the_lifetime_that_a_template_gives(portal: Portal) -> None:
-    await has_ended(portal, 5)
-    await portal.runs(wants("holder", gpus=8))
-    waits = await portal.waits(wants("alice"))
-
-    async def hours() -> float:
-        latest = (await estimate(portal)).looks.estimates[waits.job].latest
-        return (latest - datetime.now(UTC)) / HOUR
-
-    assert await hours() == pytest.approx(5, abs=0.1)
-    folder, acting = portal.office.folder, portal.served.acting
-    (folder / "cluster.yaml").write_text(CLUSTER_FILE % GPU + "idle: {dry_run: false}\n")
-    (folder / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "idle": {"lifetime_seconds": 3600}}))
-
-    def stops() -> bool:
-        found = acting.settings.template("tiny")
-        in_use = portal.served.book.cluster_state.cluster  # a moment after the settings
-        return found is not None and bool(found.idle.lifetime) and not in_use.culling.dry_run
-
-    await until(stops, "the files are read")
-    assert await hours() == pytest.approx(1, abs=0.1)
-
-
 async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> None:
     await has_ended(portal, 2, LEAST_RUNS - 1)
     await portal.runs(wants("holder", gpus=8))
@@ -188,8 +143,3 @@ async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_
     await portal.waits(wants("alice"))
     made = await estimate(portal, budget_seconds=0.0)
     assert (made.looks.estimates, made.most) == ({}, 200)
-
-
-async def test_when_nobody_waits_there_are_no_estimates(portal: Portal) -> None:
-    await portal.runs(wants("holder"))
-    assert (await estimate(portal)).looks.estimates == {}

@@ -13,7 +13,7 @@ from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import desk, full
+from tests.component.manager.queue_helpers import hold_all_gpus, service
 from tests.component.manager.test_process import run
 from tests.component.manager.test_quota_process import files, folder, manager, put
 from tests.component.manager.world import free_port, wait_for
@@ -23,15 +23,15 @@ NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Ev
 BROKEN = "teams: ["
 
 
-def teams(acting: LeaderElector) -> dict[str, int | None]:
-    world = desk(acting).store.cluster_state
+def teams(leader: LeaderElector) -> dict[str, int | None]:
+    world = service(leader).store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
-async def begin_with(office: Office, acting: LeaderElector, text: str) -> None:
+async def begin_with(office: Office, leader: LeaderElector, text: str) -> None:
     """The files are changed while this Manager acts."""
     (office.folder / "teams.yaml").write_text(text)
-    await until(lambda: teams(acting) == {"vision": 3000, "default": 5000}, "they are read")
+    await until(lambda: teams(leader) == {"vision": 3000, "default": 5000}, "they are read")
 
 
 async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other_one_had_read(
@@ -41,14 +41,14 @@ async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(office.manager())
         async with office.manager(waits=False) as second:
-            await full(first)
+            await hold_all_gpus(first)
             await begin_with(office, first, NEW)
             assert (await ask(first, waits)).decision == "wait"
             (office.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = desk(second).store.notices
+            board = service(second).store.notices
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
             told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
@@ -58,17 +58,17 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     office: Office, db_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = office.folder / "teams.yaml"
-    async with office.manager() as acting:
-        await begin_with(office, acting, NEW)
+    async with office.manager() as leader:
+        await begin_with(office, leader, NEW)
     file.write_text(BROKEN)
-    async with office.manager() as acting:
-        assert teams(acting) == {"vision": 3000, "default": 5000}
-        board = desk(acting).store.notices
+    async with office.manager() as leader:
+        assert teams(leader) == {"vision": 3000, "default": 5000}
+        board = service(leader).store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
         file.write_text(quota.TEAMS % 8)
-        await until(lambda: teams(acting) == {"default": 8000}, "it is whole again")
+        await until(lambda: teams(leader) == {"default": 8000}, "it is whole again")
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
 
 
@@ -77,14 +77,14 @@ async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_nam
         pass
     (office.folder / "jobs" / "tiny.yaml").write_text("no template")
     (office.folder / "jobs" / "another.yaml").write_text("command: [")
-    async with office.manager() as acting:
-        assert [one.name for one in acting.settings.templates] == ["tiny"]
+    async with office.manager() as leader:
+        assert [one.name for one in leader.settings.templates] == ["tiny"]
 
 
 async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
-    async with office.manager() as acting:
-        assert acting.files.parse_stored({**acting.files.texts, "teams": BROKEN}) is None
-        assert acting.files.parse_stored({}) is None
+    async with office.manager() as leader:
+        assert leader.files.parse_stored({**leader.files.texts, "teams": BROKEN}) is None
+        assert leader.files.parse_stored({}) is None
 
 
 async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:

@@ -28,7 +28,7 @@ from tests.component.manager import metrics
 from tests.component.manager.history import Past, write_past
 from tests.component.manager.manager_harness import NAMESPACE, Office, ask, settled, until, wants
 from tests.component.manager.metrics import Gpu
-from tests.component.manager.queue_helpers import desk, state
+from tests.component.manager.queue_helpers import service, state
 
 HISTORY = [Gpu("jupyter-alice", "GPU-1", lambda _: 100), Gpu("jupyter-alice", "GPU-2", lambda _: 50)]
 MINUTE = timedelta(minutes=1)
@@ -52,7 +52,7 @@ async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
 
 def keeper(acting: LeaderElector, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
     return HistoryKeeper(
-        desk(acting).store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
+        service(acting).store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
     )
 
 
@@ -96,7 +96,7 @@ async def test_free_gpus_are_sampled_and_which_of_them_are_of_no_use(office: Off
         await keeps.run_once()
         assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: desk(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
+        await until(lambda: service(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
         office.clock.moved += MINUTE
         await keeps.run_once()
         assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
@@ -142,13 +142,13 @@ async def test_what_gpus_compute_is_sampled_where_a_prometheus_knows(
         await office.bind(await office.make_pod(question))
         await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         await sampled(office, keeps, minutes=5)
-        found = await total(store, desk(acting).store.now())
+        found = await total(store, service(acting).store.now())
         assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
         assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
         assert found.used <= found.measured <= found.allocated
         office.clock.moved += timedelta(hours=2)
         await sampled(office, keeps, minutes=2)
-        after = await total(store, desk(acting).store.now())
+        after = await total(store, service(acting).store.now())
         assert after.measured == found.measured, "where Prometheus knows nothing nothing was measured"
         assert after.allocated > found.allocated + 3.9 * PER_HOUR
 

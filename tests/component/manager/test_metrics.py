@@ -21,7 +21,7 @@ from dlspawner.manager.state import lifecycle
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import Office, ask, until, wants
 from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.queue_helpers import cancelled, desk, plays, state
+from tests.component.manager.queue_helpers import cancel, hub_starts, service, state
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.world import World
 from tests.e2e.people import wait_for
@@ -56,11 +56,11 @@ async def test_what_is_held_and_waited_for_is_read_when_asked(office: Office) ->
 async def test_a_wait_counts_from_submit_until_let_in(office: Office) -> None:
     holder, waits = wants("alice", gpus=8), wants("bob", gpus=8)
     async with office.manager() as acting:
-        plays(office, acting, holder, waits)
+        hub_starts(office, acting, holder, waits)
         await ask(acting, holder)
         await ask(acting, waits)
         office.clock.moved += timedelta(minutes=10)
-        await desk(acting).release_reservation(holder.job, "alice")
+        await service(acting).release_reservation(holder.job, "alice")
         await until(lambda: state(acting, waits) is JobState.STARTING, "it was let in")
         labels = {"gpu_type": "gpu", "preemptible": "false"}
         await until(lambda: value(acting, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
@@ -89,7 +89,7 @@ async def test_a_stop_is_counted_by_its_reason(
         await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
         assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
         assert value(acting, name, **labels) == 0, "what may come is there before it has come"
-        await desk(acting).store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
+        await service(acting).store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
         assert value(acting, name, **labels) == 1
 
 
@@ -116,9 +116,9 @@ async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(acting.ledger, "write", fails)
             with pytest.raises(store.DatabaseUnavailable):
-                await cancelled(acting, "bob")
+                await cancel(acting, "bob")
         assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
-        assert await cancelled(acting, "bob")
+        assert await cancel(acting, "bob")
         assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 1
 
 

@@ -53,7 +53,7 @@ _CHANGES = st.lists(
 def test_latest_event_is_processed_after_earlier_ones_and_before_its_deletion(
     told: list[tuple[str, str, bool]],
 ) -> None:
-    async def story() -> list[tuple[str, str, int]]:
+    async def process_all() -> list[tuple[str, str, int]]:
         reconciler = Recording()
         for version, (kind, uid, pause) in enumerate(told, 1):
             reconciler._put(change(kind, uid, version))
@@ -62,7 +62,7 @@ def test_latest_event_is_processed_after_earlier_ones_and_before_its_deletion(
         await asyncio.gather(*map(reconciler.reconcile_pod, reconciler.due_pods()))
         return reconciler.processed
 
-    processed = asyncio.run(story())
+    processed = asyncio.run(process_all())
 
     for pod in "abc":
         seen = [(kind, version) for version, (kind, uid, _) in enumerate(told, 1) if uid == pod]
@@ -86,22 +86,22 @@ async def test_events_stay_unprocessed_while_the_database_is_unavailable() -> No
 async def test_start_within_the_debounce_is_one_transition(office: Office) -> None:
     office.debounce_seconds = 1.0
     alice = wants()
-    async with office.manager() as acting:
-        await ask(acting, alice)
+    async with office.manager() as leader:
+        await ask(leader, alice)
         await office.bind(await office.make_pod(alice))
-        await until(lambda: state(acting, alice) is JobState.RUNNING, "it runs")
+        await until(lambda: state(leader, alice) is JobState.RUNNING, "it runs")
 
-        assert await reasons(acting, alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
+        assert await reasons(leader, alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
 
 
 async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Office) -> None:
     office.debounce_seconds = LONG
     alice = wants()
-    async with office.manager() as acting:
-        await ask(acting, alice)
+    async with office.manager() as leader:
+        await ask(leader, alice)
         pod = await office.make_pod(alice)
         await office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
-        await until(lambda: state(acting, alice) is JobState.ENDED, "it has ended")
+        await until(lambda: state(leader, alice) is JobState.ENDED, "it has ended")
 
-        assert (await reasons(acting, alice))[0] == "admitted"
-        assert (await reasons(acting, alice))[-1] == "disappeared"
+        assert (await reasons(leader, alice))[0] == "admitted"
+        assert (await reasons(leader, alice))[-1] == "disappeared"

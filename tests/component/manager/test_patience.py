@@ -35,13 +35,13 @@ def stuck(url: str) -> Engine:
 async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_over(office: Office, db_url: str) -> None:
     office.lease_seconds = 5
     engine = stuck(office.db_url)
-    async with office.manager() as acting:
+    async with office.manager() as leader:
         with engine.begin():
             with pytest.raises(NotLeader):
-                await asyncio.wait_for(ask(acting, wants()), 25)
-            await until(lambda: acting.admission is None, "it has stopped acting")
-        await until(lambda: acting.admission is not None, "it acts again")
-        assert (await ask(acting, wants("bob"))).decision == "admit"
+                await asyncio.wait_for(ask(leader, wants()), 25)
+            await until(lambda: leader.admission is None, "it does not lead")
+        await until(lambda: leader.admission is not None, "it leads again")
+        assert (await ask(leader, wants("bob"))).decision == "admit"
     engine.dispose()
 
 

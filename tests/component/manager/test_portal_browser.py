@@ -33,7 +33,7 @@ from dlspawner.manager.state.notify import post
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import ask, until, wants
 from tests.component.manager.portals import TEAMS, Portal, browsing, portals
-from tests.component.manager.queue_helpers import full, says, state
+from tests.component.manager.queue_helpers import hold_all_gpus, hub_refuses, state
 from tests.component.manager.test_history_page import fill
 from tests.component.manager.test_portal_jobs import offer_ports
 from tests.component.manager.world import World
@@ -174,7 +174,7 @@ async def filled(
 async def waits_in_every_state(portal: Portal) -> None:
     """What a page of somebody who waits can say, besides a place in the queue; all GPUs are free in the end."""
     acting = portal.served.acting
-    give_back = await full(acting)
+    give_back = await hold_all_gpus(acting)
     never, weary = wants("somebody-2", server="never", team="team-6"), wants("root-admin", server="weary")
     for question in (never, weary):
         await portal.waits(question)
@@ -182,7 +182,7 @@ async def waits_in_every_state(portal: Portal) -> None:
     (portal.office.folder / "teams.yaml").write_text(less)
     looks = portal.served.acting.admission.explainer  # type: ignore[union-attr]
     await until(lambda: looks.inadmissible(portal.served.book.records[never.job].job), "it can not start any more")
-    says(portal.office, HubRejected(403, "auth has expired for root-admin, login again"), weary)
+    hub_refuses(portal.office, HubRejected(403, "auth has expired for root-admin, login again"), weary)
     await give_back()
     await until(lambda: state(acting, weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
     portal.hub.starts = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from playwright.async_api import expect
 from dlspawner.client.service import Service
 from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
-from dlspawner.manager.controllers.leader import HubHealth
-from dlspawner.manager.controllers.workqueue import WorkQueue
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal, browsing, portals
 from tests.component.manager.tcp_proxy import wired
@@ -80,28 +77,6 @@ async def test_a_command_says_it_once_and_goes_on(portal: Portal, capsys: pytest
     await fails(portal)
     await asyncio.to_thread(service.get, "jobs")
     assert capsys.readouterr().err.count(NO_HUB) == 1
-
-
-async def test_a_hub_that_answers_is_not_asked_whether_it_does() -> None:
-    told, asked = [0], asyncio.Semaphore(0)
-    watch = HubHealth(lambda: told.__setitem__(0, told[0] + 1))
-
-    async def ask() -> None:
-        asked.release()
-        watch.on_answer(True)
-
-    queue = WorkQueue("probe", watch.due, partial(watch.probe, ask))
-    task = asyncio.create_task(queue.run())
-    for _ in range(3):
-        watch.on_answer(True)
-    assert told == [0]
-    assert asked.locked()
-    watch.on_answer(False)
-    watch.on_answer(False)
-    assert told == [1]
-    await asyncio.wait_for(asked.acquire(), 30)
-    assert told == [2]
-    task.cancel()
 
 
 async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:

@@ -10,16 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.manager.crowds import places, queue, serve, turns
+from tests.component.manager.crowds import SETTINGS, places, power_cut, queue, serve, turns
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.e2e.people import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults, pytest.mark.real]
 WAITING = 30
-SETTINGS = (
-    "--Manager.lease_seconds=3",
-    "--Manager.reservation_seconds=30",
-)
 
 
 @pytest.fixture
@@ -27,17 +23,6 @@ def hub(db_url: str, tmp_path: Path) -> Iterator[QuotaHub]:
     made = QuotaHub(tmp_path, db_url=db_url, settings=SETTINGS)
     with running(made):
         yield made
-
-
-def power_cut(hub: QuotaHub, *, cluster: bool = False) -> None:
-    """SIGKILL for Manager, Hub and proxy at once, perhaps the API server as well; then they start again."""
-    for name in ("manager", "hub", "proxy", *(["cluster"] if cluster else [])):
-        hub.kill(name)
-    if cluster:
-        hub.start_cluster()
-    hub.start_manager()
-    hub.start_proxy()
-    hub.start_hub()
 
 
 def test_places_and_submit_times_survive_and_everybody_starts_in_order(hub: QuotaHub) -> None:

@@ -25,7 +25,7 @@ async def hook(spawner, pod):
     name, (first, *_) = spawner.user.name, pod.spec.containers
     if "greedy" in name:
         first.resources.limits["nvidia.com/gpu"] = "9" if "very" in name else "2"
-    if name.startswith(("pair", "sneaky")):
+    if name == "sneaky":
         second = deepcopy(first)
         second.name, second.ports = "second", None
         second.command, second.args = ["sleep", "600"], None  # what the first runs would end without its address
@@ -34,15 +34,6 @@ async def hook(spawner, pod):
     return pod
 c.KubeSpawner.modify_pod_hook = hook
 c.Spawner.environment = {"NVIDIA_VISIBLE_DEVICES": "all"}
-
-def profiles(spawner):
-    beside = {
-        "name": "beside", "image": "registry/beside", "command": ["sleep", "600"],
-        "resources": {"limits": {"nvidia.com/gpu": "3"}},
-    }
-    more = {"extra_containers": [beside]} if spawner.user.name.startswith("profiled") else {}
-    return [{"display_name": "Everything", "default": True, "kubespawner_override": more}]
-c.KubeSpawner.profile_list = profiles
 
 async def tidies_up(spawner):
     if spawner.user.name.startswith("tidy"):
@@ -87,13 +78,13 @@ def live(hub: QuotaHub) -> list[str]:
         connection.close()
 
 
-def modest(hub: QuotaHub, gpus: int) -> None:
-    """Somebody holds these."""
+def hold(hub: QuotaHub, gpus: int) -> None:
+    """Lets a server of the user *modest* hold these GPUs."""
     assert hub.start_server("modest", gpus=gpus).status_code in {201, 202}
     wait_for(lambda: "modest/" in hub.ready(), "it runs", 60)
 
 
-def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_hear_why(hub: QuotaHub) -> None:
+def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_read_the_reason(hub: QuotaHub) -> None:
     users = [f"crowd{number}" for number in range(24)]
     hub.add_users(users)
     with Sampler(hub) as sampler:
@@ -109,9 +100,9 @@ def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_hear_why(hub: Quota
     assert "Traceback" not in hub.log
 
 
-def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> None:
+def test_final_manifest_counts_and_not_the_form(hub: QuotaHub) -> None:
     hub.add_users(["greedy", "very-greedy", "modest"])
-    modest(hub, gpus=7)
+    hold(hub, gpus=7)
     said = hub.refusal("greedy", hub.start_server("greedy", gpus=1))
     assert "this job needs 2" in said, "the hook asks for two"
     said = hub.refusal("very-greedy", hub.start_server("very-greedy", gpus=1))
@@ -128,38 +119,18 @@ def test_what_counts_is_the_final_manifest_and_not_the_form(hub: QuotaHub) -> No
     ],
     ids=["refused", "in the queue", "refused by a hook"],
 )
-def test_why_nothing_started_is_told_although_the_hub_takes_long_to_clear_up(
+def test_reason_of_a_failed_start_is_shown_although_the_hub_takes_long_to_clear_up(
     hub: QuotaHub, user: str, sentence: str
 ) -> None:
     """After a second it looks what became of the start: of an end without a reason it makes an internal error."""
     hub.add_users([user, "modest"])
-    modest(hub, gpus=8)
+    hold(hub, gpus=8)
     assert sentence in hub.refusal(user, hub.start_server(user, gpus=1))
     path = f"/users/{user}/server/progress"
     assert sentence in wait_for(lambda: (told := hub.api("GET", path)).ok and told.text, "it is told", 60), "later, too"
 
 
-def test_all_containers_of_a_pod_count(hub: QuotaHub) -> None:
-    hub.add_users(["pair-1", "pair-2", "modest"])
-    modest(hub, gpus=5)
-    said = hub.refusal("pair-1", hub.start_server("pair-1", gpus=2))
-    assert "this job needs 4" in said
-    assert hub.start_server("pair-2", gpus=1).status_code in {201, 202}
-    wait_for(lambda: set(hub.ready()) == {"modest/", "pair-2/"}, "it fits with one for each of the two", 60)
-    assert hub.held() == 7
-
-
-def test_what_a_profile_overrides_counts(hub: QuotaHub) -> None:
-    hub.add_users(["profiled-1", "profiled-2", "modest"])
-    assert hub.start_server("profiled-1", gpus=1).status_code in {201, 202}
-    wait_for(lambda: hub.ready() == ["profiled-1/"], "it runs", 60)
-    assert hub.held() == 4
-    modest(hub, gpus=1)
-    said = hub.refusal("profiled-2", hub.start_server("profiled-2", gpus=1))
-    assert "this job needs 4" in said
-
-
-def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> None:
+def test_job_without_gpus_sees_none_and_is_stored(hub: QuotaHub) -> None:
     hub.add_users(["sneaky"])
     assert hub.start_server("sneaky", gpus=0).status_code in {201, 202}
     wait_for(lambda: "sneaky/" in hub.ready(), "it runs", 60)
@@ -173,7 +144,7 @@ def test_a_job_without_gpus_sees_none_and_is_written_down_too(hub: QuotaHub) -> 
 
 
 @pytest.mark.slow
-def test_without_a_manager_nothing_starts_and_what_runs_goes_on(hub: QuotaHub) -> None:
+def test_without_a_manager_no_job_starts_and_running_ones_go_on(hub: QuotaHub) -> None:
     hub.add_users(["early", "late"])
     assert hub.start_server("early", gpus=1).status_code in {201, 202}
     wait_for(lambda: "early/" in hub.ready(), "it runs", 60)

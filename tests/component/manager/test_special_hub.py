@@ -1,7 +1,4 @@
-"""A job with special permissions through the real Hub: asked for, approved by a Hub admin, made in its namespace.
-
-And one that is over its person's soft cap as well, which two people have to approve, each in a browser of their own.
-"""
+"""Jobs with special permissions through the real Hub: approved by a Hub admin, and by a team admin beyond a cap."""
 
 from __future__ import annotations
 
@@ -113,7 +110,7 @@ def stopped(hub: SpecialHub, user: str) -> None:
     wait_for(lambda: f"{user}/" not in hub.servers() and not hub.made(), f"the end of {user}'s server", 60)
 
 
-def test_from_the_start_to_the_pod_and_what_comes_after(hub: SpecialHub) -> None:
+def test_special_job_from_the_start_to_the_pod_and_the_next_start(hub: SpecialHub) -> None:
     request = waits(hub, "alice")
     assert (request["kind"], request["what"].partition(" for the image ")[0]) == (
         "special",
@@ -151,18 +148,8 @@ def test_from_the_start_to_the_pod_and_what_comes_after(hub: SpecialHub) -> None
     stopped(hub, "alice")
 
 
-def test_what_is_denied_leaves_an_ordinary_job_where_it_belongs(hub: SpecialHub) -> None:
-    request = waits(hub, "bob")
-    assert hub.ask("admin", "POST", f"jobs/{request['job']}/deny", {"reason": "No."}).status_code == 200
-    answer = hub.start_server("bob", template="tiny", gpus=0)
-    assert answer.status_code in {201, 202}, answer.text
-    ready(hub, "bob")
-    assert hub.made() == {"jobs": {"jupyter-bob"}}
-    stopped(hub, "bob")
-
-
 @pytest.mark.parametrize("template", ["tiny", "scratch"])
-def test_what_a_hook_adds_is_refused_before_anybody_is_asked(hub: SpecialHub, template: str) -> None:
+def test_permission_that_a_hook_adds_is_refused_without_a_request(hub: SpecialHub, template: str) -> None:
     answer = hub.start_server("sly", template=template, gpus=0)
     assert answer.status_code == 403, answer.text
     assert "hostNetwork (the host's network)" in answer.json()["message"]
@@ -174,7 +161,7 @@ def test_what_a_hook_adds_is_refused_before_anybody_is_asked(hub: SpecialHub, te
 # A job that two have to approve
 
 
-def asks_for_both(page: Page, hub: SpecialHub, user: str) -> None:
+def request_both(page: Page, hub: SpecialHub, user: str) -> None:
     """The form of a template with special permissions, and more GPUs than the soft cap; nothing starts."""
     page.goto(f"{hub.url}/hub/spawn/{user}")
     page.check("#template-scratch", force=True)
@@ -186,7 +173,7 @@ def asks_for_both(page: Page, hub: SpecialHub, user: str) -> None:
     expect(main).to_contain_text("It needs special permissions (host paths)")
 
 
-def presses(page: Page, hub: SpecialHub, button: str, reason: str = "") -> None:
+def decide(page: Page, hub: SpecialHub, button: str, reason: str = "") -> None:
     """An admin decides one request, whose button has these words."""
     page.goto(f"{hub.url}/services/jobs/approvals")
     pressed = page.get_by_role("button", name=re.compile(f"^{button}$"))
@@ -197,16 +184,16 @@ def presses(page: Page, hub: SpecialHub, button: str, reason: str = "") -> None:
 
 
 @pytest.mark.browser
-def test_a_job_that_two_have_to_approve_starts_when_both_have_pressed(hub: SpecialHub, chromium: Browser) -> None:
+def test_job_that_needs_two_approvals_starts_when_both_have_approved(hub: SpecialHub, chromium: Browser) -> None:
     with at(chromium, hub, "carol") as carol, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
-        asks_for_both(carol, hub, "carol")
+        request_both(carol, hub, "carol")
         vera.goto(f"{hub.url}/services/jobs/approvals")
         assert vera.get_by_role("button", name=re.compile("^Approve")).count() == 1, "special permissions are not hers"
-        presses(vera, hub, "Approve 3 GPUs.* for carol", "The paper is due.")
+        decide(vera, hub, "Approve 3 GPUs.* for carol", "The paper is due.")
         expect(carol.locator("main")).to_contain_text("It needs special permissions (host paths)")
         expect(carol.locator("main")).not_to_contain_text("vera or victor can approve it")
         assert hub.made() == {}, "one of them is not enough"
-        presses(admin, hub, "Approve Special permissions.* for carol", "For the driver.")
+        decide(admin, hub, "Approve Special permissions.* for carol", "For the driver.")
         carol.wait_for_url(re.compile(r"/(user/carol|hub/spawn-pending/carol|hub/user/carol)"))
     ready(hub, "carol")
     assert hub.made() == {SECOND: {"jupyter-carol"}}
@@ -216,20 +203,13 @@ def test_a_job_that_two_have_to_approve_starts_when_both_have_pressed(hub: Speci
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("denied", ["3 GPUs", "Special permissions"], ids=["the team's admin", "the Hub's admin"])
-def test_one_no_of_two_ends_the_request_and_its_person_reads_why(
-    hub: SpecialHub, chromium: Browser, denied: str
-) -> None:
-    user, who = {"3 GPUs": ("dora", "vera"), "Special permissions": ("dina", "admin")}[denied]
-    with at(chromium, hub, user) as person, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
-        asks_for_both(person, hub, user)
-        if who == "admin":
-            presses(vera, hub, f"Approve 3 GPUs.* for {user}")
-        presses(vera if who == "vera" else admin, hub, f"Deny {denied}.* to {user}", "Not this week.")
-        expect(person.locator("main")).to_contain_text(f"It was denied by {who}: Not this week.")
-        person.goto(f"{hub.url}/hub/home")
-        expect(person.locator("body")).to_contain_text(f"Denied: {denied}")
-        expect(person.locator("body")).to_contain_text("The request has ended.")
-        admin.goto(f"{hub.url}/services/jobs/approvals")
-        expect(admin.get_by_text("Nothing waits for your approval.")).to_be_visible()
+def test_one_denial_of_two_ends_the_request_and_its_user_reads_why(hub: SpecialHub, chromium: Browser) -> None:
+    with at(chromium, hub, "dina") as dina, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
+        request_both(dina, hub, "dina")
+        decide(vera, hub, "Approve 3 GPUs.* for dina")
+        decide(admin, hub, "Deny Special permissions.* to dina", "Not this week.")
+        expect(dina.locator("main")).to_contain_text("It was denied by admin: Not this week.")
+        dina.goto(f"{hub.url}/hub/home")
+        expect(dina.locator("body")).to_contain_text("Denied: Special permissions")
+        expect(dina.locator("body")).to_contain_text("The request has ended.")
     assert hub.made() == {}

@@ -1,4 +1,4 @@
-"""What is seen of a pod: what it holds, and how it has ended, by itself or by its deletion."""
+"""Pods as the Manager reads them: what they hold, and whether they ended by themselves or by their deletion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core.resources import PodRequest, ResourceRequest, request_of
-from dlspawner.manager.cluster.pod_view import observe, read_pod
+from dlspawner.core.units import GPU
+from dlspawner.manager.cluster.pod_view import observe, pod_request, read_pod
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import JobRecord
 from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
@@ -41,11 +42,37 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
         pytest.param(0, None, DELETED, "", True, id="one that tells no time"),
     ],
 )
-def test_an_end_is_the_programs_or_the_deletions(
+def test_end_is_the_programs_or_the_deletions(
     code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool
 ) -> None:
     found = read_pod(pod(code, at, metadata), JobNamespaces("jobs"))
     assert (found.over, found.failure, found.stopped) == (True, failure, stopped)
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "failure"),
+    [
+        pytest.param({"main": 3, "notebook": 143}, "exit code 3.", id="of several the first that failed by itself"),
+        pytest.param({"notebook": 139}, "signal 11.", id="a signal"),
+        pytest.param({"sshd": 1, "notebook": 0}, "", id="sshd does not count"),
+        pytest.param({}, "", id="nothing is known"),
+    ],
+)
+def test_failure_is_that_of_the_users_program(exit_codes: dict[str, int], failure: str) -> None:
+    found = pod(1, MORNING, {})
+    found["status"]["containerStatuses"] = [
+        {"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": MORNING}}}
+        for name, code in exit_codes.items()
+    ]
+    assert read_pod(found, JobNamespaces("jobs")).failure == failure
+
+
+def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:
+    resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
+    found = pod(0, None, {})
+    found["spec"]["containers"][0]["resources"] = resources
+    request = pod_request(read_pod(found, JobNamespaces("jobs")), CLUSTER, None)
+    assert (request.gpu_type, request.gpus, request.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
 
 
 def asks(**amounts: str) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""What the user of a pending job reads: alternatives, and that the job cannot start any more."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dlspawner.core.decisions import Alternative
+from dlspawner.core.units import GPU
+from dlspawner.manager.admission.explain import QueueStatus
+from dlspawner.manager.model.notice import NoticeKind
+from tests.component.manager.api_client import set_caps
+from tests.component.manager.manager_harness import Office, ask, until, wants
+from tests.component.manager.queue_helpers import notices, record, service
+from tests.unit.core.factories import queues
+
+LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
+OTHER = Alternative("v100", 4 * GPU, False)
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "keeps", "loses"),
+    [
+        ((), False, False),
+        ((LESS,), True, False),
+        ((LENT,), False, True),
+        ((OTHER,), False, True),
+        ((LESS, OTHER), True, True),
+    ],
+)
+def test_only_fewer_gpus_of_the_same_type_keep_the_place(
+    alternatives: tuple[Alternative, ...], keeps: bool, loses: bool
+) -> None:
+    status = QueueStatus(queues("j", "a", 4), "queued", 1, 1, "", alternatives)
+    assert (status.keeps_place, status.loses_place) == (keeps, loses)
+
+
+@pytest.mark.parametrize(("gpus", "approval"), [(8, False), (3, True)], ids=["in the queue", "for an approval"])
+async def test_user_who_was_blocked_meanwhile_reads_it(office: Office, gpus: int, approval: bool) -> None:
+    teams, waits = office.folder / "teams.yaml", wants(gpus=gpus)
+    if approval:
+        set_caps(office)
+    async with office.manager() as leader:
+        await ask(leader, wants("holder", gpus=1))
+        assert (await ask(leader, waits)).decision == "wait"
+        teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
+        await until(lambda: notices(leader), "it is told")
+        [notice] = notices(leader)
+        assert notice.kind is NoticeKind.CANNOT_START
+        assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
+        status = service(leader).explainer.explain(record(leader, waits))
+        assert status.sentence == "You can not start jobs here; ask an administrator why."
+
+
+@pytest.mark.parametrize("asks_for_less", [False, True])
+async def test_user_reads_that_the_quota_is_too_low_until_it_is_raised_or_the_job_wants_less(
+    office: Office, asks_for_less: bool
+) -> None:
+    waits = wants(gpus=8)
+    async with office.manager() as leader:
+        await ask(leader, wants("holder", gpus=4))
+        assert (await ask(leader, waits)).decision == "wait"
+        assert notices(leader) == []
+        office.set_quota(4)
+        await until(lambda: notices(leader), "it is told")
+        [notice] = notices(leader)
+        assert notice.kind is NoticeKind.CANNOT_START
+        assert re.search("has a quota of 4 GPUs of type gpu; you asked for 8.* It keeps its place", notice.text)
+        if asks_for_less:
+            assert (await ask(leader, wants(gpus=2, job=waits.job))).decision == "wait"
+            assert notices(leader) == []
+    if not asks_for_less:
+        office.set_quota(8)
+        async with office.manager() as leader:
+            await until(lambda: not notices(leader), "it is withdrawn")

@@ -1,0 +1,197 @@
+"""Jobs go on when labels, lists, a database, a node or Kubernetes are lost for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ResourceKind, WatchEvent
+from dlspawner.core import naming
+from dlspawner.core.job import Job, JobState
+from dlspawner.manager.cluster import reconciler
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.records import JobRecord, PodRef
+from dlspawner.manager.state.job_store import Transaction
+from tests.component.manager.manager_harness import (
+    NAMESPACE,
+    Office,
+    ask,
+    make_namespace,
+    until,
+    wants,
+)
+from tests.component.manager.queue_helpers import (
+    run_job,
+    service,
+    state,
+    states,
+    until_reason,
+    until_state,
+)
+from tests.component.manager.test_reconciler import has_strays, is_stopped, until_observed, until_stopped
+from tests.harness import faults
+
+
+async def test_pod_whose_names_are_too_long_for_the_database_is_charged_and_stopped(
+    office: Office, db_url: str
+) -> None:
+    async with office.manager() as leader:
+        await ask(leader, wants("bob", gpus=0))
+        await office.bind(await office.make_pod(wants("a\0" + "b" * 300, gpus=8), name="forged"))
+        await until(lambda: has_strays(leader), "it is charged")
+        assert (await ask(leader, wants("carol"))).decision == "wait"
+        await until_stopped(office, "forged")
+
+
+async def test_job_of_a_removed_node_holds_its_quota_until_its_pod_is_gone(office: Office) -> None:
+    await office.make_node("gpu-2")
+    request = wants(gpus=8)
+    async with office.manager() as leader:
+        await run_job(office, leader, request)
+        await office.cluster.delete(NODES, "gpu-1")
+        await until(lambda: "gpu-1" not in service(leader).store.nodes, "it is seen")
+        assert (await ask(leader, wants("bob"))).reason == "team-quota"
+        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+        await until_state(leader, request, JobState.ENDED)
+        assert (await ask(leader, wants("bob", gpus=8))).decision == "admit", "on the other node"
+
+
+async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(office: Office, db_url: str) -> None:
+    before, meanwhile = wants("alice", gpus=4), wants("bob", gpus=4)
+    teams = office.folder / "teams.yaml"
+    limits = teams.read_text()
+    async with office.manager() as leader:
+        await ask(leader, wants("carol", gpus=0))
+        world = service(leader).store.cluster_state
+        teams.write_text("teams: {default: {title: Everybody}}")
+        await until(lambda: not world.teams.has_quota, "there is no quota")
+        teams.write_text(limits)
+        await until(lambda: world.teams.has_quota, "there is one again, and the Hub has not read it yet")
+        await office.bind(await office.make_pod(before))
+        await until(lambda: states(leader).get(before.job) is JobState.RUNNING, "it is counted")
+    async with office.manager() as leader:  # and the Hub still has not
+        await office.bind(await office.make_pod(meanwhile))
+        both = dict.fromkeys((before.job, meanwhile.job), JobState.RUNNING)
+        await until(lambda: both.items() <= states(leader).items(), "both go on")
+        assert not any([await is_stopped(office, name) for name in await office.pods()])
+
+
+async def test_pods_of_a_lost_database_go_on(office: Office) -> None:
+    mine = wants("alice", gpus=8)
+    async with office.manager() as leader:
+        await ask(leader, wants("carol", gpus=0))
+    await office.bind(await office.make_pod(mine))
+    async with office.manager() as leader:
+        assert state(leader, mine) is JobState.RUNNING
+        assert (await ask(leader, wants("bob"))).decision == "wait"
+        assert not await is_stopped(office, "jupyter-alice")
+
+
+async def test_manager_that_watched_a_wrong_namespace_once_stops_no_job(office: Office, db_url: str) -> None:
+    jobs = [wants(user, gpus=2) for user in ("alice", "bob")]
+    running = dict.fromkeys((one.job for one in jobs), JobState.RUNNING)
+    async with office.manager() as leader:
+        for request in jobs:
+            await run_job(office, leader, request)
+    office.namespace = "elsewhere"
+    await make_namespace(office.cluster, office.namespace)
+    async with office.manager() as leader:
+        assert not states(leader)
+    office.namespace = NAMESPACE
+    async with office.manager() as leader:
+        assert states(leader) == running
+        assert (await ask(leader, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
+        assert (await ask(leader, wants("dave", gpus=4))).decision == "admit"
+        assert not any([await is_stopped(office, name) for name in await office.pods()])
+
+
+async def test_pod_that_one_list_did_not_have_is_found_again_by_its_job(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, watch = wants(gpus=6), KubernetesClient.watch
+
+    async def wrong_once(
+        cluster: KubernetesClient, kind: ResourceKind, *where: Any, **more: Any
+    ) -> AsyncIterator[WatchEvent]:
+        async for change in watch(cluster, kind, *where, **more):
+            yield change
+            if ((change.object.get("metadata") or {}).get("annotations") or {}).get("list") == "wrong":
+                yield WatchEvent("DELETED", change.object)
+                yield WatchEvent("ADDED", change.object)
+
+    monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
+    monkeypatch.setattr(reconciler, "_KNOWN_SECONDS", 1)
+    async with office.manager() as leader:
+        await run_job(office, leader, request)
+        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
+        await until_reason(leader, request, "pod-recovered")
+        forgotten = asyncio.Event()
+        asyncio.get_running_loop().call_later(1, forgotten.set)  # after this the Manager lists the pod again
+        await forgotten.wait()
+        await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
+        await until_observed(office, leader)
+        assert not has_strays(leader)
+        assert state(leader, request) is JobState.RUNNING
+
+
+def relabel(job: str | None) -> dict[str, Any]:
+    return {"metadata": {"labels": {naming.JOB_LABEL: job}}}
+
+
+async def test_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(office: Office) -> None:
+    request = wants(gpus=6)
+    async with office.manager() as leader:
+        await run_job(office, leader, request)
+        await office.cluster.patch(PODS, "jupyter-alice", relabel(None), NAMESPACE)
+        await until_observed(office, leader)
+        assert state(leader, request) is JobState.RUNNING
+        assert (await ask(leader, wants("bob", gpus=2))).decision == "admit", "the node has two more"
+
+
+@pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
+async def test_restarted_manager_keeps_the_job_of_a_pod_without_its_label(office: Office, claims: str | None) -> None:
+    request = wants(gpus=8)
+    async with office.manager() as leader:
+        await run_job(office, leader, request)
+    await office.cluster.patch(PODS, "jupyter-alice", relabel(claims), NAMESPACE)
+    await office.make_node("gpu-2")
+    async with office.manager() as leader:
+        assert states(leader) == {request.job: JobState.RUNNING}
+        assert (await ask(leader, wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
+        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+        await until(lambda: request.job not in states(leader), "it has ended with its pod")
+
+
+async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(office: Office) -> None:
+    async with office.manager() as leader:
+
+        def charge(transaction: Transaction) -> None:
+            job = Job("pod-u", "", "default", transaction.now, state=JobState.RUNNING, nodes=("gpu-1",))
+            record = JobRecord(job, pods=(PodRef("u", "no-such-pod"),))
+            transaction.write(record, EventReason.UNADMITTED_POD)
+
+        await service(leader).store.transact(charge)
+        await until(lambda: not has_strays(leader), "it is released")
+
+
+async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_afterwards(
+    office: Office, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
+    with faults.before(tmp_path / "cluster" / "kubeconfig", tmp_path / "proxied") as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
+        async with office.manager() as leader:
+            for request in (stays, goes):
+                await run_job(office, leader, request)
+            api.away()
+            await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+            waits = wants("carol", gpus=4)
+            assert (await ask(leader, waits)).decision == "wait", "the end of bob's job is not known"
+            assert set(states(leader).values()) == {JobState.RUNNING, JobState.QUEUED}
+            api.back()
+            await until_state(leader, goes, JobState.ENDED)
+            await until_state(leader, waits, JobState.STARTING)

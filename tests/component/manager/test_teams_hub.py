@@ -1,0 +1,100 @@
+"""A Hub with several teams that takes two starts at a time: which team a job counts for, and the order of starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from dlspawner.core import naming
+from tests.component.manager.crowds import live, rows
+from tests.component.manager.preempt_story import PATIENT
+from tests.component.manager.quota import GPUS, QuotaHub, running
+from tests.component.manager.test_queue_hub import Plain
+from tests.e2e.people import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.real]
+SECONDS = 120.0
+TEAMS = {
+    "default": {"title": "Everybody"},
+    "wide": {"title": "Wide", "quota": {"gpu": GPUS}},
+    "vision": {"title": "Vision", "quota": {"gpu": 2}},
+    "text": {"title": "Text", "quota": {"gpu": 2}},
+}
+SPAWN_LIMIT = 2
+CROWD = [f"crowd{number}" for number in range(GPUS)]
+MEMBERS = {"wide": ["holder", *CROWD], "vision": ["both"], "text": ["both"]}
+# A start of the crowd takes long enough for the others to find the Hub full, and one counted failure ends the Hub.
+MORE = f"""
+import asyncio
+
+async def slowly(spawner):
+    if spawner.user.name.startswith("crowd"):
+        await asyncio.sleep(2)
+c.Spawner.pre_spawn_hook = slowly
+c.JupyterHub.concurrent_spawn_limit = {SPAWN_LIMIT}
+c.Spawner.consecutive_failure_limit = 1
+c.JupyterHub.load_roles[-1]["scopes"] += ["groups", "admin:groups"]
+"""
+
+
+@dataclass
+class TeamsHub(QuotaHub):
+    def set_quota(self, gpus: int) -> None:
+        (self.config / "teams.yaml").write_text(json.dumps({"teams": TEAMS}))
+
+    def team_of(self, user: str, **options: Any) -> str:
+        """Starts and stops a server; the team of its pod."""
+        assert self.start_server(user, **options).status_code in {201, 202}
+        wait_for(lambda: f"{user}/" in self.ready(), f"{user} has a server", SECONDS)
+        pod = json.loads(self.kubectl("get", "pod", f"jupyter-{user}", "-o", "json"))
+        self.api("DELETE", f"/users/{user}/server")
+        wait_for(lambda: f"{user}/" not in self.servers() and not live(self), "it has ended", SECONDS)
+        return str(pod["metadata"]["labels"][naming.TEAM_LABEL])
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TeamsHub]:
+    folder = tmp_path_factory.mktemp("teams")
+    url, settings = f"sqlite:///{folder / 'manager.sqlite'}", ("--Manager.lease_seconds=3",)
+    with running(TeamsHub(folder, db_url=url, settings=settings, extra=PATIENT + MORE)) as made:
+        made.add_users(sorted({"nobody", *(one for members in MEMBERS.values() for one in members)}))
+        for team, members in MEMBERS.items():
+            made.api("POST", f"/groups/{team}", {})
+            assert made.api("POST", f"/groups/{team}/users", {"users": members}).status_code == 200
+        yield made
+        assert "Traceback" not in made.log + (folder / "manager.log").read_text()
+
+
+def test_job_counts_for_the_team_that_was_chosen_last(hub: TeamsHub) -> None:
+    for team in ("text", "vision"):
+        assert hub.team_of("both", gpus=1, team=team) == team
+        assert hub.team_of("both") == team, "the next start is charged likewise"
+        with Plain(hub, "both") as person:
+            form = person.visit("/hub/spawn/both/another").text
+        assert re.findall(r'<option value="(text|vision)"\s+selected', form) == [team]
+    assert hub.start_server("both", gpus=1, team="wide").status_code == 400
+    assert hub.team_of("nobody", gpus=0) == "default"
+    assert hub.refusal("nobody", hub.start_server("nobody", gpus=1)).startswith("Team Everybody")
+
+
+def test_hub_with_a_spawn_limit_starts_all_in_their_order_without_a_failure(hub: TeamsHub) -> None:
+    assert hub.start_server("holder", gpus=GPUS).status_code in {201, 202}
+    wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", SECONDS)
+    for number, user in enumerate(CROWD, start=1):
+        assert f"It is number {number} in the queue" in hub.refusal(user, hub.start_server(user, gpus=1))
+    hub.api("DELETE", "/users/holder/server")
+    wait_for(lambda: {f"{user}/" for user in CROWD} <= set(hub.ready()), "all have started", SECONDS)
+    assert f"{SPAWN_LIMIT} pending spawns, throttling" in hub.log
+    query = "SELECT user_name, job_events.reason FROM job_events JOIN jobs USING (job) ORDER BY job_events.id"
+    events = [(user, reason) for user, reason in rows(hub, query) if user in CROWD]
+    assert [*dict.fromkeys(user for user, reason in events if reason == "scheduled")] == CROWD
+    assert sorted(user for user, reason in events if reason == "admitted") == CROWD
+    assert {reason for _, reason in events}.isdisjoint({"start-failing", "start-failed", "start-refused"})
+    for user in CROWD:
+        hub.api("DELETE", f"/users/{user}/server")
+    wait_for(lambda: not hub.servers() and not live(hub), "all are stopped", SECONDS)

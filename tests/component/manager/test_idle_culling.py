@@ -228,6 +228,14 @@ async def test_time_without_reports_of_any_gateway_counts_as_use(office: Office,
         assert (warning(acting, job) is None) is forgotten
 
 
+async def test_job_of_a_removed_template_goes_on(office: Office) -> None:
+    async with office.manager() as acting:
+        job = await run(office, acting, "plain", gpus=0, template="gone")
+        for _ in range(6):
+            await after(office, acting, 400)
+        assert (state(acting, job), keep_reason(acting, job)) == (JobState.RUNNING, Cause.UNKNOWN)
+
+
 async def test_keep_alive_has_a_limit(office: Office) -> None:
     async with office.manager() as acting:
         job = await run(office, acting, "plain", gpus=0)

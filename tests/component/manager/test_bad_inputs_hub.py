@@ -184,7 +184,7 @@ PAGES = ("/hub/home", "/services/jobs/", "/services/jobs/notices")
 
 def shown(user: Person, sentence: str) -> list[bool]:
     """Whether the Hub's home page, the portal and the page of notices show it."""
-    return [sentence in plain(user.get(page).text) for page in PAGES]
+    return [sentence in plain(user.get(page).content.decode()) for page in PAGES]
 
 
 def until_shown(user: Person, sentence: str) -> None:

@@ -154,6 +154,8 @@ async def test_only_the_owner_keeps_a_job_alive(portal: Portal) -> None:
     question = await portal.runs(wants("alice", server="train"))
     culler = portal.served.acting.culler
     assert culler is not None
+    early = await portal.read("alice", f"api/jobs/{question.job}/keep-alive", "POST")
+    assert (early.status, early.headers["Retry-After"]) == (503, "5"), "before the first evaluation"
     await culler.evaluate_all()
     kept = await portal.read("alice", f"jobs/{question.job}/keep", "POST")
     assert (kept.status, "Nothing stops this job for being unused now." in kept.text) == (200, True)

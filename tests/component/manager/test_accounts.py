@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
-from dlspawner.manager.db.store import AllocatedUid, Database
+from dlspawner.manager.db.store import Database
 from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_client import BROKEN, FULL, SILENT, ManagerClient
@@ -36,23 +36,10 @@ async def uid(store: Database, user: str, uids: UidRange = UIDS) -> int | None:
     return account.uid if account else None
 
 
-async def test_everybody_has_their_own_from_the_range(store: Database) -> None:
-    assert [await uid(store, name) for name in ("alice", "bob", "alice")] == [20_000, 20_001, 20_000]
-
-
-async def test_only_the_first_request_makes_one(store: Database) -> None:
-    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=True)
-    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=False)
-
-
 async def test_people_who_come_at_once_get_different_ones(store: Database) -> None:
     found = await asyncio.gather(*(uid(store, f"user-{number}") for number in range(50)))
 
     assert sorted(one for one in found if one) == list(range(20_000, 20_050))
-
-
-async def test_one_person_who_comes_fifty_times_at_once_gets_one(store: Database) -> None:
-    assert set(await asyncio.gather(*(uid(store, "alice") for _ in range(50)))) == {20_000}
 
 
 async def test_two_managers_do_not_give_the_same(store: Database, db_url: str) -> None:
@@ -88,16 +75,6 @@ async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: 
     remove(store, "alice")
 
     assert await uid(store, name) == 20_002
-
-
-async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Database) -> None:
-    for name in ("alice", "bob", "carol"):
-        await uid(store, name)
-    for name in ("alice", "bob", "carol"):
-        remove(store, name)
-
-    assert await uid(store, "dave", UidRange(20_000, 20_001)) is None
-    assert await uid(store, "dave", UidRange(19_000, 29_000)) == 20_003
 
 
 def remove(store: Database, user: str) -> None:

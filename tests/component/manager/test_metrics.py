@@ -93,18 +93,6 @@ async def test_a_stop_is_counted_by_its_reason(
         assert value(acting, name, **labels) == 1
 
 
-async def test_what_may_come_is_there_at_the_first_look(office: Office) -> None:
-    async with office.manager() as acting:
-        told = acting.metrics.text().decode().splitlines()
-    for series in (
-        'dlspawner_preemptions_total{gpu_type="gpu",team="default"}',
-        'dlspawner_culls_total{gpu_type="gpu",reason="idle"}',
-        'dlspawner_wait_seconds_count{gpu_type="gpu",preemptible="true"}',
-        *(f'dlspawner_job_ends_total{{reason="{reason}"}}' for reason in EventReason if reason.end_text),
-    ):
-        assert f"{series} 0.0" in told
-
-
 async def test_what_was_not_written_down_is_not_counted(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     async with office.manager() as acting:
         await ask(acting, wants("alice", gpus=8))
@@ -137,20 +125,6 @@ def test_who_may_scrape_the_manager(world: World) -> None:
     narrow = scrape(world.token("root-admin", ("self",)))
     assert narrow.status_code == 403
     assert "read:metrics" in narrow.json()["detail"]
-
-
-def test_the_loop_s_lag_is_measured_all_the_time(world: World) -> None:
-    headers = {"Authorization": f"Bearer {world.token('root-admin', ('read:metrics',))}"}
-
-    def looks() -> float:
-        told = requests.get(f"{world.manager}/services/jobs/api/metrics", headers=headers, timeout=30).text
-        found = re.search(r"^dlspawner_loop_lag_seconds_count (\S+)$", told, re.MULTILINE)
-        assert found is not None, told
-        return float(found[1])
-
-    wait_for(lambda: looks() > 0, "it was looked at", 10)
-    so_far = looks()
-    wait_for(lambda: looks() > so_far, "it is looked at again", 10)
 
 
 # The dashboard, against a Prometheus that scrapes a Manager
@@ -247,22 +221,6 @@ def test_an_expression_of_the_dashboard_finds_numbers(scraped: str, title: str, 
         return bool(found) and all(map(math.isfinite, found))
 
     wait_for(numbers, f"{title}: {expression}", 60)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("expression", "found"),
-    [
-        ('sum(dlspawner_gpus_borrowed{team="default", gpu_type="gpu"})', {"": 1}),
-        ('sum(dlspawner_gpus_held{team="default", gpu_type="gpu"})', {"": 4}),
-        ("sum by (outcome) (dlspawner_decisions_total)", {"admit": 3, "wait": 1, "refuse": 1}),
-        ('sum by (reason) (dlspawner_decisions_total{outcome="refuse"})', {"too-many": 1}),
-        ('sum by (reason) (dlspawner_decisions_total{outcome="wait"})', {"team-quota": 1}),
-    ],
-    ids=["borrowed", "held", "decisions", "refusals", "waits"],
-)
-def test_what_the_hub_was_answered_is_counted_once(scraped: str, expression: str, found: dict[str, float]) -> None:
-    wait_for(lambda: values(scraped, expression) == found, f"{found} of {expression}", 60)
 
 
 @pytest.mark.slow

@@ -114,39 +114,6 @@ async def test_the_page_asks_and_says(portal: Portal) -> None:
     assert "checked" not in (await portal.read("alice", "keys")).body
 
 
-async def test_of_many_logins_at_once_one_starts_the_server(portal: Portal) -> None:
-    await wishes(portal)
-
-    async def starts(user: str, name: str) -> None:
-        await portal.runs(wants(user, server=name))
-
-    portal.hub.starts = starts
-    answers = await asyncio.gather(*(asked(portal, "POST", "ssh-starts/alice/train") for _ in range(8)))
-    assert {status for status, _ in answers} == {200}
-    assert portal.hub.started == [("alice", "train")]
-    assert len({found["job"] for _, found in answers}) == 1
-
-
-async def test_where_it_stands_is_told_until_it_runs(portal: Portal) -> None:
-    await wishes(portal)
-    first = await portal.runs(wants("bob", gpus=8))
-
-    async def starts(user: str, name: str) -> None:
-        await ask(portal.served.acting, wants(user, server=name))
-        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
-
-    portal.hub.starts = starts
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
-    assert (status, found["state"]) == (200, "queued")
-    assert found["sentence"].startswith("number 1 in the queue. ")
-    job = found["job"]
-    assert (await asked(portal, "GET", f"ssh-starts/alice/train?job={job}"))[1]["state"] == "queued"
-    assert (await portal.read("alice", f"jobs/{job}/stop", "POST")).status == 303
-    status, found = await asked(portal, "GET", f"ssh-starts/alice/train?job={job}")
-    assert (found["state"], found["sentence"]) == ("ended", "It was cancelled before it ran.")
-    assert first.job != job
-
-
 async def test_what_has_just_ended_is_not_started_by_a_program_that_connects_again(portal: Portal) -> None:
     await wishes(portal)
     question = await portal.runs(wants("alice", server="train"))
@@ -160,16 +127,6 @@ async def test_what_has_just_ended_is_not_started_by_a_program_that_connects_aga
     object.__setattr__(portal.served.manager, "ssh_restart_seconds", 0.0)
     assert (await asked(portal, "POST", "ssh-starts/alice/train"))[0] == 200
     assert portal.hub.started == [("alice", "train")]
-
-
-async def test_a_template_that_always_starts_so_needs_no_server(portal: Portal) -> None:
-    acting = portal.served.acting
-    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
-    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
-    status, found = await asked(portal, "POST", "ssh-starts/alice/files")
-    assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "files")])
-    assert portal.hub.options == [{"template": "files"}]
-    assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
 
 
 async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from_starting(portal: Portal) -> None:
@@ -226,11 +183,3 @@ async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
         assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
     async with contextlib.aclosing(people(portal.world.tokens["other"])) as other:
         assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
-
-
-async def test_who_is_blocked_starts_nothing(portal: Portal) -> None:
-    await wishes(portal)
-    acting = portal.served.acting
-    acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
-    assert (status, "may not start jobs here" in found["detail"], portal.hub.started) == (403, True, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,17 +37,6 @@ async def test_another_version_than_there_is_is_not_kept(portal: Portal, version
     answer = await portal.read("", f"static/css/style.min.css{version}")
     assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-cache")
     assert answer.headers["Content-Type"] == "text/css"
-
-
-async def test_what_style_sheets_load_is_served_as_well(portal: Portal) -> None:
-    """By addresses beside their own; of fonts, the first that a browser takes."""
-    missing = []
-    for path in (path for path in static_files() if path.endswith(".css")):
-        text = (await portal.read("", f"static/{path}")).body
-        for found in re.findall(r'(?:@import"|url\("?)([^"):?#]+)(?:"|\))', text):
-            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), found))
-            missing += [] if (await portal.read("", f"static/{place}")).status == 200 else [place]
-    assert missing == []
 
 
 @pytest.mark.parametrize("path", ["js/admin-react.js", "css/../../templates/page.html", "css/style.min.css.map", "css"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
@@ -125,6 +126,14 @@ async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bo
         await equip(office, teams, dry_run=dry_run)
         async with serving(office, world) as served:
             yield Portal(office, served, world)
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
 
 
 @contextlib.asynccontextmanager

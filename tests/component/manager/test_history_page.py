@@ -8,9 +8,7 @@ import json
 import re
 import threading
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +23,7 @@ from dlspawner.manager.http.portal.charts import HEIGHT, OTHERS, ChartSeries, ax
 from dlspawner.manager.http.portal.history import MOST_ROWS, _plots
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.component.manager.history import Past, put_past
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 
 AMOUNTS = ("requested", "allocated", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
@@ -98,13 +95,6 @@ def test_sparkline_has_gaps_where_values_are_missing() -> None:
     nothing = ET.fromstring(sparkline([None], "GPU use", 100))  # noqa: S314 - ours
     assert list(nothing.iter("polyline")) == []
     assert nothing.find("desc").text == "Nothing is known."  # type: ignore[union-attr]
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 async def fill(portal: Portal, days: int = 20) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -22,8 +21,7 @@ from dlspawner.manager.model.event_reason import EventReason
 from tests.component.manager import metrics
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.metrics import NAMESPACE, Gpu
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -132,13 +130,9 @@ async def test_container_with_two_series_counts_once(prometheus: PrometheusClien
 
 
 @pytest.fixture
-async def portal(
-    world: World, prometheus: PrometheusClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        made.served.acting.prometheus = prometheus
-        yield made
+async def portal(portal: Portal, prometheus: PrometheusClient) -> Portal:
+    portal.served.acting.prometheus = prometheus
+    return portal
 
 
 async def ask_usage(portal: Portal, user: str, job: str, query: str = "") -> tuple[int, Any]:

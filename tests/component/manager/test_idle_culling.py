@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.idle import Cause, KeepJob
 from dlspawner.core.job import JobState
-from dlspawner.devcluster.api import start
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.culling.culler import Culler
@@ -22,7 +20,7 @@ from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.model.activity import SshSessionReport
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
-from tests.component.manager.manager_harness import Office, ask, make_namespace, prepare, settled, until, wants
+from tests.component.manager.manager_harness import Office, ask, settled, until, wants
 from tests.component.manager.metrics import Gpu
 
 WINDOW = 1000
@@ -54,20 +52,13 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def office(prometheus_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    api = await start(tmp_path / "cluster", 0)
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
-    prepare(tmp_path)
-    with (tmp_path / "cluster.yaml").open("a") as file:
+async def office(office: Office, prometheus_url: str) -> AsyncIterator[Office]:
+    with (office.folder / "cluster.yaml").open("a") as file:
         file.write(CULLING % WINDOW)
-    async with await KubernetesClient.connect(api.kubeconfig) as cluster:
-        await make_namespace(cluster)
-        prometheus = PrometheusClient(prometheus_url)
-        made = Office(tmp_path, f"sqlite:///{tmp_path / 'manager.sqlite'}", cluster, prometheus=prometheus)
-        await made.make_node()
-        yield made
-        await prometheus.close()
-    await api.stop()
+    office.prometheus = PrometheusClient(prometheus_url)
+    prometheus = office.prometheus
+    yield office
+    await prometheus.close()
 
 
 async def run(office: Office, acting: LeaderElector, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:

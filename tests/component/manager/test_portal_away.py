@@ -6,16 +6,15 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.component.manager.manager_harness import wants
-from tests.component.manager.portals import Portal, browsing, lead, portals
+from tests.component.manager.portals import Portal, browsing, lead
 from tests.component.manager.tcp_proxy import Wire, wired
-from tests.component.manager.world import World, free_port
+from tests.component.manager.world import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -45,13 +44,6 @@ class Followed:
         await expect(self.page.get_by_text("later").first).to_be_visible(timeout=SECONDS)
         await expect(self.page.locator("#lost")).to_have_text("", timeout=SECONDS)
         assert self.went == []
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

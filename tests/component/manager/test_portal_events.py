@@ -7,7 +7,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,16 +20,8 @@ from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
 from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerLimit, ListenerShare
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, browsing, portals
+from tests.component.manager.portals import Portal, browsing
 from tests.component.manager.test_portal_views import NOW, job
-from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,18 +19,10 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import NAMESPACE, ask, until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
 HOSTILE = '"><script>alert(1)</script>'
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import event
@@ -21,17 +19,9 @@ from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import as_ended
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, portals
+from tests.component.manager.portals import Portal
 from tests.component.manager.test_portal_views import NOW, JobState, job
 from tests.component.manager.test_portal_views import world as world_of
-from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("kind", list(Reason), ids=lambda kind: kind.value)

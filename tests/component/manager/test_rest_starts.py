@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,15 +17,7 @@ from dlspawner.manager.db.jobs import MOST_EVENTS
 from dlspawner.manager.db.tables import job_events
 from dlspawner.manager.model.job_history import NO_NAME
 from tests.component.manager.manager_harness import ask, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
+from tests.component.manager.portals import Portal
 
 
 async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dict[str, Any]]:

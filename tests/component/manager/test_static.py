@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from dlspawner.manager.http.static_files import static_files
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
+from tests.component.manager.portals import Portal
 
 
 async def test_files_of_a_page_are_served_and_cached(portal: Portal) -> None:

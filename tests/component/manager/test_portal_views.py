@@ -106,58 +106,45 @@ def test_missing_links_are_not_shown(more: dict[str, object], ssh: str, shows_lo
     assert (found.ssh, found.shows_logs) == (ssh, shows_logs)
 
 
-@pytest.mark.parametrize(
-    ("record", "server", "state", "sentence"),
-    [
-        (
-            JobRecord(job(JobState.STARTING), awaiting_start=True),
-            STOPPED,
-            ServerState.WAITING,
-            "Its turn has come: it is being started.",
-        ),
-        (
-            JobRecord(job(JobState.LOGIN_REQUIRED)),
-            STOPPED,
-            ServerState.WAITING,
-            "Its turn came, and the Hub wants you to log in again before it starts.",
-        ),
-        (
-            JobRecord(job(JobState.STARTING)),
-            replace(READY, ready=False, pending="spawn"),
-            ServerState.STARTING,
-            "It is being started.",
-        ),
-        (
-            JobRecord(job(JobState.RUNNING)),
-            replace(READY, ready=False, pending="spawn"),
-            ServerState.RUNNING,
-            "It runs, and its program does not answer yet.",
-        ),
-        (JobRecord(job(JobState.RUNNING)), READY, ServerState.RUNNING, ""),
-        (
-            JobRecord(job(JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Not used.")),
-            READY,
-            ServerState.STOPPING,
-            "Not used.",
-        ),
-        (JobRecord(job(JobState.STOPPING)), READY, ServerState.STOPPING, "It is being stopped."),
-        (None, READY, ServerState.RUNNING, ""),
-        (None, replace(READY, ready=False, pending="spawn"), ServerState.STARTING, "It is being started."),
-        (None, replace(READY, pending="stop"), ServerState.STOPPING, "It is being stopped."),
-    ],
-    ids=[
-        "its turn has come",
-        "it waits for a login",
-        "it is being started",
-        "it runs and does not answer yet",
-        "it runs",
-        "it is being stopped, and why",
-        "it is being stopped, and nobody here has decided that",
-        "the Hub has it running and we have not seen a pod",
-        "the Hub starts it and has not asked yet",
-        "the Hub stops it",
-    ],
-)
+STARTS = replace(READY, ready=False, pending="spawn")
+IDLE = StopReason(EventReason.IDLE, "Not used.")
+LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
+DUE = JobRecord(job(JobState.STARTING), awaiting_start=True)
+STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {
+    "its turn has come": (DUE, STOPPED, ServerState.WAITING, "Its turn has come: it is being started."),
+    "it waits for a login": (JobRecord(job(JobState.LOGIN_REQUIRED)), STOPPED, ServerState.WAITING, LOGIN),
+    "it is being started": (JobRecord(job(JobState.STARTING)), STARTS, ServerState.STARTING, "It is being started."),
+    "it does not answer yet": (
+        JobRecord(job()),
+        STARTS,
+        ServerState.RUNNING,
+        "It runs, and its program does not answer yet.",
+    ),
+    "it runs": (JobRecord(job()), READY, ServerState.RUNNING, ""),
+    "it is being stopped, and why": (
+        JobRecord(job(JobState.STOPPING), stop=IDLE),
+        READY,
+        ServerState.STOPPING,
+        "Not used.",
+    ),
+    "it is stopped by the Hub": (
+        JobRecord(job(JobState.STOPPING)),
+        READY,
+        ServerState.STOPPING,
+        "It is being stopped.",
+    ),
+    "only the Hub knows that it runs": (None, READY, ServerState.RUNNING, ""),
+    "only the Hub knows that it starts": (None, STARTS, ServerState.STARTING, "It is being started."),
+    "only the Hub knows that it stops": (
+        None,
+        replace(READY, pending="stop"),
+        ServerState.STOPPING,
+        "It is being stopped.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("record", "server", "state", "sentence"), STATES.values(), ids=STATES)
 def test_state_and_sentence(record: JobRecord | None, server: HubServer, state: ServerState, sentence: str) -> None:
     found = row(record, servers={"train": server})
     assert (found.state, found.sentence) == (state, sentence)

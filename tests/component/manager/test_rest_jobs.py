@@ -1,10 +1,11 @@
-"""Jobs, cluster, quota and queue by REST, through a real Hub with real tokens and jobs."""
+"""Jobs, cluster, quota and queue by REST, through a real Hub that makes real pods."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,10 @@ import requests
 
 from tests.component.manager import rest
 from tests.component.manager.rest import RestHub
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import new_name
 
+ONE = {"template": "tiny", "gpus": 1}
 FIELDS = {
     *("id", "user", "server", "team", "team_title", "template", "state", "reason", "why", "position", "priority"),
     *("preemptible", "gpus", "gpu_type", "cpu", "memory_bytes", "nodes", "submitted", "started", "ended", "endpoints"),
@@ -30,6 +34,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestHub]:
 def nothing_left(hub: RestHub) -> Iterator[None]:
     yield
     hub.clear()
+    for name in ("hub", "manager"):
+        assert "Traceback" not in (hub.state / f"{name}.log").read_text()
 
 
 def waits(hub: RestHub, user: str, gpus: int, server: str = "") -> dict[str, Any]:
@@ -107,7 +113,7 @@ def test_cluster_shows_free_gpus_and_cordoned_nodes(hub: RestHub) -> None:
     assert kind["free"] == kind["total"] - 2
     hub.kubectl("cordon", *(node["name"] for node in before["nodes"]))
     try:
-        rest.wait_for(lambda: hub.ask("bob", "GET", "cluster").json()["gpu_types"][0]["free"] == 0, "all are closed")
+        wait_for(lambda: hub.ask("bob", "GET", "cluster").json()["gpu_types"][0]["free"] == 0, "all are closed")
         told = hub.ask("bob", "GET", "cluster").json()
         assert {node["state"] for node in told["nodes"]} == {"cordoned"}
         assert told["gpu_types"][0]["unschedulable"] == kind["total"]
@@ -146,3 +152,117 @@ def test_browser_follows_the_link_to_the_csv(hub: RestHub) -> None:
     headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
     table = browser.get(hub.url + html.unescape(link[1]), headers=headers, timeout=60)
     assert table.text.startswith("day,user,requested,allocated,measured,used,reclaimed"), table.text
+
+
+def submit(hub: RestHub, who: str, name: str, **body: Any) -> requests.Response:
+    return hub.ask(who, "POST", "jobs", {"server": name, "options": ONE, **body})
+
+
+def submitted(hub: RestHub, user: str, server: str = "") -> list[str]:
+    """All jobs that this server ever had."""
+    return [job["id"] for job in hub.items(user, f"jobs?user={user}&server={server}")]
+
+
+def test_submitted_job_starts(hub: RestHub) -> None:
+    server = new_name("s")
+    answer = submit(hub, "alice", server, options={"template": "tiny", "gpus": 2})
+    assert answer.status_code in {201, 202}, answer.text
+    job = answer.json()
+    assert (job["user"], job["server"], job["gpus"], job["team"]) == ("alice", server, 2, "vision")
+    assert answer.headers["Location"] == f"/services/jobs/api/jobs/{job['id']}"
+    assert hub.until("alice", "running", server)["id"] == job["id"]
+    assert submit(hub, "alice", server).status_code == 409, "it runs already"
+
+
+REFUSED = {
+    "more than there can be": ({"options": {"template": "tiny", "gpus": 9}}, 422, "between 0 and 8"),
+    "more than the quota": ({"options": {"template": "tiny", "gpus": 8}}, 403, "quota of 4 GPUs"),
+    "an option that nobody knows": ({"options": {"template": "tiny", "gpu": 1}}, 422, "has no option “gpu”"),
+    "a template that nobody knows": ({"options": {"template": "huge"}}, 422, "huge"),
+    "somebody else's": ({"user": "bob"}, 403, "Only administrators"),
+    "somebody else's, who is not there": ({"user": "nobody"}, 403, "Only administrators"),
+    "a name that no job gets": ({"server": "../x"}, 422, "at most 30 small letters"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_refusal_is_a_sentence(hub: RestHub, body: dict[str, Any], status: int, sentence: str) -> None:
+    answer = submit(hub, "alice", "refused", **body)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (status, "application/problem+json"), answer.text
+    assert sentence in answer.json()["detail"]
+
+
+def test_administrators_start_jobs_for_other_users_unless_blocked(hub: RestHub) -> None:
+    assert submit(hub, "admin", "", user="bob").status_code in {201, 202}
+    assert hub.until("bob", "running")["team"] == "language"
+    assert submit(hub, "admin", "", user="nobody").status_code == 404
+    for who in ("admin", "mallory"):
+        answer = submit(hub, who, "", user="mallory")
+        assert (answer.status_code, "may not start jobs" in answer.json()["detail"]) == (403, True)
+
+
+def test_repeated_submit_returns_the_existing_job_also_after_a_restart(hub: RestHub) -> None:
+    server = new_name("s")
+    with ThreadPoolExecutor(8) as pool:
+        first, *others = pool.map(lambda _: submit(hub, "alice", server), range(8))
+    assert {one.status_code for one in (first, *others)} <= {201, 202}
+    assert {one.json()["id"] for one in others} == {first.json()["id"]}
+    for restarts in (True, False):
+        again = submit(hub, "alice", server)
+        assert (again.status_code in {201, 202}, again.json()["id"]) == (True, first.json()["id"])
+        if restarts:
+            hub.stop("manager")
+            hub.start_manager()
+            wait_for(lambda: hub.ask("alice", "GET", "jobs").status_code == 200, "it acts again")
+    other = submit(hub, "alice", server, options={"template": "tiny", "gpus": 2})
+    assert (other.status_code, "runs, starts or stops already" in other.json()["detail"]) == (409, True)
+    assert submitted(hub, "alice", server) == [first.json()["id"]]
+
+
+def test_running_queued_and_ended_jobs_are_killed(hub: RestHub) -> None:
+    running, waiting = new_name("s"), new_name("s")
+    job = hub.runs("alice", 4, running)["id"]
+    answer = submit(hub, "alice", waiting)
+    waits = answer.json()["id"]
+    assert (answer.status_code, answer.json()["state"], answer.json()["position"]) == (202, "queued", 1)
+    assert "4 of its 4 GPUs" in answer.json()["why"]
+    assert hub.ask("alice", "POST", f"jobs/{waits}/keep-alive").status_code == 409, "it does not run"
+    assert hub.ask("alice", "DELETE", f"jobs/{waits}").status_code == 204
+    assert hub.job("alice", waiting)["reason"] == "cancelled"
+    assert hub.ask("alice", "POST", f"jobs/{job}/cancel").status_code == 409, "it runs"
+    assert hub.ask("alice", "DELETE", f"jobs/{job}").status_code in {202, 204}
+    hub.until("alice", "ended", running)
+    for method, path in (("DELETE", f"jobs/{job}"), ("POST", f"jobs/{waits}/cancel")):
+        assert hub.ask("alice", method, path).status_code == 204, "it had ended"
+    kept = hub.ask("alice", "POST", f"jobs/{job}/keep-alive")
+    assert (kept.status_code, kept.json()["detail"]) == (404, "You have no such job that runs.")
+
+
+def test_too_long_body_is_refused_through_the_proxy(hub: RestHub) -> None:
+    token = {"Authorization": f"token {hub.token('alice')}", "Content-Type": "application/json"}
+    for base in (hub.manager_url(), hub.url):
+        for body in (b"x" * 30_000_000, iter([b"x" * 1_000_000] * 30)):
+            answer = requests.post(f"{base}/services/jobs/api/jobs", data=body, headers=token, timeout=60)
+            assert (answer.status_code, answer.headers["Content-Type"]) == (413, "application/problem+json")
+            assert "longer than 256 KiB" in answer.json()["detail"]
+
+
+def test_job_of_a_removed_server_starts_again_with_its_own_options(hub: RestHub) -> None:
+    server = new_name("s")
+    job = hub.runs("alice", 2, server)["id"]
+    assert "has not ended" in hub.ask("alice", "POST", f"jobs/{job}/requeue").json()["detail"]
+    for user, status in (("bob", 404), ("lars", 404), ("vera", 202)):
+        assert hub.ask(user, "DELETE", f"jobs/{job}").status_code == status
+    assert "vera has stopped this job" in hub.until("alice", "ended", server)["why"]
+    wait_for(lambda: f"alice/{server}" not in hub.servers(), "it is stopped")
+    assert submit(hub, "alice", server, options={"template": "tiny", "gpus": 8}).status_code == 403
+    assert hub.api("DELETE", f"/users/alice/servers/{server}", {"remove": True}).status_code in {202, 204}
+    assert hub.ask("bob", "POST", f"jobs/{job}/requeue").status_code == 404
+    assert "Only administrators of the Hub" in hub.ask("vera", "POST", f"jobs/{job}/requeue").json()["detail"]
+    for user in ("alice", "admin"):
+        again = hub.ask(user, "POST", f"jobs/{job}/requeue")
+        assert (again.status_code in {201, 202}, again.json().get("gpus")) == (True, 2), again.text
+        assert again.json()["id"] != job
+        hub.ask("alice", "DELETE", f"jobs/{again.json()['id']}")
+        hub.until("alice", "ended", server)
+        wait_for(lambda: f"alice/{server}" not in hub.servers(), "it is stopped")

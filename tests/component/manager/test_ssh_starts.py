@@ -30,35 +30,22 @@ def server(template: str | None, name: str = "train") -> HubServer:
     return HubServer(name, False, None, True, "", options, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "there", "prefers", "started"),
-    [
-        ("train", server("ssh"), True, "ssh"),
-        ("train", server("ssh"), False, None),
-        ("train", server("batch"), True, None),
-        ("train", server("files"), False, "files"),
-        ("train", server("gone"), True, None),
-        ("train", server(None), True, None),
-        ("train", None, True, None),
-        ("files", None, False, "files"),
-        ("files", server(None, "files"), False, "files"),
-        ("files", server("ssh", "files"), False, None),
-        ("ssh", None, True, None),
-    ],
-    ids=[
-        "as the person wishes",
-        "against their wish",
-        "against the template's",
-        "a template that always starts so",
-        "a template that is gone",
-        "a server that never had a job",
-        "no such server",
-        "a server with the name of such a template",
-        "one that never had a job",
-        "one that is something else",
-        "a template's name that does not start so",
-    ],
-)
+LOGINS: dict[str, tuple[str, HubServer | None, bool, str | None]] = {
+    "as the person wishes": ("train", server("ssh"), True, "ssh"),
+    "against their wish": ("train", server("ssh"), False, None),
+    "against the template's": ("train", server("batch"), True, None),
+    "a template that always starts so": ("train", server("files"), False, "files"),
+    "a template that is gone": ("train", server("gone"), True, None),
+    "a server that never had a job": ("train", server(None), True, None),
+    "no such server": ("train", None, True, None),
+    "a server with the name of such a template": ("files", None, False, "files"),
+    "one that never had a job": ("files", server(None, "files"), False, "files"),
+    "one that is something else": ("files", server("ssh", "files"), False, None),
+    "a template's name that does not start so": ("ssh", None, True, None),
+}
+
+
+@pytest.mark.parametrize(("name", "there", "prefers", "started"), LOGINS.values(), ids=LOGINS)
 def test_template_of_a_login(name: str, there: HubServer | None, prefers: bool, started: str | None) -> None:
     found = template_to_start(name, there, (ALWAYS, NEVER, USUAL), prefers=prefers)
     assert (found.name if found else None) == started

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from tests.component.manager import crowds
-from tests.component.manager.quota import GPUS, TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import GPUS, QuotaHub, running
 from tests.component.manager.test_faults_hub import plain
 from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
@@ -137,12 +137,6 @@ def refusal(user: Person, **options: str) -> str:
     return said
 
 
-def live_jobs(user: Person) -> list[str]:
-    """The ids of somebody's jobs that have not ended, as they see them."""
-    url, headers = f"{user.hub.url}/services/jobs/api/jobs?state=live", {"Authorization": f"token {user.token}"}
-    return [str(one["id"]) for one in requests.get(url, headers=headers, timeout=60).json()["items"]]
-
-
 REFUSALS: dict[str, tuple[dict[str, str], str]] = {
     "a foreign team": ({"gpus": "1", "team": "vision"}, "Team must be one of default; you chose “vision”."),
     "too many GPUs": ({"gpus": "9"}, "GPUs must be between 0 and 8; you asked for 9."),
@@ -235,29 +229,6 @@ def test_jobs_of_a_removed_team_go_on_and_their_users_are_told(hub: TeamsHub) ->
     has_started(queued)
     until_shown(runs, "Your team has enough quota for it again: the job stays guaranteed.")
     assert not any([*shown(runs, REMOVED), *shown(queued, NEVER)])
-
-
-LESS = "GPUs must be between 0 and 1; you asked for 2. It keeps its place; cancel it if you do not want it any more."
-
-
-def test_queued_job_that_its_template_no_longer_allows_keeps_its_place(hub: TeamsHub) -> None:
-    runs, queued, other = new_person(hub, "runs"), new_person(hub, "queued"), new_person(hub, "other")
-    tiny = hub.templates / "jobs" / "tiny.yaml"
-    allowed = tiny.read_text()
-    runs.launch("", gpus=GPUS - HELD)
-    place = waits(hub, queued, gpus=2)
-    try:
-        tiny.write_text(json.dumps({**TEMPLATE, "options": {**TEMPLATE["options"], "gpus": {"default": 1, "max": 1}}}))
-        runs.stop("")
-        until_shown(queued, f"It cannot start as things are: {LESS}")
-        other.launch("", gpus=1)
-        found = waiting(queued)
-        assert (found["job"], found["why"]) == (place["job"], LESS.partition(" It keeps")[0])
-    finally:
-        tiny.write_text(allowed)
-    has_started(queued)
-    assert live_jobs(queued) == [place["job"]]
-    assert not any(shown(queued, LESS))
 
 
 def test_queued_job_that_the_cluster_refuses_ends_with_the_reason(hub: TeamsHub) -> None:

@@ -8,10 +8,7 @@ from __future__ import annotations
 import contextlib
 import html
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SECONDS = 240.0
 HOMES = "c.KubeSpawner.storage_pvc_ensure = True\n"
-KEPT = "It is kept for 1 min, longer while it is used."
 GPU_OPTIONS = {"gpus": {"default": 1, "max": 8}, "gpu_type": {}, "team": {}, "preemptible": {"default": False}}
 LOGS = {"log_dir": {"default": "runs"}, "team": {}}
 
@@ -117,27 +113,6 @@ class StoryHub(IdleHub):
         log = (self.state / "manager.log").read_text()
         return re.findall(rf"notice=\S+ job=\S+ user={user} server= kind=idle cause=(\d+) %", log)
 
-    def keep(self, user: str) -> str:
-        """What a warned person reads who presses the home page's link, and the button there."""
-        browser = self.browser(user)
-        home = browser.get(f"{self.url}/hub/home", timeout=60).text
-        assert "1 gpu GPU unused for " in home
-        page = re.search(r'<a[^>]+href="([^"]+)"[^>]*>Keep it running</a>', home)
-        assert page is not None
-        told = browser.get(f"{self.url}{page[1]}", timeout=60).text
-        button = re.search(
-            r'<form method="post" action="([^"]+/keep)">\s*<input[^>]+name="_xsrf" value="([^"]+)"', told
-        )
-        assert button is not None
-        return browser.post(f"{self.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
-
-    def command(self, user: str, *words: str) -> tuple[int, str, str]:
-        """How `dlspawner …` of this person ends, and what it prints."""
-        environ = {**os.environ, "DLSPAWNER_URL": self.url, "DLSPAWNER_TOKEN": self.token(user)}
-        line = [sys.executable, "-m", "dlspawner.cli", *words]
-        done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout, done.stderr
-
     def start_again(self, user: str) -> None:
         """The one click of somebody whose job was stopped."""
         browser = self.browser(user)
@@ -203,36 +178,7 @@ def test_unused_job_is_warned_stopped_and_started_again_with_its_options(hub: St
     assert hub.run_in("alice", "cat $HOME/kept") == "what she wrote\n"
 
 
-def test_keep_alive_by_page_and_by_command(hub: StoryHub) -> None:
-    hub.start({"carol": {"template": "short", "gpus": 1}, "ivan": WHO["dan"]})
-    wait_for(lambda: hub.told("carol"), "she is warned", SECONDS)
-    assert KEPT in hub.keep("carol")
-    assert hub.told("carol") == []
-    wait_for(lambda: hub.told("ivan"), "he is warned", SECONDS)
-    assert hub.command("ivan", "keep-alive") == (0, f"{KEPT}\n", "")
-    assert hub.told("ivan") == []
-    assert hub.command("ivan", "keep-alive", hub.judged("carol")["job"])[0] == 3, "of nobody else"
-    wait_for(lambda: hub.told("carol"), "she is warned again", SECONDS)
-    wait_for(lambda: "carol/" not in hub.servers(), "it is stopped after all", SECONDS)
-
-
 def test_board_lives_as_long_as_its_logs_are_written(hub: StoryHub) -> None:
     wait_for(lambda: "dan/" not in hub.servers(), "the one whose logs nobody writes is stopped", SECONDS)
     wait_for(lambda: hub.judged("frank").get("why") == "used", "the other one is used", 60)
     assert {"frank/", "frank/train"} <= set(hub.ready())
-
-
-def test_dry_run_reports_and_without_metrics_nothing_is_stopped(tmp_path: Path) -> None:
-    usual = "metrics_age_seconds: 30"
-    with story(tmp_path, usual) as hub:
-        with hub.metered():
-            hub.start({"alice": WHO["alice"]})
-            wait_for(lambda: hub.judged("alice").get("verdict") == "would-stop", "it would be stopped", SECONDS)
-        log = (hub.state / "manager.log").read_text()
-        assert len(re.findall(r"dry run: job=\S+ user=alice server= would be stopped reason=idle", log)) == 1
-        wait_for(lambda: hub.judged("alice").get("why") == "unknown", "its GPUs are not known any more", SECONDS)
-        hub.set_idle(f"{usual}, dry_run: false")
-        wait_for(lambda: hub.report().get("dry_run") is False, "it is no dry run any more", 60)
-        assert hub.judged("alice")["verdict"] == "keep"
-        assert "Prometheus does not answer" in hub.report()["gpus_unknown"]
-        assert (hub.ready(), hub.told("alice")) == (["alice/"], [])

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,70 +128,24 @@ async def test_log_is_followed_until_its_end(reading: Reading) -> None:
     await until(lambda: not log_reader.followers, "nobody follows")
 
 
-@pytest.fixture
-def seen_by_jobs() -> Iterator[Path]:
-    """A folder that containers see; /tmp is their own."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.mark.slow
-async def test_command_follows_a_log_over_several_requests_without_loss(
-    reading: Reading, seen_by_jobs: Path, monkeypatch: pytest.MonkeyPatch
+async def test_followed_log_goes_on_at_its_place_for_the_same_reader_only(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 3.0)
-    go, count = seen_by_jobs / "go", 1500
-    numbers = (
-        f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
-    )
-    question = job("alice")
-    script = f"echo begin; while [ ! -e {go} ]; do sleep 0.05; done; {numbers}; echo done; {WAITS}"
-    await reading.office.start(reading.served.acting, question, script)
-    async with command(reading, "alice", "logs", "-f", question.job) as following:
-        assert following.stdout is not None
-        printed = [await following.stdout.readline()]
-        go.touch()
-        while printed[-1] not in {b"done\n", b""}:
-            printed.append(await following.stdout.readline())
-        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
-        rest = await following.stdout.read()
-        assert (await following.wait(), rest) == (0, b"goodbye\n")
-    expected = ["begin", *(line for n in range(1, count + 1) for line in (str(n), "same")), "done"]
-    assert [line.decode().rstrip("\n") for line in printed] == expected
-
-
-@contextlib.asynccontextmanager
-async def command(reading: Reading, user: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`dlspawner …` of somebody, again until its job has a log."""
-    token = await asyncio.to_thread(reading.world.token, user)
-    url = reading.served.url.removesuffix("/services/jobs")
-    environ = {"PATH": os.environ["PATH"], "DLSPAWNER_URL": url, "DLSPAWNER_TOKEN": token, "LANG": "C.UTF-8"}
-    job = words[-1]
-
-    async def has_a_log() -> bool:
-        return (await reading.read(user, f"api/jobs/{job}/log")).body == "begin\n"
-
-    await until(has_a_log, "it has printed")
-    line = [sys.executable, "-m", "dlspawner.cli", *words]
-    process = await asyncio.create_subprocess_exec(*line, env=environ, stdout=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(120):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def test_place_in_a_followed_log_belongs_to_one_reader(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
-    question, place = await reading.prints("echo hello"), "a" * 32
-    assert (await reading.log("alice", question, f"?follow=true&place={place}")).body == "hello\ndone\n"
-    assert (await reading.log("alice", question, f"?follow=true&after={place}")).body == ""
+    question, place = job("alice"), "a" * 32
+    await reading.office.start(reading.served.acting, question, f"echo first; sleep 3; echo second; {WAITS}")
+    await shown(reading.served.acting, question, "first")
+    lines = (await reading.log("alice", question, f"?follow=true&place={place}")).body
+
+    async def all_lines() -> bool:
+        nonlocal lines
+        lines += (await reading.log("alice", question, f"?follow=true&after={place}&place={place}")).body
+        return lines.endswith("second\n")
+
+    await until(all_lines, "what was printed between two requests")
+    assert lines == "first\nsecond\n"
     assert (await reading.log("vera", question, f"?follow=true&after={place}")).status == 410
     assert (await reading.log("bob", question, f"?follow=true&after={place}")).status == 404
-    assert (await reading.log("alice", question, f"?follow=true&after={'b' * 32}")).status == 410
     await reading.ended(question)
     gone = await reading.log("alice", question, f"?follow=true&after={place}")
     assert (gone.status, "begins with its last lines" in gone.body) == (410, True)

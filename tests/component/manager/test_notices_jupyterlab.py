@@ -161,20 +161,6 @@ async def test_dismissed_notice_does_not_come_back(lab: Lab, page: Page) -> None
     await expect(toast(page, "Not used.")).to_have_count(0)
 
 
-async def test_only_users_of_the_notebook_server_read_notices(lab: Lab) -> None:
-    await lab.tell(NoticeKind.IDLE, "Not used.")
-
-    async def told() -> bool:
-        status, answer = await lab.ask("?after=")
-        return status == 200 and [one["text"] for one in answer["notices"]] == ["Not used."]
-
-    await until(told, "it is told")
-    assert (await lab.ask("?after=", token=None))[0] == 403
-    assert (await lab.ask("/0123456789abcdef/seen", "POST", token=None))[0] == 403
-    status, answer = await lab.ask("/0123456789abcdef/seen", "POST")
-    assert (status, answer["message"].startswith("There is no such notice")) == (404, True)
-
-
 async def test_waiting_for_a_change_is_no_activity(lab: Lab) -> None:
     first = await lab.tell(NoticeKind.IDLE, "Not used.")
     await until(lambda: lab.served.book.notices._readers, "the server follows")

@@ -183,17 +183,6 @@ async def test_job_without_known_options_does_not_start_again(portal: Portal) ->
     assert (answer.status, "are not known" in answer.text) == (409, True)
 
 
-async def test_restart_of_a_foreign_job_or_server_is_refused(portal: Portal) -> None:
-    await portal.runs(wants("bob", gpus=8))
-    older = await ended(portal, 2)
-    for user, server in (("bob", "train"), ("alice", "other")):
-        answer = await portal.read(user, "start", "POST", {"server": server, "job": older.job})
-        assert (answer.status, "no such job" in answer.text) == (404, True), user
-    answer = await portal.read("vera", "start", "POST", {"server": "train", "job": older.job})  # she sees that job
-    assert (answer.status, "start jobs for other people" in answer.text) == (403, True)
-    assert portal.hub.started == []
-
-
 async def test_tensorboard_starts_once_with_the_logs_of_the_job(portal: Portal) -> None:
     offer_tensorboards(portal)
     annotations = {"dlspawner.dev/user": "alice", "dlspawner.dev/server": "train", "dlspawner.dev/team": "default"}

@@ -92,6 +92,7 @@ async def test_restart_is_for_owner_and_administrator(
     answer = await portal.read(user, "start", "POST", {"server": "train", "job": job})
     assert (answer.status, says in answer.text) == (status, True), answer.text
     assert portal.hub.started == ([("alice", "train")] if status == 303 else [])
+    assert (await portal.read(user, "start", "POST", {"server": "other", "job": job})).status == 404
     if user == "root-admin":
         assert answer.location == f"/services/jobs/jobs/{new.job}"
         assert "train of alice" in (await portal.read(user, answer.location.removeprefix("/services/jobs/"))).text

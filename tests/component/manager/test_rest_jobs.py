@@ -95,9 +95,6 @@ def test_filters_and_pages_return_all_jobs_once(hub: RestHub) -> None:
     assert len({one["id"] for one in mine}) == len(mine)
     assert [one["server"] for one in hub.items("bob", "jobs?state=live&limit=1")] == ["c", "a"]
     assert [one["server"] for one in hub.items("bob", "jobs?state=ended&server=b")][:1] == ["b"]
-    assert hub.items("bob", "jobs?team=vision") == []
-    assert {one["server"] for one in hub.items("bob", "jobs?template=tiny&gpu_type=gpu&preemptible=false")} >= {"a"}
-    assert hub.items("bob", f"jobs?until={mine[-1]['submitted']}") == []
     assert [one["server"] for one in hub.items("bob", f"jobs?since={mine[0]['submitted']}")] == ["c"]
     for query in ("stat=live", "limit=2&limit=3", "user=%ff", "cursor=-1"):
         answer = hub.ask("bob", "GET", f"jobs?{query}")

@@ -8,14 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-import pytest
 from sqlalchemy import insert
 
 from dlspawner.clients.hub import HubUnavailable
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.jobs import MOST_EVENTS
 from dlspawner.manager.db.tables import job_events
-from dlspawner.manager.model.job_history import NO_NAME
 from tests.component.manager.manager_harness import ask, wants
 from tests.component.manager.portals import Portal
 
@@ -29,24 +27,6 @@ async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dic
 
 async def submit(portal: Portal, gpus: int) -> tuple[int, dict[str, Any]]:
     return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}})
-
-
-@pytest.mark.parametrize("server", ["../x", "x" * 31])
-async def test_invalid_name_is_refused_before_the_hub_is_asked(portal: Portal, server: str) -> None:
-    asked: list[str] = []
-
-    async def starts(user: str, server: str) -> None:
-        asked.append(server)
-        raise HubUnavailable("The Hub does not answer.")
-
-    portal.hub.starts = starts
-    wanted = {"server": server, "options": {"template": "tiny", "gpus": 1}}
-    status, told = await post(portal, "jobs", wanted)
-    assert (status, told["detail"], asked) == (422, NO_NAME, [])
-    await portal.runs(wants("bob", gpus=8))
-    await portal.waits(wants("alice", gpus=1, server=server))
-    status, told = await post(portal, "jobs", wanted)
-    assert (status, asked) == (503, [server]), "the Hub has a server of this name"
 
 
 def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The end of a job that somebody asks for, while the job becomes something else."""
+"""The requested end of a job whose state changes meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def looked_at(acting: LeaderElector, question: AdmissionRequest) -> JobRecord:
     return found
 
 
-async def test_a_job_that_runs_by_the_time_its_end_is_decided_is_stopped(office: Office) -> None:
+async def test_job_that_runs_meanwhile_is_stopped(office: Office) -> None:
     question = wants()
     async with office.manager() as acting:
         await ask(acting, question)
@@ -28,7 +28,7 @@ async def test_a_job_that_runs_by_the_time_its_end_is_decided_is_stopped(office:
         assert set(office.hub.stopped) == {("alice", "")}
 
 
-async def test_the_end_of_a_job_leaves_the_next_one_of_its_server_alone(office: Office) -> None:
+async def test_next_job_of_the_server_is_left_alone(office: Office) -> None:
     first, second = wants(), wants()
     async with office.manager() as acting:
         await full(acting)

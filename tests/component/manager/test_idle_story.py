@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ TEMPLATES = {
     "board": template("Board", RESPONDER, LOGS, window_seconds=60, counts=["http"]),
     "writer": template("Writer", RESPONDER, LOGS, window_seconds=3600),
 }
-WHO = {
+JOBS = {
     "alice": {"template": "short", "gpus": 2},
     "dan": {"template": "board", "log_dir": "runs"},
     "frank": {"template": "board", "log_dir": "runs"},
@@ -61,11 +60,8 @@ class StoryHub(IdleHub):
         super().prepare()
         for name, made in TEMPLATES.items():
             (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(made))
-        self.set_idle(self.idle)
-
-    def set_idle(self, idle: str) -> None:
         file = self.config / "cluster.yaml"
-        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{idle}}}", file.read_text(), flags=re.MULTILINE))
+        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{self.idle}}}", file.read_text(), flags=re.MULTILINE))
 
     def exporters(self) -> dict[str, str]:
         """The addresses of the nodes' exporters of GPU metrics."""
@@ -83,7 +79,7 @@ class StoryHub(IdleHub):
         return self.tokens[user]
 
     def judged(self, user: str, server: str = "") -> dict[str, Any]:
-        """What the latest round has found of a job."""
+        """The latest evaluation of a job."""
         return next((job for job in self.report()["jobs"] if (job["user"], job["server"]) == (user, server)), {})
 
     def report(self) -> dict[str, Any]:
@@ -92,75 +88,51 @@ class StoryHub(IdleHub):
         return found
 
     def told(self, user: str) -> list[dict[str, Any]]:
-        """The notices that this person can read."""
+        """The notices of a user."""
         answer = self.manager(self.token(user), "GET", "notices")
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["notices"]
         return found
 
-    def browser(self, user: str) -> requests.Session:
-        """Somebody who has logged in."""
+    def start_again(self, user: str) -> None:
+        """By the button on the home page."""
         browser = requests.Session()
         form = browser.get(f"{self.url}/hub/login", timeout=60).text
         token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
         assert token is not None
         body = {"username": user, "password": self.password, "_xsrf": token[1]}
         browser.post(f"{self.url}/hub/login", data=body, timeout=60)
-        return browser
-
-    def warned(self, user: str) -> list[str]:
-        """At which parts of the window this person was warned, in their order."""
-        log = (self.state / "manager.log").read_text()
-        return re.findall(rf"notice=\S+ job=\S+ user={user} server= kind=idle cause=(\d+) %", log)
-
-    def start_again(self, user: str) -> None:
-        """The one click of somebody whose job was stopped."""
-        browser = self.browser(user)
         home = browser.get(f"{self.url}/hub/home", timeout=60).text
         assert "The job was stopped because it was not used for" in home
-        form = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
-        assert form is not None
-        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[2]))
+        again = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
+        assert again is not None
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', again[2]))
         data = {name: html.unescape(value) for name, value in fields.items()}
-        browser.post(f"{self.url}{html.unescape(form[1])}", data=data, timeout=60)
+        browser.post(f"{self.url}{html.unescape(again[1])}", data=data, timeout=60)
         wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
-
-    def run_in(self, user: str, command: str) -> str:
-        """What this command prints in this person's job."""
-        return str(self.kubectl("exec", f"jupyter-{user}", "--", "sh", "-c", command))
-
-    def start(self, who: dict[str, dict[str, Any]]) -> None:
-        self.add_users([*who])
-        for user, options in who.items():
-            answer = self.start_server(user, **options)
-            assert answer.status_code in {201, 202}, answer.text
-        wait_for(lambda: set(self.ready()) >= {f"{user}/" for user in who}, "all of them", 180)
 
     @contextlib.contextmanager
     def metered(self) -> Iterator[None]:
-        """While a Prometheus looks at the GPUs."""
+        """A Prometheus measures the GPUs meanwhile."""
         folder = self.state / "prometheus"
         folder.mkdir()
         with metrics.prometheus(folder, self.exporters(), self.metrics_port):
             yield
 
 
-@contextlib.contextmanager
-def story(state: Path, idle: str, **more: Any) -> Iterator[StoryHub]:
-    hub = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}", idle=idle, **more)
-    url = f"http://127.0.0.1:{hub.metrics_port}"
-    hub.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url={url}")
-    with running(hub) as started:
-        started.api("POST", "/users/admin", {"admin": True})
-        yield started
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
-    idle = "metrics_age_seconds: 30, keep_alive_seconds: 60, dry_run: false"
-    with story(tmp_path_factory.mktemp("story"), idle) as made, made.metered():
-        made.start(WHO)
-        made.run_in("alice", "echo 'what she wrote' > $HOME/kept")
+    state = tmp_path_factory.mktemp("story")
+    made = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}")
+    made.idle = "metrics_age_seconds: 30, dry_run: false"
+    made.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{made.metrics_port}")
+    with running(made), made.metered():
+        made.api("POST", "/users/admin", {"admin": True})
+        made.add_users([*JOBS])
+        for user, options in JOBS.items():
+            answer = made.start_server(user, **options)
+            assert answer.status_code in {201, 202}, answer.text
+        wait_for(lambda: set(made.ready()) >= {f"{user}/" for user in JOBS}, "all of them", 180)
         # frank's logs are written by another job of his.
         answer = made.api("POST", "/users/frank/servers/train", {"user_options": {"template": "writer"}})
         assert answer.status_code in {201, 202}, answer.text
@@ -168,14 +140,16 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
 
 
 def test_unused_job_is_warned_stopped_and_started_again_with_its_options(hub: StoryHub) -> None:
+    hub.kubectl("exec", "jupyter-alice", "--", "sh", "-c", "echo kept > $HOME/file")
     wait_for(lambda: "alice/" not in hub.servers(), "it is stopped", SECONDS)
-    assert hub.warned("alice") == ["50", "90"]
+    log = (hub.state / "manager.log").read_text()
+    assert re.findall(r"notice=\S+ job=\S+ user=alice server= kind=idle cause=(\d+) %", log) == ["50", "90"]
     wait_for(lambda: hub.metric("dlspawner_culls_total", reason="idle", gpu_type="gpu"), "it is counted", 60)
-    wait_for(lambda: not hub.told("alice"), "nothing is left to say", 60)
+    wait_for(lambda: not hub.told("alice"), "the notices are withdrawn", 60)
     hub.start_again("alice")
     pod = json.loads(hub.kubectl("get", "pod", "jupyter-alice", "-o", "json"))
     assert pod["spec"]["containers"][0]["resources"]["limits"][hub.resource] == "2"
-    assert hub.run_in("alice", "cat $HOME/kept") == "what she wrote\n"
+    assert hub.kubectl("exec", "jupyter-alice", "--", "sh", "-c", "cat $HOME/file") == "kept\n"
 
 
 def test_board_lives_as_long_as_its_logs_are_written(hub: StoryHub) -> None:

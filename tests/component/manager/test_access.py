@@ -11,6 +11,9 @@ from dlspawner.manager.model.access import AccessRight, actor_name, may_read_met
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
 ALL = frozenset({"servers", "read:servers"})
+READER = frozenset({"read:servers!user=vera"})
+SEE, ACT = AccessRight.SEE, AccessRight.ACT
+EVERY, VISION = ("vera", "vision", "language", "gone"), ("vera", "vision")
 IN_JOB = frozenset({"access:servers!server=vera/train", "users:activity!user=vera"})
 
 
@@ -24,72 +27,27 @@ def service(*scopes: str) -> HubIdentity:
 
 # Whose jobs: their own, a member's of the team vision, of language, and of a team that is gone.
 RIGHTS = {
-    "a team admin sees the team's jobs": (person(), False, AccessRight.SEE, ("vera", "vision")),
-    "a team admin acts on the team's jobs": (person(), False, AccessRight.ACT, ("vera", "vision")),
-    "an ordinary user has own jobs": (person(name="ann"), False, AccessRight.ACT, ("ann",)),
-    "an administrator acts on all jobs, those of removed teams, too": (
-        person(admin=True),
-        False,
-        AccessRight.ACT,
-        ("vera", "vision", "language", "gone"),
-    ),
-    "a token of a team admin with the scopes acts on them, too": (
-        person(OWN),
-        True,
-        AccessRight.ACT,
-        ("vera", "vision"),
-    ),
-    "a token that may read sees": (
-        person(frozenset({"read:servers!user=vera"})),
-        True,
-        AccessRight.SEE,
-        ("vera", "vision"),
-    ),
-    "a token that may read does not act": (person(frozenset({"read:servers!user=vera"})), True, AccessRight.ACT, None),
+    "a team admin sees the team's jobs": (person(), False, SEE, VISION),
+    "a team admin acts on the team's jobs": (person(), False, ACT, VISION),
+    "an ordinary user has own jobs": (person(name="ann"), False, ACT, ("ann",)),
+    "an administrator acts on all, of removed teams, too": (person(admin=True), False, ACT, EVERY),
+    "a token of a team admin acts, too": (person(OWN), True, ACT, VISION),
+    "a token that may read sees": (person(READER), True, SEE, VISION),
+    "a token that may read does not act": (person(READER), True, ACT, None),
     "a token for the service alone sees nothing": (
         person(frozenset({"access:services!service=jobs"})),
         True,
-        AccessRight.SEE,
+        SEE,
         None,
     ),
-    "a token for the servers of another user does nothing": (
-        person(frozenset({"servers!user=ann"})),
-        True,
-        AccessRight.ACT,
-        None,
-    ),
-    "the token inside a job sees nothing": (person(IN_JOB), True, AccessRight.SEE, None),
-    "the token inside a job sees nothing even with scopes that an administrator granted": (
-        person(IN_JOB | ALL, admin=True),
-        True,
-        AccessRight.SEE,
-        None,
-    ),
-    "an administrator's token for their own servers is not an administrator's": (
-        person(OWN, admin=True),
-        True,
-        AccessRight.ACT,
-        ("vera", "vision"),
-    ),
-    "an administrator's token with all scopes reaches all": (
-        person(ALL, admin=True),
-        True,
-        AccessRight.ACT,
-        ("vera", "vision", "language", "gone"),
-    ),
-    "a service that may read all servers sees all": (
-        service("read:servers"),
-        True,
-        AccessRight.SEE,
-        ("vera", "vision", "language", "gone"),
-    ),
-    "a service that may read all servers acts on none": (service("read:servers"), True, AccessRight.ACT, None),
-    "a service that may read one user's servers sees nothing": (
-        service("read:servers!user=vera"),
-        True,
-        AccessRight.SEE,
-        None,
-    ),
+    "a token for foreign servers": (person(frozenset({"servers!user=ann"})), True, ACT, None),
+    "the token inside a job sees nothing": (person(IN_JOB), True, SEE, None),
+    "not even with granted scopes": (person(IN_JOB | ALL, admin=True), True, SEE, None),
+    "an administrator's token for own servers": (person(OWN, admin=True), True, ACT, VISION),
+    "an administrator's token with all scopes reaches all": (person(ALL, admin=True), True, ACT, EVERY),
+    "a service that may read all servers sees all": (service("read:servers"), True, SEE, EVERY),
+    "a service that may read all servers acts on none": (service("read:servers"), True, ACT, None),
+    "a service that may read one user's servers sees nothing": (service("read:servers!user=vera"), True, SEE, None),
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import html
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,6 +208,22 @@ def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(
     remove(hub, cast.holder)
     runs(hub, cast.waits)
     runs(hub, cast.asks)
+
+
+def test_while_the_manager_hangs_queued_jobs_are_not_shown_as_stopped(hub: FaultyHub, cast: Cast) -> None:
+    def home() -> str:
+        return plain(cast.waits.get("/hub/home").content.decode())
+
+    hub.running["manager"].send_signal(signal.SIGSTOP)
+    try:
+        page = home()
+        assert "neither your jobs in the queue nor your notices are shown" in page
+        assert ("not running" in page, "Start" in page, "Remove" in page) == (True, True, False)
+    finally:
+        hub.running["manager"].send_signal(signal.SIGCONT)
+    wait_for(lambda: "waiting" in home(), "the Manager answers again", 60)
+    assert "neither your jobs" not in home()
+    cast.goes_on(hub)
 
 
 def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub, cast: Cast) -> None:

@@ -29,10 +29,7 @@ AMOUNTS = ("requested", "allocated", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
 
 
-@pytest.mark.parametrize(
-    ("value", "end"),
-    [(0, 1), (0.3, 0.5), (1.1, 2), (7, 10), (21, 25), (100, 100), (101, 200)],
-)
+@pytest.mark.parametrize(("value", "end"), [(0, 1), (0.3, 0.5), (1.1, 2), (7, 10), (21, 25), (100, 100), (101, 200)])
 def test_axis_ends_at_a_round_number(value: float, end: float) -> None:
     assert axis_end(value) == pytest.approx(end)
 

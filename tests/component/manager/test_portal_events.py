@@ -54,11 +54,7 @@ async def first(events: AsyncIterator[dict[str, Any]], part: str) -> Any:
 
 
 async def test_owner_and_admin_receive_the_job_and_others_that_the_queue_has_changed(portal: Portal) -> None:
-    async with (
-        streaming(portal, "alice") as alice,
-        streaming(portal, "vera") as vera,
-        streaming(portal, "bob") as bob,
-    ):
+    async with streaming(portal, "alice") as alice, streaming(portal, "vera") as vera, streaming(portal, "bob") as bob:
         question = await portal.runs(wants("alice", server="train"))
         (mine,) = await first(alice, "jobs")
         assert (mine["id"], mine["user"], mine["server"]) == (question.job, "alice", "train")

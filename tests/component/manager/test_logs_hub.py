@@ -25,13 +25,13 @@ import asyncio
 from dlspawner.manager.app import main
 from dlspawner.manager.logs.collector import LogCollector
 
-read = LogCollector._read
+read = LogCollector.read
 
 async def slowly(self, key):
     await asyncio.sleep(2)
     await read(self, key)
 
-LogCollector._read = slowly
+LogCollector.read = slowly
 main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}

@@ -90,7 +90,7 @@ def test_description_is_public(hub: RestHub) -> None:
     assert hub.ask(None, "GET", "openapi.json").json() == document(f"{PREFIX}api")
 
 
-# Those that end or start jobs know only one with which they cannot; test_rest_submit asks them of others.
+# Operations that end or start jobs get only a job with which they cannot; test_rest_jobs has the others.
 _OF_HTTP = (
     "host",
     "connection",

@@ -20,7 +20,6 @@ from tests.component.manager.test_faults_hub import (  # noqa: F401  (what is im
     api,
     cast,
     test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too,
-    test_an_earlier_pod_that_is_still_ending_when_the_admission_is_over_is_what_its_person_reads,
     test_watches_that_break_or_are_too_old_are_there_again,
     test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_once,
     test_what_stays_is_one_sentence_and_holds_nothing,

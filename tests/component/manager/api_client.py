@@ -21,7 +21,7 @@ def set_caps(office: Office, soft: int | str = 2, hard: int | str = 6) -> None:
 
 
 def asked(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest | None:
-    """What a job asks for and nobody has decided yet."""
+    """The undecided request of a job."""
     found = service(acting).store.requests.get(question.job, ())
     assert len(found) < 2
     return found[0] if found else None
@@ -30,13 +30,13 @@ def asked(acting: LeaderElector, question: AdmissionRequest) -> ApprovalRequest 
 async def decides(
     acting: LeaderElector, request: ApprovalRequest | None, *, yes: bool = True, by: str = "vera", why: str = ""
 ) -> bool:
-    """Whether it was this word that counted."""
+    """Whether this decision counted."""
     assert request is not None
     return await service(acting).store.transact(lambda turn: approvals.decide(turn, request, Decision(yes, by, why)))
 
 
 async def written(acting: LeaderElector, question: AdmissionRequest) -> list[ApprovalRequest]:
-    """All that a job ever asked for, by the database, the newest first."""
+    """All requests of a job in the database, the newest first."""
     await settled(acting)
     return await acting.ledger.requests(ApprovalQuery(job=question.job))
 

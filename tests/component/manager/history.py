@@ -1,4 +1,4 @@
-"""Jobs of the past, written into a database as a Manager would have left them."""
+"""Past jobs, written into a database as by a Manager."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def write_past(store: Database, *past: Past) -> list[str]:
 
 
 def put_past(connection: Any, *past: Past) -> list[str]:
-    """Their ids; for who has more to write before a Manager that acts may count them."""
+    """Their ids; within a transaction that writes more."""
     named = [
         replace(one, job=one.job or f"j-{next(_NUMBERS):012d}".replace("0", "a").replace("1", "b")) for one in past
     ]

@@ -1,4 +1,4 @@
-"""A real Prometheus: one that scrapes, or one with a history that is written for it, into the future where tests go."""
+"""A real Prometheus that scrapes, or that has a written history, which may reach into the future."""
 
 from __future__ import annotations
 

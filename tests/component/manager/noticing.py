@@ -1,4 +1,4 @@
-"""A Manager in the test's own process that people's real tokens are good for."""
+"""A Manager in the test's own process for real tokens of a real Hub."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(office: Office, world: World) -> AsyncIterator[Served]:
-    """The pages and resources of a Manager of `office`, for the people of `world`'s Hub."""
+    """Pages and REST of a Manager of `office`, for the users of `world`'s Hub."""
     port = free_port()
     service = read_service(manager_environment(f"http://127.0.0.1:{port}", world.hub_api, world.tokens["manager"]))
     async with office.manager() as acting:

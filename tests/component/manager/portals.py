@@ -1,4 +1,4 @@
-"""A Manager of the test's own with people's real tokens, read as a reader without JavaScript sees it."""
+"""A Manager in the test's own process with real tokens, and its pages as text or in a browser."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
@@ -88,7 +89,7 @@ class Portal:
             return answer.status
 
     async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
-        """A job of these wishes that runs, as Hub and cluster know it; its pod has its nonce, whatever else it says."""
+        """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
         assert (await ask(self.served.acting, question)).decision == "admit"
         if "annotations" in metadata:
             metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
@@ -127,12 +128,19 @@ async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bo
             yield Portal(office, served, world)
 
 
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+    """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+    async with portals(world, tmp_path) as made:
+        yield made
+
+
 @contextlib.asynccontextmanager
 async def browsing(portal: Portal, user: str, *, forgives: Collection[str] = (), **context: Any) -> AsyncIterator[Page]:
-    """Somebody's browser, logged in at the Hub, whose proxy leads to this Manager; its complaints fail the test.
+    """A browser, logged in at the Hub, whose proxy leads to this Manager; console errors fail the test.
 
-    Chromium complains of every answer that is an error, and of styles that tools bring: what has some of the words of
-    ``forgives`` is meant.
+    Chromium reports every error status, and styles of tools: messages with words of ``forgives`` are ignored.
     """
     complaints: list[str] = []
     async with proxied(portal), async_playwright() as playwright:
@@ -164,7 +172,7 @@ async def proxied(portal: Portal) -> AsyncIterator[None]:
 
 
 async def lead(world: World, target: str | None) -> None:
-    """Where the proxy leads what is asked of the Manager; ``None``: it has forgotten it, and leads to the Hub."""
+    """Sets the proxy's route to the Manager; ``None`` removes it, so that requests reach the Hub."""
     route = f"http://127.0.0.1:{world.proxy_port}/api/routes/services/jobs"
     headers, data = {"Authorization": "token proxy-token"}, {"target": target, "service": "jobs", "hub": True}
     async with (

@@ -1,4 +1,4 @@
-"""Who may see jobs, and act on them: people, administrators, services, and tokens that are less than their owner."""
+"""Rights to see jobs and to act on them, of users, administrators, services and narrow tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from dlspawner.manager.model.access import AccessRight, actor_name, may_read_met
 TEAMS = (Team("vision", admins=("vera",)), Team("language", admins=("lars",)))
 OWN = frozenset({"servers!user=vera", "read:servers!user=vera"})
 ALL = frozenset({"servers", "read:servers"})
+READER = frozenset({"read:servers!user=vera"})
+SEE, ACT = AccessRight.SEE, AccessRight.ACT
+EVERY, VISION = ("vera", "vision", "language", "gone"), ("vera", "vision")
 IN_JOB = frozenset({"access:servers!server=vera/train", "users:activity!user=vera"})
 
 
@@ -23,46 +26,33 @@ def service(*scopes: str) -> HubIdentity:
 
 
 # Whose jobs: their own, a member's of the team vision, of language, and of a team that is gone.
-@pytest.mark.parametrize(
-    ("identity", "by_token", "right", "reached"),
-    [
-        (person(), False, AccessRight.SEE, ("vera", "vision")),
-        (person(), False, AccessRight.ACT, ("vera", "vision")),
-        (person(name="ann"), False, AccessRight.ACT, ("ann",)),
-        (person(admin=True), False, AccessRight.ACT, ("vera", "vision", "language", "gone")),
-        (person(OWN), True, AccessRight.ACT, ("vera", "vision")),
-        (person(frozenset({"read:servers!user=vera"})), True, AccessRight.SEE, ("vera", "vision")),
-        (person(frozenset({"read:servers!user=vera"})), True, AccessRight.ACT, None),
-        (person(frozenset({"access:services!service=jobs"})), True, AccessRight.SEE, None),
-        (person(frozenset({"servers!user=ann"})), True, AccessRight.ACT, None),
-        (person(IN_JOB), True, AccessRight.SEE, None),
-        (person(IN_JOB | ALL, admin=True), True, AccessRight.SEE, None),
-        (person(OWN, admin=True), True, AccessRight.ACT, ("vera", "vision")),
-        (person(ALL, admin=True), True, AccessRight.ACT, ("vera", "vision", "language", "gone")),
-        (service("read:servers"), True, AccessRight.SEE, ("vera", "vision", "language", "gone")),
-        (service("read:servers"), True, AccessRight.ACT, None),
-        (service("read:servers!user=vera"), True, AccessRight.SEE, None),
-    ],
-    ids=[
-        "a team admin in a browser sees the team's jobs",
-        "a team admin in a browser acts on them",
-        "who administers nothing has their own jobs",
-        "an administrator of the Hub has all, those of teams that are gone too",
-        "an ordinary token of a team admin is as good",
-        "a token that reads may see",
-        "a token that reads may not act",
-        "a token for the service alone sees nothing",
-        "a token for somebody else's servers is nobody's",
-        "the token inside a job sees nothing",
-        "the token inside a job sees nothing even with scopes that an administrator granted",
-        "an administrator's token for their own servers is not an administrator's",
-        "an administrator's whole token is",
-        "a service that may read all servers sees all",
-        "and acts on none",
-        "a service that may read one person's servers sees nothing",
-    ],
-)
-def test_over_whose_jobs_somebody_has_a_right(
+RIGHTS = {
+    "a team admin sees the team's jobs": (person(), False, SEE, VISION),
+    "a team admin acts on the team's jobs": (person(), False, ACT, VISION),
+    "an ordinary user has own jobs": (person(name="ann"), False, ACT, ("ann",)),
+    "an administrator acts on all, of removed teams, too": (person(admin=True), False, ACT, EVERY),
+    "a token of a team admin acts, too": (person(OWN), True, ACT, VISION),
+    "a token that may read sees": (person(READER), True, SEE, VISION),
+    "a token that may read does not act": (person(READER), True, ACT, None),
+    "a token for the service alone sees nothing": (
+        person(frozenset({"access:services!service=jobs"})),
+        True,
+        SEE,
+        None,
+    ),
+    "a token for foreign servers": (person(frozenset({"servers!user=ann"})), True, ACT, None),
+    "the token inside a job sees nothing": (person(IN_JOB), True, SEE, None),
+    "not even with granted scopes": (person(IN_JOB | ALL, admin=True), True, SEE, None),
+    "an administrator's token for own servers": (person(OWN, admin=True), True, ACT, VISION),
+    "an administrator's token with all scopes reaches all": (person(ALL, admin=True), True, ACT, EVERY),
+    "a service that may read all servers sees all": (service("read:servers"), True, SEE, EVERY),
+    "a service that may read all servers acts on none": (service("read:servers"), True, ACT, None),
+    "a service that may read one user's servers sees nothing": (service("read:servers!user=vera"), True, SEE, None),
+}
+
+
+@pytest.mark.parametrize(("identity", "by_token", "right", "reached"), RIGHTS.values(), ids=RIGHTS)
+def test_jobs_within_a_right(
     identity: HubIdentity, by_token: bool, right: AccessRight, reached: tuple[str, ...] | None
 ) -> None:
     found = viewer_of(identity, TEAMS, right, by_token=by_token)
@@ -76,30 +66,22 @@ def test_over_whose_jobs_somebody_has_a_right(
     assert tuple(name for name, job in everything.items() if found.reaches(*job)) == reached
 
 
-@pytest.mark.parametrize(
-    ("identity", "by_token", "allowed"),
-    [
-        (service("read:metrics"), True, True),
-        (service("read:servers", "access:services!service=jobs"), True, False),
-        (person(admin=True), False, True),
-        (person(admin=True), True, False),
-        (person(frozenset({"read:metrics"})), True, True),
-        (person(), False, False),
-    ],
-    ids=[
-        "a service with the scope",
-        "a service with other scopes does not",
-        "an administrator in a browser",
-        "an administrator's token without the scope does not",
-        "a person's token with the scope",
-        "a person in a browser does not",
-    ],
-)
-def test_who_reads_metrics(identity: HubIdentity, by_token: bool, allowed: bool) -> None:
+METRICS = {
+    "a service with the scope": (service("read:metrics"), True, True),
+    "a service with other scopes": (service("read:servers", "access:services!service=jobs"), True, False),
+    "an administrator in a browser": (person(admin=True), False, True),
+    "an administrator's token without the scope": (person(admin=True), True, False),
+    "a user's token with the scope": (person(frozenset({"read:metrics"})), True, True),
+    "a user in a browser": (person(), False, False),
+}
+
+
+@pytest.mark.parametrize(("identity", "by_token", "allowed"), METRICS.values(), ids=METRICS)
+def test_right_to_read_metrics(identity: HubIdentity, by_token: bool, allowed: bool) -> None:
     assert (may_read_metrics(identity, by_token=by_token) is None) == allowed
 
 
-def test_a_service_is_recorded_as_one_whatever_it_is_called() -> None:
+def test_name_of_a_service_in_records() -> None:
     assert [actor_name(one) for one in (person(), HubIdentity("vera", IdentityKind.SERVICE, frozenset()))] == [
         "vera",
         "the service vera",

@@ -1,4 +1,4 @@
-"""People's uids: chosen once, never given again, asked for by nobody but the Hub."""
+"""Uids of users: chosen once, never reused, requested by the Hub alone."""
 
 from __future__ import annotations
 
@@ -36,26 +36,16 @@ async def uid(store: Database, user: str, uids: UidRange = UIDS) -> int | None:
     return account.uid if account else None
 
 
-async def test_everybody_has_their_own_from_the_range(store: Database) -> None:
-    assert [await uid(store, name) for name in ("alice", "bob", "alice")] == [20_000, 20_001, 20_000]
+async def test_simultaneous_requests_get_one_uid_for_each_user(store: Database) -> None:
+    found = await asyncio.gather(*(uid(store, f"user-{number % 25}") for number in range(50)))
+
+    assert found[:25] == found[25:]
+    assert sorted(one for one in found[:25] if one) == list(range(20_000, 20_025))
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_025, new=True)
+    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_025, new=False)
 
 
-async def test_only_the_first_request_makes_one(store: Database) -> None:
-    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=True)
-    assert await store.account("alice", UIDS, NOW) == AllocatedUid(20_000, new=False)
-
-
-async def test_people_who_come_at_once_get_different_ones(store: Database) -> None:
-    found = await asyncio.gather(*(uid(store, f"user-{number}") for number in range(50)))
-
-    assert sorted(one for one in found if one) == list(range(20_000, 20_050))
-
-
-async def test_one_person_who_comes_fifty_times_at_once_gets_one(store: Database) -> None:
-    assert set(await asyncio.gather(*(uid(store, "alice") for _ in range(50)))) == {20_000}
-
-
-async def test_two_managers_do_not_give_the_same(store: Database, db_url: str) -> None:
+async def test_two_managers_give_different_uids(store: Database, db_url: str) -> None:
     other = await asyncio.to_thread(Database.open, db_url)
     found = await asyncio.gather(*(uid(one, f"{n}-{id(one)}") for n in range(10) for one in (store, other)))
     await other.close()
@@ -63,14 +53,14 @@ async def test_two_managers_do_not_give_the_same(store: Database, db_url: str) -
     assert len(set(found)) == 20
 
 
-async def test_a_full_range_is_an_answer_and_the_people_in_it_keep_theirs(store: Database) -> None:
+async def test_full_range_gives_none_and_keeps_the_others(store: Database) -> None:
     small = UidRange(20_000, 20_001)
 
     assert [await uid(store, name, small) for name in ("a", "b", "c", "a")] == [20_000, 20_001, None, 20_000]
 
 
 @pytest.mark.parametrize("after", [UidRange(30_000, 30_999), UidRange(10_000, 10_999)])
-async def test_a_changed_range_is_for_new_people(after: UidRange, store: Database) -> None:
+async def test_changed_range_is_for_new_users(after: UidRange, store: Database) -> None:
     await uid(store, "alice")
 
     assert [await uid(store, name, after) for name in ("bob", "alice", "carol")] == [
@@ -81,23 +71,14 @@ async def test_a_changed_range_is_for_new_people(after: UidRange, store: Databas
 
 
 @pytest.mark.parametrize("name", ["bob", "alice"])
-async def test_a_uid_whose_row_was_removed_is_not_given_again(name: str, store: Database) -> None:
+async def test_uid_of_a_removed_row_is_not_reused(name: str, store: Database) -> None:
     await uid(store, "alice")
     await uid(store, "bob")
     remove(store, "bob")
     remove(store, "alice")
 
-    assert await uid(store, name) == 20_002
-
-
-async def test_a_range_that_shrinks_or_grows_gives_nothing_again(store: Database) -> None:
-    for name in ("alice", "bob", "carol"):
-        await uid(store, name)
-    for name in ("alice", "bob", "carol"):
-        remove(store, name)
-
     assert await uid(store, "dave", UidRange(20_000, 20_001)) is None
-    assert await uid(store, "dave", UidRange(19_000, 29_000)) == 20_003
+    assert await uid(store, name) == 20_002
 
 
 def remove(store: Database, user: str) -> None:
@@ -109,7 +90,7 @@ def hub(world: World, token: str | None = None) -> ManagerLink:
     return ManagerLink(world.jobs, token or world.tokens["manager"], logging.getLogger("test"), seconds=30)
 
 
-async def test_the_hub_asks(world: World, person: str) -> None:
+async def test_the_hub_requests_uids(world: World, person: str) -> None:
     first = await hub(world).account(person, UIDS)
     strange = await hub(world).account(f"{person} Ünal+/x", UIDS)
 
@@ -118,8 +99,7 @@ async def test_the_hub_asks(world: World, person: str) -> None:
     assert strange.uid not in (first.uid, None)
 
 
-def test_nobody_else_does(world: World, person: str) -> None:
-    """Neither by the Hub's own tokens, nor by the Manager's as it is."""
+def test_only_the_hub_requests_uids(world: World, person: str) -> None:
     tokens = [world.token("root-admin"), *world.tokens.values(), derive_hub_token("other"), ""]
     for token in tokens:
         answer = requests.put(
@@ -131,7 +111,7 @@ def test_nobody_else_does(world: World, person: str) -> None:
         assert (answer.status_code, answer.json()["detail"]) == (403, "Only the Hub may ask this.")
 
 
-async def test_a_wrong_token_and_a_full_range_are_sentences(world: World, person: str) -> None:
+async def test_wrong_token_and_full_range_are_sentences(world: World, person: str) -> None:
     with pytest.raises(StartRefused) as wrong:
         await hub(world, "wrong").account(person, UIDS)
     await hub(world).account(person, UidRange(50_000, 50_000))
@@ -141,7 +121,7 @@ async def test_a_wrong_token_and_a_full_range_are_sentences(world: World, person
     assert (wrong.value.sentences, full.value.sentences) == ((BROKEN,), (FULL,))
 
 
-async def test_a_manager_that_does_not_answer_refuses_in_time() -> None:
+async def test_silent_manager_refuses_the_start_in_time() -> None:
     nobody = ManagerLink(
         f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3
     )

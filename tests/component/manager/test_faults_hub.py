@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import html
 import re
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +20,10 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import create_engine, text
 
-from dlspawner.spawner.kube.pods import STILL_ENDING
 from tests.component.manager import databases
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler
 from tests.component.manager.test_queue_hub import ask
 from tests.component.spawner.test_faults import PASSING, STAYING
-from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness import faults
 from tests.harness.faulty_hub import SENTENCE
@@ -211,6 +210,22 @@ def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(
     runs(hub, cast.asks)
 
 
+def test_while_the_manager_hangs_queued_jobs_are_not_shown_as_stopped(hub: FaultyHub, cast: Cast) -> None:
+    def home() -> str:
+        return plain(cast.waits.get("/hub/home").content.decode())
+
+    hub.running["manager"].send_signal(signal.SIGSTOP)
+    try:
+        page = home()
+        assert "neither your jobs in the queue nor your notices are shown" in page
+        assert ("not running" in page, "Start" in page, "Remove" in page) == (True, True, False)
+    finally:
+        hub.running["manager"].send_signal(signal.SIGCONT)
+    wait_for(lambda: "waiting" in home(), "the Manager answers again", 60)
+    assert "neither your jobs" not in home()
+    cast.goes_on(hub)
+
+
 def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub, cast: Cast) -> None:
     hub.kill("hub")
     try:
@@ -299,25 +314,6 @@ def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it
     assert hub.jobs() == {refused.name: "starting"}, "its first request may still be carried out"
     assert "in the queue" in hub.refusal(waits.name, waits.start("", gpus=GPUS))
     runs(hub, waits)
-
-
-def test_an_earlier_pod_that_is_still_ending_when_the_admission_is_over_is_what_its_person_reads(
-    hub: FaultyHub,
-) -> None:
-    person = Person(hub, new_name("earlier-"))
-    name = person.pod_name("")
-    metadata = {"name": name, "finalizers": ["example.org/stays"]}
-    nobody = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
-    harmless = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    container = {"name": "c", "image": "example.org/none", "securityContext": harmless}
-    spec = {"containers": [container], "securityContext": nobody, "schedulerName": "nobody"}
-    cluster = Client(hub.kubeconfig)
-    cluster.create(f"/api/v1/namespaces/{hub.namespace}/pods", {"metadata": metadata, "spec": spec})
-    try:
-        assert hub.refusal(person.name, person.start("", gpus=GPUS)) == STILL_ENDING
-        assert not hub.jobs(), "its GPUs are free at once"
-    finally:
-        hub.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
 def test_watches_that_break_or_are_too_old_are_there_again(hub: FaultyHub, cast: Cast, api: faults.Proxy) -> None:

@@ -1,4 +1,4 @@
-"""GPU-hours in the database: the same before and after they are counted for good, for whoever may see them."""
+"""GPU-hours in the database: the same before and after jobs are aggregated, for each viewer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ EXPECTED = {
 }
 
 
-async def test_jobs_are_counted_once_before_and_after_they_are_folded(store: Database) -> None:
+async def test_jobs_are_counted_once_before_and_after_aggregation(store: Database) -> None:
     await write_past(store, *JOBS)
     assert await hours(store) == EXPECTED
     assert await fold(store, size=4) == 4
@@ -89,13 +89,13 @@ async def test_jobs_are_counted_once_before_and_after_they_are_folded(store: Dat
     assert set(await hours(store, days=(1, 1))) == {(1, "vision")}
 
 
-async def test_what_goes_on_counts_until_now(store: Database) -> None:
+async def test_running_job_counts_until_now(store: Database) -> None:
     await write_past(store, Past("Q0 T1 R1", gpus=2))
     assert await fold(store) == 0
     assert await hours(store, now=NOON + timedelta(hours=3)) == {(0, "vision"): amount(asked=6, held=4)}
 
 
-async def test_whoever_was_culled_is_folded_when_nothing_changes_any_more(store: Database) -> None:
+async def test_culled_job_is_aggregated_when_its_hours_are_final(store: Database) -> None:
     await write_past(store, Past("T0 R1 E4", reason="idle"))
     for now, reclaimed in ((4, 0), (6, 2), (100, 8)):
         at = NOON + timedelta(hours=now)
@@ -117,14 +117,14 @@ async def test_whoever_was_culled_is_folded_when_nothing_changes_any_more(store:
     ids=["one's own", "and of a team that one administers", "a team's admin", "nobody's", "all for the Hub's admins"],
 )
 @pytest.mark.parametrize("folded", [False, True], ids=["anew", "folded"])
-async def test_whose_hours_somebody_sees(store: Database, folded: bool, viewer: Viewer, seen: set[str]) -> None:
+async def test_viewer_sees_hours(store: Database, folded: bool, viewer: Viewer, seen: set[str]) -> None:
     await write_past(store, *JOBS)
     if folded:
         await fold(store)
     assert {name for _, name in await hours(store, GroupBy.USER, viewer)} == seen
 
 
-async def test_what_a_job_computed_goes_with_it_and_counts_once(store: Database) -> None:
+async def test_measured_use_counts_once(store: Database) -> None:
     runs, over = await write_past(store, Past("T0 R0", user="bob"), Past("T0 R0 E2"))
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in (runs, over, "j-nobody")}
     for _ in range(2):
@@ -141,7 +141,7 @@ async def test_what_a_job_computed_goes_with_it_and_counts_once(store: Database)
     assert left == [runs]
 
 
-async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from_there(store: Database) -> None:
+async def test_recovered_job_counts_on_after_aggregation(store: Database) -> None:
     (job,) = await write_past(store, Past("T0 R0 E2"))
     assert await fold(store) == 1
 
@@ -154,48 +154,43 @@ async def test_a_job_that_is_found_again_after_it_was_counted_is_counted_on_from
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
 
 
-async def test_a_report_thinks_about_a_few_jobs_at_a_time(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL ends a transaction that asks nothing for long; how long it takes over a job, nobody can promise."""
+async def test_report_reads_jobs_in_batches(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends transactions that are idle for long."""
     await write_past(store, *JOBS)
-    thoughts = [0]
+    batches = [0]
 
-    def think(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
-        thoughts[-1] += 1
+    def counted(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
+        batches[-1] += 1
         return gpu_time_by_day(life, until)
 
     monkeypatch.setattr(gpu_hours, "_TOGETHER", 2)
-    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", think)
-    event.listen(store._engine, "before_cursor_execute", lambda *_: thoughts.append(0))
+    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", counted)
+    event.listen(store._engine, "before_cursor_execute", lambda *_: batches.append(0))
     assert await hours(store) == EXPECTED
-    assert sum(thoughts) == 5, "those with GPUs"
-    assert max(thoughts) == 2
+    assert sum(batches) == 5, "those with GPUs"
+    assert max(batches) == 2
 
 
-async def test_a_report_is_of_one_moment_though_jobs_are_folded_meanwhile(
-    store: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_report_is_consistent_during_aggregation(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     written = await write_past(store, *JOBS)
     sampled = {(job, day()): amount(measured=1, used=0.5) for job in written[:5]}
     await store.write(lambda connection: gpu_hours.add_gpu_use(connection, sampled))
     before, folded = await hours(store), []
 
-    def think(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
+    def counted(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
         if not folded:
             with store._engine.begin() as other:
                 folded.append(gpu_hours.aggregate(other, LATER, 100))
         return gpu_time_by_day(life, until)
 
     monkeypatch.setattr(gpu_hours, "_TOGETHER", 2)
-    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", think)
+    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", counted)
     assert await hours(store) == before
     assert folded == [6]
     assert await hours(store) == before
 
 
-# Retention
-
-
-async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_stay(store: Database) -> None:
+async def test_pruned_jobs_leave_their_hours(store: Database) -> None:
     old, young, runs, uncounted = await write_past(
         store,
         Past("T0 R0 E1"),
@@ -223,7 +218,7 @@ async def test_jobs_are_forgotten_with_all_that_is_kept_of_them_and_their_hours_
     }
 
 
-async def test_days_are_forgotten_when_they_are_old(store: Database) -> None:
+async def test_old_days_are_pruned(store: Database) -> None:
     await write_past(store, *JOBS)
     await fold(store)
     free: dict[tuple[date, str], dict[str, int]] = {

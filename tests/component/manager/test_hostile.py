@@ -1,19 +1,16 @@
-"""Hostile names and words on every page: what is escaped, and what the policy lets run.
-
-The addresses are walked from the application, so a new page is looked at without a word here.
-"""
+"""Hostile names and texts on every page and in every REST answer; the addresses are those of the application."""
 
 from __future__ import annotations
 
 import asyncio
 import html
-import itertools
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import pytest
@@ -69,6 +66,13 @@ def path(address: Address, job: str, user: str, server: str = "train") -> str:
     return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
 
 
+class Response(NamedTuple):
+    address: str
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
 class Tags(HTMLParser):
     """Every tag of a page with its attributes, as a browser reads them."""
 
@@ -82,7 +86,7 @@ class Tags(HTMLParser):
 
 
 async def hostile(portal: Portal, person: str) -> str:
-    """Whatever people choose is hostile; the id of a job."""
+    """All names and texts of users are hostile; the id of a job."""
     name = f"{HOSTILE}/é"[:200]
     job = await portal.runs(wants(person, server="train"))
     others = [replace(job_of(f"{n}{name}", name, n), template=HOSTILE) for n in (2, 3)]
@@ -103,27 +107,33 @@ async def hostile(portal: Portal, person: str) -> str:
     return job.job
 
 
-async def test_no_page_runs_what_people_have_named(portal: Portal, person: str) -> None:
+async def walk(portal: Portal, person: str, paths: list[Address], params: dict[str, str]) -> AsyncIterator[Response]:
+    """All answers of these addresses to a user, a team admin and an administrator."""
     ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
-    seen, name = set(), f"{HOSTILE}/é"[:200]
+    quoted = requests.utils.quote(f"{HOSTILE}/é"[:200], safe="")
     for user in (person, "root-admin", "vera"):
         token = await asyncio.to_thread(portal.world.token, user)
         async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
-            for address in PAGES:
+            for address in paths:
                 for job in ids if "{id}" in address.path else ids[:1]:
-                    quoted = requests.utils.quote(name, safe="")
                     url = f"{portal.served.url}/{path(address, job, person, quoted)}"
-                    query = {"q": HOSTILE, "search": HOSTILE, "user": HOSTILE, "by": HOSTILE, "cursor": HOSTILE}
-                    for params in ({}, query):
-                        async with session.get(url, params=params, allow_redirects=False) as answer:
-                            text = await answer.text()
-                            assert answer.status < 500 or answer.status == 501, (str(address), text)
-                            if answer.status < 300 or answer.status >= 400:
-                                check(str(address), text, answer.headers["Content-Security-Policy"])
-                                seen |= {str(address)} if html.escape("<script>alert(1)") in text else set()
-    assert {"GET ", "GET all", "GET teams", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, (
-        "the names are there to be read"
-    )
+                    async with session.get(url, params=params, allow_redirects=False) as answer:
+                        text = await answer.text()
+                        assert answer.status < 500 or answer.status == 501, (str(address), text)
+                        yield Response(str(address), answer.status, answer.headers, text)
+
+
+@pytest.mark.parametrize(
+    "params", [{}, dict.fromkeys(("q", "search", "user", "by", "cursor"), HOSTILE)], ids=["", "query"]
+)
+async def test_no_page_runs_hostile_names(portal: Portal, person: str, params: dict[str, str]) -> None:
+    seen = set()
+    async for answer in walk(portal, person, PAGES, params):
+        if not 300 <= answer.status < 400:
+            check(answer.address, answer.text, answer.headers["Content-Security-Policy"])
+            seen |= {answer.address} if html.escape("<script>alert(1)") in answer.text else set()
+    if not params:
+        assert {"GET ", "GET all", "GET teams", "GET keys", "GET queue", "GET jobs/{id}"} <= seen, "they show the names"
 
 
 # Method, address, what is sent, and the answer; pages that only somebody in trouble sees.
@@ -148,7 +158,7 @@ async def away(*_: object) -> None:
     raise DatabaseUnavailable(HOSTILE)
 
 
-async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_error_page_runs_anything(portal: Portal, person: str, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, person)
     monkeypatch.setattr(portal.served.acting, "admission", None)
     monkeypatch.setattr(HubOAuthenticated, "get_current_user", broken)  # it would block the Manager on the Hub
@@ -164,23 +174,13 @@ async def test_no_page_of_an_error_runs_anything(portal: Portal, person: str, mo
             check(what, text, answer.headers["Content-Security-Policy"])
 
 
-async def test_no_answer_for_programs_hides_anything(portal: Portal, person: str) -> None:
-    """JSON and tables are what their type says, and nothing in them reaches a terminal."""
-    ids = [await hostile(portal, person), *(job_of(number=number).id for number in (2, 4))]
-    seen, name = set(), f"{HOSTILE}/é"[:200]
-    for user in (person, "root-admin", "vera"):
-        token = await asyncio.to_thread(portal.world.token, user)
-        async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
-            for address, job in itertools.product(API, ids):
-                quoted = requests.utils.quote(name, safe="")
-                url = f"{portal.served.url}/{path(address, job, person, quoted)}"
-                async with session.get(url) as answer:
-                    text = await answer.text()
-                    assert answer.status < 500 or answer.status == 501, (str(address), text)
-                    assert re.sub(r"[\t\n\r -~]", "", text) == "", (str(address), "is plain ASCII")
-                    assert answer.headers["Content-Security-Policy"] == NOTHING_RUNS
-                    if "json" in answer.headers["Content-Type"]:
-                        seen |= {str(address)} if "\\u202e" in json.dumps(json.loads(text)) else set()
+async def test_rest_answers_are_plain_ascii(portal: Portal, person: str) -> None:
+    seen = set()
+    async for answer in walk(portal, person, API, {}):
+        assert re.sub(r"[\t\n\r -~]", "", answer.text) == "", answer.address
+        assert answer.headers["Content-Security-Policy"] == NOTHING_RUNS
+        if "json" in answer.headers["Content-Type"]:
+            seen |= {answer.address} if "\\u202e" in json.dumps(json.loads(answer.text)) else set()
     assert {"GET api/jobs", "GET api/jobs/{id}", "GET api/jobs/{id}/events", "GET api/quota"} <= seen
 
 

@@ -1,4 +1,4 @@
-"""Every way in which other people's text is shown, and every text that is meant to do harm there: a table of both."""
+"""Hostile texts in every place that shows texts of other users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ZERO_WIDTH_OF_LOGS = {"'\\u200b'", "'\\u2060'"}
 
 @pytest.mark.parametrize("way", SHOWN)
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_nothing_of_a_text_does_more_than_stand_there(kind: str, way: str) -> None:
+def test_shown_text_has_no_effect(kind: str, way: str) -> None:
     shown = SHOWN[way](HOSTILE[kind])
     shown.encode()  # UTF-8 can hold it
     lines = shown.replace("\n", "").replace("\t", "")
@@ -61,7 +61,7 @@ def test_nothing_of_a_text_does_more_than_stand_there(kind: str, way: str) -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "halves of letters"])
-def test_a_text_stays_in_its_cell_and_is_no_formula(kind: str) -> None:
+def test_text_stays_in_its_csv_cell_and_is_no_formula(kind: str) -> None:
     text = HOSTILE[kind]
     written = write_csv(["user", "held"], [{"user": text, "held": 1.0}])
     ((_, _), (user, held)) = csv.reader(io.StringIO(written.replace("\0", "?"), newline=""))

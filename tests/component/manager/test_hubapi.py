@@ -24,7 +24,7 @@ async def manager(world: World) -> AsyncIterator[HubClient]:
         yield api
 
 
-async def test_a_persons_token_tells_who_it_is_and_what_it_opens(world: World, gateway: HubClient) -> None:
+async def test_identity_of_a_users_token(world: World, gateway: HubClient) -> None:
     identity = await gateway.whoami(world.token("alice"))
     assert identity is not None
     assert (identity.name, identity.kind, own_server(identity)) == ("alice", IdentityKind.USER, None)
@@ -32,27 +32,27 @@ async def test_a_persons_token_tells_who_it_is_and_what_it_opens(world: World, g
     assert not may_access_server(identity, "bob", "train")
 
 
-async def test_a_servers_token_opens_only_that_server(world: World, gateway: HubClient) -> None:
+async def test_identity_of_a_servers_token(world: World, gateway: HubClient) -> None:
     identity = await gateway.whoami(world.server_token("alice", "train"))
     assert identity is not None
     assert (identity.name, own_server(identity)) == ("alice", "train")
     assert not may_access_server(identity, "alice", "other")
 
 
-async def test_services_and_administrators_are_told_apart(world: World, gateway: HubClient) -> None:
+async def test_identity_of_services_and_administrators(world: World, gateway: HubClient) -> None:
     service = await gateway.whoami(world.tokens["gateway"])
     admin = await gateway.whoami(world.token("root-admin"))
     assert service is not None
     assert admin is not None
     assert (service.name, service.kind) == ("ssh-gateway", IdentityKind.SERVICE)
     assert (admin.name, admin.admin) == ("root-admin", True)
-
-
-async def test_an_unknown_token_is_nobodys(gateway: HubClient) -> None:
     assert await gateway.whoami("0123456789abcdef") is None
+    with pytest.raises(HubRejected) as refused:
+        await gateway.start_server("alice", "train")
+    assert refused.value.status in {403, 404}, "it lacks the scope"
 
 
-async def test_a_user_comes_with_running_and_stopped_servers(world: World, gateway: HubClient, person: str) -> None:
+async def test_user_with_servers(world: World, gateway: HubClient, person: str) -> None:
     world.server_token(person, "train")
     user = await gateway.user(person)
     assert user is not None
@@ -61,7 +61,7 @@ async def test_a_user_comes_with_running_and_stopped_servers(world: World, gatew
     assert await gateway.user("nobody-at-all") is None
 
 
-async def test_a_server_is_started_used_and_stopped(
+async def test_server_is_started_used_and_stopped(
     world: World, manager: HubClient, gateway: HubClient, person: str
 ) -> None:
     world.token(person)
@@ -74,24 +74,14 @@ async def test_a_server_is_started_used_and_stopped(
     seen = await gateway.user(person)
     assert seen is not None
     assert seen.servers["train"].last_activity == later
+    with pytest.raises(HubRejected, match="No such server"):
+        await gateway.post_activity(person, {"gone": later})
     await manager.stop_server(person, "train")
     stopped = await _until(manager, person, "train", ready=False)
     assert stopped.servers["train"].stopped
     await manager.start_server(person, "train")
     again = await _until(manager, person, "train", ready=True)
     assert again.servers["train"].user_options == {"template": "ssh", "gpus": 2}
-
-
-async def test_activity_of_a_server_that_is_not_there_is_refused(world: World, gateway: HubClient, person: str) -> None:
-    world.token(person)
-    with pytest.raises(HubRejected, match="No such server"):
-        await gateway.post_activity(person, {"gone": datetime.now(UTC)})
-
-
-async def test_what_the_gateway_may_not_do_is_refused(gateway: HubClient) -> None:
-    with pytest.raises(HubRejected) as refused:
-        await gateway.start_server("alice", "train")
-    assert refused.value.status in {403, 404}
 
 
 async def _until(api: HubClient, name: str, server: str, *, ready: bool) -> HubUser:

@@ -1,4 +1,4 @@
-"""Jobs that nobody uses, from the sign of use to the stop: a real Hub and Manager, a real Prometheus on simulated GPUs.
+"""Unused jobs from the first warning to the stop: a real Hub and Manager, a real Prometheus on simulated GPUs.
 
 Windows are as short as they may be, a minute. All jobs of the first Hub begin together; each test waits for its own.
 """
@@ -8,14 +8,9 @@ from __future__ import annotations
 import contextlib
 import html
 import json
-import os
 import re
-import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,19 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.real]
 
 SECONDS = 240.0
 HOMES = "c.KubeSpawner.storage_pvc_ensure = True\n"
-KEPT = "It is kept for 1 min, longer while it is used."
-# A fifth of a CPU is a fifth of a pretended GPU.
-BUSY = f"""
-import threading, time
-def work():
-    while True:
-        until = time.monotonic() + 0.2
-        while time.monotonic() < until:
-            pass
-        time.sleep(0.8)
-threading.Thread(target=work, daemon=True).start()
-{RESPONDER}
-"""
 GPU_OPTIONS = {"gpus": {"default": 1, "max": 8}, "gpu_type": {}, "team": {}, "preemptible": {"default": False}}
 LOGS = {"log_dir": {"default": "runs"}, "team": {}}
 
@@ -56,20 +38,13 @@ def template(title: str, program: str, options: dict[str, Any], **idle: Any) -> 
 
 TEMPLATES = {
     "short": template("Short", RESPONDER, GPU_OPTIONS, window_seconds=60),
-    "busy": template("Busy", BUSY, GPU_OPTIONS, window_seconds=60),
-    "old": template("Old", BUSY, GPU_OPTIONS, window_seconds=60, lifetime_seconds=60),
     "board": template("Board", RESPONDER, LOGS, window_seconds=60, counts=["http"]),
     "writer": template("Writer", RESPONDER, LOGS, window_seconds=3600),
-    "patient": template("Patient", RESPONDER, GPU_OPTIONS, window_seconds=7200, preemptible_window_seconds=60),
 }
-WHO = {
+JOBS = {
     "alice": {"template": "short", "gpus": 2},
-    "bob": {"template": "busy", "gpus": 1},
     "dan": {"template": "board", "log_dir": "runs"},
-    "erin": {"template": "old", "gpus": 1},
     "frank": {"template": "board", "log_dir": "runs"},
-    "grace": {"template": "patient", "gpus": 1, "preemptible": True},
-    "heidi": {"template": "patient", "gpus": 1},
 }
 
 
@@ -85,22 +60,18 @@ class StoryHub(IdleHub):
         super().prepare()
         for name, made in TEMPLATES.items():
             (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(made))
-        self.set_idle(self.idle)
-
-    def set_idle(self, idle: str) -> None:
         file = self.config / "cluster.yaml"
-        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{idle}}}", file.read_text(), flags=re.MULTILINE))
+        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{self.idle}}}", file.read_text(), flags=re.MULTILINE))
 
     def exporters(self) -> dict[str, str]:
+        """The addresses of the nodes' exporters of GPU metrics."""
         nodes = json.loads(self.kubectl("get", "nodes", "-o", "json"))["items"]
-        found = {
-            node["metadata"]["name"]: next(
-                one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP"
-            )
+        return {
+            node["metadata"]["name"]: f"{address['address']}:9400"
             for node in nodes
-            if self.resource in node["status"]["capacity"]
+            for address in node["status"]["addresses"]
+            if address["type"] == "InternalIP" and self.resource in node["status"]["capacity"]
         }
-        return {name: f"{address}:9400" for name, address in found.items()}
 
     def token(self, user: str) -> str:
         if user not in self.tokens:
@@ -108,18 +79,8 @@ class StoryHub(IdleHub):
         return self.tokens[user]
 
     def judged(self, user: str, server: str = "") -> dict[str, Any]:
-        """What the latest round has found of a job."""
+        """The latest evaluation of a job."""
         return next((job for job in self.report()["jobs"] if (job["user"], job["server"]) == (user, server)), {})
-
-    def used(self, user: str) -> dict[str, Any]:
-        """What is found of a job that is kept because it is used, by the first round that knows."""
-
-        def kept() -> dict[str, Any]:
-            job = self.judged(user)
-            assert job.get("verdict") in {None, "keep"}, job
-            return job if (job.get("verdict"), job.get("why")) == ("keep", "used") else {}
-
-        return wait_for(kept, f"{user}'s job is used", 60)
 
     def report(self) -> dict[str, Any]:
         answer = self.manager(self.token("admin"), "GET", "idle")
@@ -127,175 +88,71 @@ class StoryHub(IdleHub):
         return found
 
     def told(self, user: str) -> list[dict[str, Any]]:
-        """The notices that this person can read."""
+        """The notices of a user."""
         answer = self.manager(self.token(user), "GET", "notices")
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["notices"]
         return found
 
-    def browser(self, user: str) -> requests.Session:
-        """Somebody who has logged in."""
+    def start_again(self, user: str) -> None:
+        """By the button on the home page."""
         browser = requests.Session()
         form = browser.get(f"{self.url}/hub/login", timeout=60).text
         token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
         assert token is not None
         body = {"username": user, "password": self.password, "_xsrf": token[1]}
         browser.post(f"{self.url}/hub/login", data=body, timeout=60)
-        return browser
-
-    def culled(self, reason: str) -> tuple[float | None, int]:
-        """How many jobs with GPUs were stopped for this: as it is counted for a Prometheus, and as it is written down.
-
-        The metrics are of one Manager, which has to be the one that there was from the beginning.
-        """
-        counted = self.metric("dlspawner_culls_total", reason=reason, gpu_type="gpu")
-        statement = "SELECT count(*) FROM jobs WHERE stop_reason = ? AND gpu_type = 'gpu'"
-        with contextlib.closing(sqlite3.connect(self.state / "manager.sqlite", timeout=30)) as connection:
-            return counted, connection.execute(statement, (reason,)).fetchone()[0]
-
-    def warned(self, user: str) -> list[str]:
-        """At which parts of the window this person was warned, in their order."""
-        log = (self.state / "manager.log").read_text()
-        return re.findall(rf"notice=\S+ job=\S+ user={user} server= kind=idle cause=(\d+) %", log)
-
-    def keep(self, user: str) -> str:
-        """What a warned person reads who presses the home page's link, and the button there."""
-        browser = self.browser(user)
-        home = browser.get(f"{self.url}/hub/home", timeout=60).text
-        assert "1 gpu GPU unused for " in home
-        page = re.search(r'<a[^>]+href="([^"]+)"[^>]*>Keep it running</a>', home)
-        assert page is not None
-        told = browser.get(f"{self.url}{page[1]}", timeout=60).text
-        button = re.search(
-            r'<form method="post" action="([^"]+/keep)">\s*<input[^>]+name="_xsrf" value="([^"]+)"', told
-        )
-        assert button is not None
-        return browser.post(f"{self.url}{button[1]}", data={"_xsrf": button[2]}, timeout=60).text
-
-    def command(self, user: str, *words: str) -> tuple[int, str, str]:
-        """How `dlspawner …` of this person ends, and what it prints."""
-        environ = {**os.environ, "DLSPAWNER_URL": self.url, "DLSPAWNER_TOKEN": self.token(user)}
-        line = [sys.executable, "-m", "dlspawner.cli", *words]
-        done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=120, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    def start_again(self, user: str) -> None:
-        """The one click of somebody whose job was stopped."""
-        browser = self.browser(user)
         home = browser.get(f"{self.url}/hub/home", timeout=60).text
         assert "The job was stopped because it was not used for" in home
-        form = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
-        assert form is not None
-        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', form[2]))
+        again = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
+        assert again is not None
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', again[2]))
         data = {name: html.unescape(value) for name, value in fields.items()}
-        browser.post(f"{self.url}{html.unescape(form[1])}", data=data, timeout=60)
+        browser.post(f"{self.url}{html.unescape(again[1])}", data=data, timeout=60)
         wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
-
-    def gpus_of(self, user: str) -> str:
-        """What the pod of this person asks for."""
-        pod = json.loads(self.kubectl("get", "pod", f"jupyter-{user}", "-o", "json"))
-        return str(pod["spec"]["containers"][0]["resources"]["limits"][self.resource])
-
-    def run_in(self, user: str, command: str) -> str:
-        """What this command prints in this person's job."""
-        return str(self.kubectl("exec", f"jupyter-{user}", "--", "sh", "-c", command))
-
-    def start(self, who: dict[str, dict[str, Any]]) -> None:
-        self.add_users([*who])
-        for user, options in who.items():
-            answer = self.start_server(user, **options)
-            assert answer.status_code in {201, 202}, answer.text
-        wait_for(lambda: set(self.ready()) >= {f"{user}/" for user in who}, "all of them", 180)
 
     @contextlib.contextmanager
     def metered(self) -> Iterator[None]:
-        """While a Prometheus looks at the GPUs."""
+        """A Prometheus measures the GPUs meanwhile."""
         folder = self.state / "prometheus"
         folder.mkdir()
         with metrics.prometheus(folder, self.exporters(), self.metrics_port):
             yield
 
 
-@contextlib.contextmanager
-def story(state: Path, idle: str, **more: Any) -> Iterator[StoryHub]:
-    hub = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}", idle=idle, **more)
-    url = f"http://127.0.0.1:{hub.metrics_port}"
-    hub.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url={url}")
-    with running(hub) as started:
-        started.api("POST", "/users/admin", {"admin": True})
-        yield started
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
-    idle = "metrics_age_seconds: 30, keep_alive_seconds: 60, dry_run: false"
-    with story(tmp_path_factory.mktemp("story"), idle) as made, made.metered():
-        made.start(WHO)
-        made.run_in("alice", "echo 'what she wrote' > $HOME/kept")
+    state = tmp_path_factory.mktemp("story")
+    made = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}")
+    made.idle = "metrics_age_seconds: 30, dry_run: false"
+    made.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{made.metrics_port}")
+    with running(made), made.metered():
+        made.api("POST", "/users/admin", {"admin": True})
+        made.add_users([*JOBS])
+        for user, options in JOBS.items():
+            answer = made.start_server(user, **options)
+            assert answer.status_code in {201, 202}, answer.text
+        wait_for(lambda: set(made.ready()) >= {f"{user}/" for user in JOBS}, "all of them", 180)
         # frank's logs are written by another job of his.
         answer = made.api("POST", "/users/frank/servers/train", {"user_options": {"template": "writer"}})
         assert answer.status_code in {201, 202}, answer.text
         yield made
 
 
-def test_an_unused_job_is_told_at_50_and_90_percent_stopped_and_started_again_as_it_was(hub: StoryHub) -> None:
+def test_unused_job_is_warned_stopped_and_started_again_with_its_options(hub: StoryHub) -> None:
+    hub.kubectl("exec", "jupyter-alice", "--", "sh", "-c", "echo kept > $HOME/file")
     wait_for(lambda: "alice/" not in hub.servers(), "it is stopped", SECONDS)
-    assert hub.warned("alice") == ["50", "90"]
-    wait_for(lambda: (found := hub.culled("idle"))[0] == found[1] >= 1, "every stop is counted once", 60)
-    wait_for(lambda: not hub.told("alice"), "nothing is left to say", 60)
+    log = (hub.state / "manager.log").read_text()
+    assert re.findall(r"notice=\S+ job=\S+ user=alice server= kind=idle cause=(\d+) %", log) == ["50", "90"]
+    wait_for(lambda: hub.metric("dlspawner_culls_total", reason="idle", gpu_type="gpu"), "it is counted", 60)
+    wait_for(lambda: not hub.told("alice"), "the notices are withdrawn", 60)
     hub.start_again("alice")
-    assert hub.gpus_of("alice") == "2"
-    assert hub.run_in("alice", "cat $HOME/kept") == "what she wrote\n"
+    pod = json.loads(hub.kubectl("get", "pod", "jupyter-alice", "-o", "json"))
+    assert pod["spec"]["containers"][0]["resources"]["limits"][hub.resource] == "2"
+    assert hub.kubectl("exec", "jupyter-alice", "--", "sh", "-c", "cat $HOME/file") == "kept\n"
 
 
-def test_a_job_whose_gpu_works_goes_on(hub: StoryHub) -> None:
-    wait_for(lambda: "erin/" not in hub.servers(), "a minute is over, as of who has no longer to live", SECONDS)
-    assert hub.used("bob")["gpus"][0]["busy"] is not None
-    assert "bob/" in hub.ready()
-
-
-def test_keep_alive_keeps_a_job_until_its_cap(hub: StoryHub) -> None:
-    hub.start({"carol": {"template": "short", "gpus": 1}, "ivan": WHO["dan"]})
-    wait_for(lambda: hub.told("carol"), "she is warned", SECONDS)
-    assert KEPT in hub.keep("carol")
-    assert hub.told("carol") == []
-    wait_for(lambda: hub.told("ivan"), "he is warned", SECONDS)
-    assert hub.command("ivan", "keep-alive") == (0, f"{KEPT}\n", "")
-    assert hub.told("ivan") == []
-    assert hub.command("ivan", "keep-alive", hub.judged("carol")["job"])[0] == 3, "of nobody else"
-    wait_for(lambda: hub.told("carol"), "she is warned again", SECONDS)
-    wait_for(lambda: "carol/" not in hub.servers(), "it is stopped after all", SECONDS)
-
-
-def test_the_end_of_its_lifetime_stops_a_job_that_is_used(hub: StoryHub) -> None:
-    wait_for(lambda: "erin/" not in hub.servers(), "it is stopped", SECONDS)
-    assert "at the end of its lifetime" in hub.browser("erin").get(f"{hub.url}/hub/home", timeout=60).text
-    assert hub.culled("lifetime") == (1, 1)
-
-
-def test_a_board_lives_as_long_as_somebody_writes_what_it_shows(hub: StoryHub) -> None:
+def test_board_lives_as_long_as_its_logs_are_written(hub: StoryHub) -> None:
     wait_for(lambda: "dan/" not in hub.servers(), "the one whose logs nobody writes is stopped", SECONDS)
-    hub.used("frank")
+    wait_for(lambda: hub.judged("frank").get("why") == "used", "the other one is used", 60)
     assert {"frank/", "frank/train"} <= set(hub.ready())
-
-
-def test_preemptible_jobs_have_a_window_of_their_own(hub: StoryHub) -> None:
-    wait_for(lambda: "grace/" not in hub.servers(), "the preemptible one is stopped", SECONDS)
-    job = hub.judged("heidi")
-    assert (job["verdict"], job["window_seconds"], job["preemptible"]) == ("keep", 7200, False)
-
-
-def test_a_dry_run_only_reports_and_without_metrics_nothing_is_stopped_at_all(tmp_path: Path) -> None:
-    usual = "metrics_age_seconds: 30"
-    with story(tmp_path, usual) as hub:
-        with hub.metered():
-            hub.start({"alice": WHO["alice"]})
-            wait_for(lambda: hub.judged("alice").get("verdict") == "would-stop", "it would be stopped", SECONDS)
-        log = (hub.state / "manager.log").read_text()
-        assert len(re.findall(r"dry run: job=\S+ user=alice server= would be stopped reason=idle", log)) == 1
-        wait_for(lambda: hub.judged("alice").get("why") == "unknown", "its GPUs are not known any more", SECONDS)
-        hub.set_idle(f"{usual}, dry_run: false")
-        wait_for(lambda: hub.report().get("dry_run") is False, "it is no dry run any more", 60)
-        assert hub.judged("alice")["verdict"] == "keep"
-        assert "Prometheus does not answer" in hub.report()["gpus_unknown"]
-        assert (hub.ready(), hub.told("alice")) == (["alice/"], [])

@@ -1,4 +1,4 @@
-"""What people read about jobs that they do not use."""
+"""Texts about unused jobs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nv
 PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
 
 
-def test_a_warning_names_what_is_held_and_for_how_long() -> None:
+def test_warning_names_resources_and_duration() -> None:
     assert warning_text(JOB, Cause.UNUSED, timedelta(hours=1)) == (
         "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
     )
 
 
-def test_a_job_without_gpus_holds_cpu_and_memory() -> None:
+def test_resources_of_a_job_without_gpus() -> None:
     assert held_text(PLAIN) == "500m CPU and 2Gi of memory"
 
 
-def test_the_end_says_why_and_how_to_go_on() -> None:
+def test_end_names_the_reason_and_the_way_on() -> None:
     assert stopped_text(JOB, Cause.UNUSED, timedelta(hours=2)) == (
         "The job was stopped because it was not used for 2 h (2 a100 GPUs). "
         "Your files are kept; “Start again” starts it with the same options."
@@ -48,5 +48,5 @@ SPANS = {
 
 
 @pytest.mark.parametrize("text", SPANS)
-def test_a_span_of_time_is_said_in_two_units_at_most(text: str) -> None:
+def test_duration_has_two_units_at_most(text: str) -> None:
     assert span_text(SPANS[text]) == text

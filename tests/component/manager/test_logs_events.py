@@ -1,4 +1,4 @@
-"""What Kubernetes tells of a job's pods, kept with the job."""
+"""Events of a job's pods, stored with the job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOUNT = event("FailedMount", "MountVolume failed: //user:password@10.0.0.1/x")
         pytest.param({**event("Killing"), "lastTimestamp": None}, None, id="without a time"),
     ],
 )
-def test_events_are_told_in_our_words(told: dict[str, Any], sentence: str | None) -> None:
+def test_event_has_a_sentence(told: dict[str, Any], sentence: str | None) -> None:
     found = read_event(told, frozenset())
     assert (found.sentence if found else None) == sentence
     assert found is None or found.at == datetime(2024, 5, 1, 10, tzinfo=UTC)
@@ -53,7 +53,7 @@ async def lively(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
         yield office
 
 
-async def test_what_happens_to_a_jobs_pod_is_kept_with_the_job(lively: PrintingOffice) -> None:
+async def test_events_of_a_pod_are_stored_once(lively: PrintingOffice) -> None:
     question = job()
     async with lively.manager() as acting:
 

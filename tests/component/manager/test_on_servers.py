@@ -1,4 +1,4 @@
-"""The book's index of the jobs on a server."""
+"""The index of jobs by server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.component.manager.noticing import NOW, job_of
 OLD, NEW = job_of(number=2), replace(job_of(number=3), submitted=NOW + timedelta(minutes=1))
 
 
-def test_the_newest_job_on_a_server_is_the_first() -> None:
+def test_newest_job_of_a_server_is_the_first() -> None:
     for jobs in ([OLD, NEW], [NEW, OLD]):
         assert ServerIndex(jobs).of("alice", "train") == [NEW, OLD]
     assert ServerIndex([OLD]).of("alice", "other") == ServerIndex([OLD]).of("bob", "train") == []
 
 
-def test_a_job_is_there_once_as_it_is_now_until_it_has_ended() -> None:
+def test_job_is_there_once_in_its_latest_state_until_it_has_ended() -> None:
     found = ServerIndex([OLD, NEW])
     stopping = replace(OLD, state=JobState.STOPPING)
     found.put(stopping)
@@ -29,5 +29,5 @@ def test_a_job_is_there_once_as_it_is_now_until_it_has_ended() -> None:
     assert found.of("alice", "train") == []
 
 
-def test_a_pod_that_is_no_jobs_is_on_no_server() -> None:
+def test_foreign_pod_has_no_server() -> None:
     assert ServerIndex([replace(OLD, id=f"{EXTERNAL_POD_PREFIX}1")]).of("alice", "train") == []

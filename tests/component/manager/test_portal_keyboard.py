@@ -1,7 +1,4 @@
-"""The portal by the keys of a keyboard alone: every way, and what has the keyboard keeps it while the page follows.
-
-And nothing jumps about meanwhile, and what a screen reader says of many changes are few words.
-"""
+"""The portal by keyboard alone, and pages that follow changes: focus stays, nothing jumps, announcements are few."""
 
 from __future__ import annotations
 
@@ -27,11 +24,6 @@ SAYS = """() => {
   window.times = [];
   const write = () => (window.words.push(said.textContent), window.times.push(Date.now()));
   new MutationObserver(write).observe(said, { childList: true });
-}"""
-# Presses *Copy* when something has just been said.
-COPIES_AT_A_CHANGE = """() => {
-  const press = () => document.querySelector("[data-copy]").click();
-  new MutationObserver((_, one) => (one.disconnect(), press())).observe(said, { childList: true });
 }"""
 
 # Unused jobs are stopped here, and more than two GPUs need vera's word.
@@ -79,7 +71,7 @@ async def runs(portal: Portal, user: str, server: str, gpus: int = 1) -> str:
     return (await portal.runs(wants(user, gpus=gpus, server=server), annotations=annotations)).job
 
 
-async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal: Portal) -> None:
+async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> None:
     job = await runs(portal, "alice", "train")
     answers: list[tuple[str, bool]] = []
 
@@ -103,34 +95,11 @@ async def test_a_job_is_copied_and_stopped_after_a_question_by_keys_alone(portal
     assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
 
 
-async def test_a_job_is_opened_by_keys_alone(portal: Portal) -> None:
-    await runs(portal, "alice", "train")
-    async with browsing(portal, "alice", forgives=["status of 424"]) as page:  # its server is played
-        await opened(page, portal, "")
-        await tab_to(page, "a[aria-label='Open: train']")
-        async with page.expect_navigation(url="**/user/alice/train/**"):
-            await page.keyboard.press("Enter")
-
-
-@pytest.mark.parametrize("portal", [STRICT], indirect=True, ids=["unused jobs are stopped"])
-async def test_a_job_is_kept_alive_by_keys_alone(portal: Portal) -> None:
-    job = await runs(portal, "alice", "train", gpus=0)  # nobody tells here whether GPUs are used
-    culler = portal.served.acting.culler
-    assert culler is not None
-    await culler.evaluate_all()
-    async with browsing(portal, "alice") as page:
-        await opened(page, portal, "")
-        await tab_to(page, "button[aria-label='Keep alive: train']")
-        await page.keyboard.press("Space")
-        await expect(page.get_by_role("status").first).to_contain_text("It is kept for 1 h, longer")
-    assert culler.evidence.activities.of(job).kept is not None
-
-
 @pytest.mark.parametrize("portal", [STRICT], indirect=True, ids=["caps"])
 @pytest.mark.parametrize(
     ("word", "says"), [("Approve", "You have approved 3 GPUs"), ("Deny", "You have denied 3 GPUs")]
 )
-async def test_a_request_is_decided_with_its_reason_by_keys_alone(portal: Portal, word: str, says: str) -> None:
+async def test_approval_is_decided_by_keyboard(portal: Portal, word: str, says: str) -> None:
     portal.knows("alice", "train")
     question = await portal.waits(wants("alice", gpus=3, server="train"))
     async with browsing(portal, "vera") as page:
@@ -143,54 +112,6 @@ async def test_a_request_is_decided_with_its_reason_by_keys_alone(portal: Portal
         await expect(page.locator("main")).to_contain_text("By vera: “It is due on Friday.”")
     record = portal.served.book.records.get(question.job)
     assert (record is not None and record.job.approved) == (word == "Approve")
-
-
-async def test_jobs_are_filtered_and_leafed_through_by_keys_alone(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dlspawner.manager.http.portal.lists.PER_PAGE", 1)
-    await runs(portal, "alice", "first")
-    await runs(portal, "alice", "second")
-    async with browsing(portal, "root-admin") as page:
-        await opened(page, portal, "all")
-        await tab_to(page, "#by-team")
-        await page.keyboard.type("Every")
-        await tab_to(page, "form[role=search] button")
-        async with page.expect_navigation(url="**/all?**team=default**"):
-            await page.keyboard.press("Enter")
-        await expect(page.get_by_role("link", name="second")).to_be_visible()
-        await tab_to(page, "nav[aria-label='Pages of jobs'] a")
-        async with page.expect_navigation(url="**cursor=**"):
-            await page.keyboard.press("Enter")
-        await expect(page.get_by_role("link", name="first")).to_be_visible()
-
-
-@pytest.mark.parametrize("path", ["", "queue"])
-async def test_what_has_the_keyboard_keeps_it_when_its_row_changes(portal: Portal, path: str) -> None:
-    await runs(portal, "bob", "all", gpus=8)
-    portal.knows("alice", "train")
-    job = (await portal.waits(wants("alice", server="train"))).job
-    async with browsing(portal, "alice") as page:
-        await opened(page, portal, path)
-        await tab_to(page, f"main a[href$='{job}']")
-        await portal.waits(wants("alice", server="later"))
-        await expect(page.get_by_text("later").first).to_be_visible()
-        focused = page.locator(":focus")
-        assert await focused.evaluate("(one) => one.matches('a')")
-        assert await focused.get_attribute("href") == f"/services/jobs/jobs/{job}"
-
-
-async def test_who_has_the_keyboard_on_what_goes_is_at_the_name_of_its_job(portal: Portal) -> None:
-    await runs(portal, "bob", "all", gpus=8)
-    portal.knows("alice", "train")
-    await portal.waits(wants("alice", server="train"))
-    async with browsing(portal, "alice") as page:
-        await opened(page, portal, "")
-        await tab_to(page, "button[aria-label='Cancel: train']")
-        assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
-        await expect(page.get_by_role("button", name="Cancel: train")).to_have_count(0)
-        name = "section[data-server=train] h2"
-        await expect(page.locator(f"{name}:focus, {name} :focus")).to_have_count(1)
 
 
 BUTTON = '<form action="stop"><button id="stop-train" aria-label="Cancel: train">Cancel</button></form>'
@@ -216,7 +137,7 @@ ORDERS = {
 }
 
 
-async def test_the_keyboard_is_not_lost_whatever_changes_in_whatever_order(portal: Portal) -> None:
+async def test_focus_is_kept_through_any_change(portal: Portal) -> None:
     shown, number = "", 0
 
     async def answer(route: Route) -> None:
@@ -242,24 +163,7 @@ async def test_the_keyboard_is_not_lost_whatever_changes_in_whatever_order(porta
             await expect(page.locator(where), name).to_have_count(1)
 
 
-async def test_what_waits_of_ones_own_comes_to_the_open_queue_and_goes_with_the_keyboard_at_its_place(
-    portal: Portal,
-) -> None:
-    await runs(portal, "bob", "all", gpus=8)
-    portal.knows("alice", "train")
-    async with browsing(portal, "alice") as page:
-        await opened(page, portal, "queue")
-        mine = page.get_by_role("heading", name="Mine")
-        await expect(page.get_by_text("Nothing waits.")).to_be_visible()
-        await portal.waits(wants("alice", server="train"))
-        await expect(mine).to_be_visible()
-        await tab_to(page, "main a[href$='/wait/alice/train']")
-        assert (await portal.read("alice", "wait/alice/train/cancel", "POST")).status == 303
-        await expect(mine).to_have_count(0)
-        await expect(page.locator("[data-live=mine]:focus")).to_have_count(1)
-
-
-async def test_many_changes_are_few_words(portal: Portal) -> None:
+async def test_many_changes_are_few_announcements(portal: Portal) -> None:
     await runs(portal, "bob", "all", gpus=8)
     async with browsing(portal, "alice") as page:
         await opened(page, portal, "")
@@ -270,42 +174,6 @@ async def test_many_changes_are_few_words(portal: Portal) -> None:
         await expect(page.get_by_text("job-11").first).to_be_visible()
         await page.wait_for_function("window.words.join().includes('more changes')")
         assert len(await page.evaluate("window.words")) <= 6
-
-
-async def test_what_a_button_says_is_not_overwritten_by_a_change(portal: Portal) -> None:
-    await runs(portal, "alice", "train")
-    async with browsing(portal, "alice") as page:
-        await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        await opened(page, portal, "")
-        await page.evaluate(SAYS)
-        await page.evaluate(COPIES_AT_A_CHANGE)
-        await runs(portal, "alice", "later")
-
-        async def both() -> bool:
-            return bool(await page.evaluate("window.words.length >= 2"))
-
-        await until(both, "both are said")
-        first, second, *_ = await page.evaluate("window.times")
-    assert second - first >= 1000, (first, second)
-
-
-async def test_what_was_pressed_is_not_pressed_again_by_a_page_that_follows(portal: Portal) -> None:
-    job = await runs(portal, "alice", "train")
-    pressed: list[str] = []
-    async with browsing(portal, "alice", forgives=["409"]) as page:
-        page.on("request", lambda one: pressed.append(one.url) if one.method == "POST" else None)
-        await opened(page, portal, "")
-        keep = f"{portal.world.jobs}/jobs/{job}/keep"
-        async with page.expect_response("**/api/events", timeout=90_000), page.expect_navigation(url=keep):
-            # Nobody judges its use here: the answer stands at the button's own address, and says no.
-            await page.evaluate("(to) => { const form = document.forms[0]; form.action = to; form.submit(); }", keep)
-        no = page.get_by_role("alert").first
-        said = await no.inner_text()
-        portal.knows("alice", "later")
-        await portal.waits(wants("alice", gpus=8, server="later"))
-        await expect(page.get_by_text("later").first).to_be_visible()
-        await expect(no).to_have_text(said)
-    assert [one for one in pressed if one == keep] == [keep]
 
 
 @pytest.mark.parametrize("path", ["", "queue", "cluster", "jobs/{job}", "wait/alice/train"])

@@ -1,4 +1,4 @@
-"""What the portal says of jobs and quotas, as values."""
+"""Rows of jobs and quotas on the portal's pages, as values."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ def running(**more: object) -> JobRecord:
     return JobRecord(job(**more), pods=(PodRef("uid", "pod", True),))  # type: ignore[arg-type]
 
 
-def test_a_job_that_runs_has_all_its_ways_in() -> None:
+def test_running_job_has_all_links() -> None:
     found = row(running())
     assert (found.state, found.is_ready, found.can_stop) == (ServerState.RUNNING, True, True)
     assert found.summary == "Notebook, 2 GPUs of type a100, team Vision"
     assert found.ssh == "ssh -p 2222 alice+train@gate"
     assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
+    assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
 
 
 OFFERED = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
@@ -84,7 +85,7 @@ BOARD = Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://l
     ],
     ids=["with SSH", "no gateway", "a job without SSH", "a template that is gone", "it starts"],
 )
-def test_a_job_that_runs_has_the_other_ports_of_its_template(
+def test_running_job_has_the_ports_of_its_template(
     record: JobRecord, more: dict[str, object], ports: tuple[PortLink, ...]
 ) -> None:
     assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
@@ -100,85 +101,56 @@ def test_a_job_that_runs_has_the_other_ports_of_its_template(
     ],
     ids=["no gateway", "a pod nobody has seen", "a job without SSH", "no template shows logs"],
 )
-def test_ways_that_are_not_there_are_not_shown(more: dict[str, object], ssh: str, shows_logs: bool) -> None:
+def test_missing_links_are_not_shown(more: dict[str, object], ssh: str, shows_logs: bool) -> None:
     found = row(running(), **more)
     assert (found.ssh, found.shows_logs) == (ssh, shows_logs)
 
 
-def test_a_job_that_waits_says_its_place_and_why() -> None:
-    waits = JobRecord(job(JobState.QUEUED))
-    look = QueueStatus(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
-    found = row(waits, looks={"train": look}, servers={"train": STOPPED})
-    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 3, True)
-    assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
+STARTS = replace(READY, ready=False, pending="spawn")
+IDLE = StopReason(EventReason.IDLE, "Not used.")
+LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
+DUE = JobRecord(job(JobState.STARTING), awaiting_start=True)
+STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {
+    "its turn has come": (DUE, STOPPED, ServerState.WAITING, "Its turn has come: it is being started."),
+    "it waits for a login": (JobRecord(job(JobState.LOGIN_REQUIRED)), STOPPED, ServerState.WAITING, LOGIN),
+    "it is being started": (JobRecord(job(JobState.STARTING)), STARTS, ServerState.STARTING, "It is being started."),
+    "it does not answer yet": (
+        JobRecord(job()),
+        STARTS,
+        ServerState.RUNNING,
+        "It runs, and its program does not answer yet.",
+    ),
+    "it runs": (JobRecord(job()), READY, ServerState.RUNNING, ""),
+    "it is being stopped, and why": (
+        JobRecord(job(JobState.STOPPING), stop=IDLE),
+        READY,
+        ServerState.STOPPING,
+        "Not used.",
+    ),
+    "it is stopped by the Hub": (
+        JobRecord(job(JobState.STOPPING)),
+        READY,
+        ServerState.STOPPING,
+        "It is being stopped.",
+    ),
+    "only the Hub knows that it runs": (None, READY, ServerState.RUNNING, ""),
+    "only the Hub knows that it starts": (None, STARTS, ServerState.STARTING, "It is being started."),
+    "only the Hub knows that it stops": (
+        None,
+        replace(READY, pending="stop"),
+        ServerState.STOPPING,
+        "It is being stopped.",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("record", "server", "state", "sentence"),
-    [
-        (
-            JobRecord(job(JobState.STARTING), awaiting_start=True),
-            STOPPED,
-            ServerState.WAITING,
-            "Its turn has come: it is being started.",
-        ),
-        (
-            JobRecord(job(JobState.LOGIN_REQUIRED)),
-            STOPPED,
-            ServerState.WAITING,
-            "Its turn came, and the Hub wants you to log in again before it starts.",
-        ),
-        (
-            JobRecord(job(JobState.STARTING)),
-            replace(READY, ready=False, pending="spawn"),
-            ServerState.STARTING,
-            "It is being started.",
-        ),
-        (
-            JobRecord(job(JobState.RUNNING)),
-            replace(READY, ready=False, pending="spawn"),
-            ServerState.RUNNING,
-            "It runs, and its program does not answer yet.",
-        ),
-        (JobRecord(job(JobState.RUNNING)), READY, ServerState.RUNNING, ""),
-        (
-            JobRecord(job(JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Not used.")),
-            READY,
-            ServerState.STOPPING,
-            "Not used.",
-        ),
-        (JobRecord(job(JobState.STOPPING)), READY, ServerState.STOPPING, "It is being stopped."),
-        (None, READY, ServerState.RUNNING, ""),
-        (None, replace(READY, ready=False, pending="spawn"), ServerState.STARTING, "It is being started."),
-        (None, replace(READY, pending="stop"), ServerState.STOPPING, "It is being stopped."),
-    ],
-    ids=[
-        "its turn has come",
-        "it waits for a login",
-        "it is being started",
-        "it runs and does not answer yet",
-        "it runs",
-        "it is being stopped, and why",
-        "it is being stopped, and nobody here has decided that",
-        "the Hub has it running and we have not seen a pod",
-        "the Hub starts it and has not asked yet",
-        "the Hub stops it",
-    ],
-)
-def test_every_state_has_one_word(
-    record: JobRecord | None, server: HubServer, state: ServerState, sentence: str
-) -> None:
+@pytest.mark.parametrize(("record", "server", "state", "sentence"), STATES.values(), ids=STATES)
+def test_state_and_sentence(record: JobRecord | None, server: HubServer, state: ServerState, sentence: str) -> None:
     found = row(record, servers={"train": server})
     assert (found.state, found.sentence) == (state, sentence)
 
 
-def test_a_job_that_runs_and_is_not_ready_is_not_opened() -> None:
-    assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
-    assert row(running(), servers=None).is_ready  # nobody can tell: the link may work
-
-
-def test_the_time_beside_a_state_is_one_of_that_state() -> None:
-    """A job that was asked for two days ago and stops now does not read “stopping 2 days ago”."""
+def test_time_beside_a_state_is_its_beginning() -> None:
     old = replace(running().job, submitted=NOW - timedelta(days=2), started=NOW - timedelta(days=1))
     since = {state: row(JobRecord(replace(old, state=state)), servers={"train": READY}).since for state in JobState}
     assert since[JobState.RUNNING] == old.started
@@ -186,7 +158,7 @@ def test_the_time_beside_a_state_is_one_of_that_state() -> None:
     assert since[JobState.STOPPING] is None
 
 
-def test_a_stopped_server_says_how_its_last_job_ended() -> None:
+def test_stopped_server_shows_the_end_of_its_last_job() -> None:
     last = LastEnd(
         "j-1", NOW, "gone", "", StopReason(EventReason.IDLE, "It was stopped because it was not used for 2 h.")
     )
@@ -206,8 +178,16 @@ def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[
     assert len(rows(facts(servers={server: known}, ended=ended))) == 1
 
 
+def test_queued_job_shows_position_and_reason() -> None:
+    waits = JobRecord(job(JobState.QUEUED))
+    look = QueueStatus(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
+    found = row(waits, looks={"train": look}, servers={"train": STOPPED})
+    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 3, True)
+    assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
+
+
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PENDING_APPROVAL, JobState.LOGIN_REQUIRED])
-def test_who_may_not_start_jobs_reads_that_and_no_place(state: JobState) -> None:
+def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     waits = JobRecord(job(state))
     look = QueueStatus(waits.job, state.value, 3, 5, "Vera can approve it.", ())
     found = row(waits, looks={"train": look}, servers={"train": STOPPED}, blocked=True)
@@ -216,19 +196,13 @@ def test_who_may_not_start_jobs_reads_that_and_no_place(state: JobState) -> None
     assert row(running(), blocked=True).sentence == ""
 
 
-@pytest.mark.parametrize("has_run", [False, True])
-def test_a_log_is_offered_of_what_had_a_pod(has_run: bool) -> None:
-    found = row(servers={"train": STOPPED}, ended={"train": LastEnd("j-1", NOW, "gone", "", None, has_run)})
-    assert found.has_run is has_run
-
-
-def test_what_runs_comes_first_and_then_the_names() -> None:
+def test_running_jobs_come_first() -> None:
     servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
     ended = {name: LastEnd("j-1", NOW, "gone", "", None) for name in ("b", "a")}
     assert [one.server for one in rows(facts(running(), servers=servers, ended=ended))] == ["train", "a", "b"]
 
 
-def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
+def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:
     leaves = JobRecord(job(JobState.STOPPING, id="j-1"))
     stays = JobRecord(job(JobState.QUEUED, submitted=NOW - timedelta(days=1)))
     others = JobRecord(replace(job(), id="j-3", user="bob"))
@@ -253,7 +227,7 @@ def test_of_two_jobs_on_a_server_the_one_that_stays_is_shown() -> None:
         ("of a later version", "secret", None, "It has ended."),
     ],
 )
-def test_an_end_has_a_sentence(reason: str, detail: str, stop: StopReason | None, sentence: str) -> None:
+def test_sentence_of_an_end(reason: str, detail: str, stop: StopReason | None, sentence: str) -> None:
     assert end_sentence(reason, detail, stop) == sentence
 
 
@@ -273,12 +247,13 @@ def world(*jobs: Job, teams: TeamsConfig | None = None) -> ClusterState:
     return made
 
 
-def test_a_team_sees_what_is_charged_what_is_borrowed_and_what_is_free() -> None:
+def test_quota_share_of_a_team() -> None:
     jobs = (job(gpus=3000), job(id="j-3", preemptible=True, gpus=1000))
     (found,) = quota_shares(world(*jobs), (VISION,))
     assert (found.title, found.kind, found.quota) == ("Vision", "A100", 4000)
     assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
     assert found.bars == (60.0, 20.0, 20.0)
+    assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == (), "neither quota nor use"
 
 
 @pytest.mark.parametrize(
@@ -291,13 +266,8 @@ def test_a_team_sees_what_is_charged_what_is_borrowed_and_what_is_free() -> None
     ],
     ids=["nothing is used", "the quota was lowered", "no quota of this type", "nobody has a quota"],
 )
-def test_bars_say_the_same_as_their_words(
+def test_bars_match_the_sentence(
     quota: int | None, guaranteed: int, borrowed: int, sentence: str, bars: tuple[float, float, float]
 ) -> None:
     found = QuotaShare("vision", "Vision", "a100", "A100", quota, guaranteed, borrowed)
     assert (found.sentence, found.bars) == (sentence, bars)
-
-
-def test_types_that_a_team_neither_has_nor_uses_are_left_out() -> None:
-    assert [one.gpu_type for one in quota_shares(world(), (VISION,))] == ["a100"]
-    assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == ()

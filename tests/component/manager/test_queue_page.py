@@ -9,7 +9,7 @@ import pytest
 
 from tests.component.manager.manager_harness import FakeHub, Office, ask, wants
 from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.test_notices_pages import read
+from tests.component.manager.test_notices_rest import read
 from tests.component.manager.world import World
 
 

@@ -1,4 +1,4 @@
-"""Who may see and do what, over every address of the Manager: a route without a row here fails.
+"""Statuses of every address of the Manager for every kind of user: an address without a row fails.
 
 What is asked about is there: jobs of alice's, a notice, a request for an approval, a key and one that was found.
 alice owns what is asked about; vera administers her team, lars another one, bob is in that. ``job`` is the token inside
@@ -42,7 +42,7 @@ class Targets:
     asks: int = 0  # how often something was asked for
 
     def request(self) -> dict[str, Any]:
-        """Something that waits for vera's word, or the Hub's admin's; asked for anew when the last was decided."""
+        """A request that waits for an approval; a new one when the last was decided."""
         found = self.hub.items("alice", "approvals?state=waiting")
         if not found:
             self.asks += 1
@@ -83,7 +83,7 @@ class Targets:
 
 
 def is_looked_at(hub: RestHub, job: str) -> None:
-    """Until then nobody can keep it alive: 503."""
+    """Before its first evaluation, keep-alive is a 503."""
     path = f"jobs/{job}/keep-alive"
     rest.wait_for(lambda: hub.ask("alice", "POST", path).ok, "somebody has looked whether it is used", 120)
 
@@ -245,14 +245,14 @@ MAY: dict[str, tuple[int | None, ...]] = {
 }
 
 
-def test_every_address_has_a_row_and_every_row_an_address() -> None:
+def test_rows_are_the_addresses() -> None:
     there = {str(one) for one in addresses()}
     assert there - set(MAY) == set(), "say who may do what there"
     assert set(MAY) - there == set(), "it is not there any more"
 
 
 @pytest.mark.parametrize("address", MAY)
-def test_who_may(targets: Targets, address: str) -> None:
+def test_statuses(targets: Targets, address: str) -> None:
     got: dict[str, int | None] = {}
     for who, expected in zip(WHO, MAY[address], strict=True):
         answer = ask(targets, who, address) if expected is not None else None
@@ -285,7 +285,7 @@ BY_THE_HUB: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("address", BY_THE_HUB)
-def test_the_hub_alone_may(targets: Targets, address: str) -> None:
+def test_addresses_for_the_hub(targets: Targets, address: str) -> None:
     assert set(MAY[address]) == {403}
     method, _, path = address.partition(" ")
     places = {"id": targets.old, "user": "alice"}
@@ -294,13 +294,13 @@ def test_the_hub_alone_may(targets: Targets, address: str) -> None:
     assert answer.ok, answer.text
 
 
-def test_what_nobody_may_the_hub_may() -> None:
+def test_addresses_refused_to_all_are_those_for_the_hub() -> None:
     nobody = {address for address, row in MAY.items() if set(row) == {403} and address.partition(" ")[2] != CALLBACK}
     assert nobody == set(BY_THE_HUB)
 
 
 @pytest.mark.parametrize("button", ["keys/suggestions/{number}/import", "keys/{number}/remove"])
-def test_buttons_that_lead_back_to_the_page_change_only_ones_own(targets: Targets, button: str) -> None:
+def test_buttons_with_one_answer_for_all_change_own_keys_only(targets: Targets, button: str) -> None:
     """Of a key of alice's that was found, or is there: the answer is the same, whether it is one's own or not."""
 
     def keys() -> list[Any]:
@@ -316,7 +316,7 @@ def test_buttons_that_lead_back_to_the_page_change_only_ones_own(targets: Target
     assert changed == ["alice"]
 
 
-def test_lists_hold_nothing_of_others(targets: Targets) -> None:
+def test_lists_hold_no_foreign_jobs(targets: Targets) -> None:
     """What the teams' admin and administrators find there is hidden from everybody else, under every filter."""
     hub, mine = targets.hub, {targets.runs, targets.old, targets.waits}
     for query in ("", "?user=alice", "?team=vision", f"?server={SERVER}", "?state=live", "?state=ended"):

@@ -1,4 +1,4 @@
-"""openapi.json is what the Manager does: every address is in it, and no answer is one that it does not promise."""
+"""openapi.json describes every address and every answer of the Manager."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BRIEF = {
 }
 
 
-def test_every_resource_is_described_and_everything_described_is_there() -> None:
+def test_described_operations_are_the_existing_ones() -> None:
     api = [one for one in addresses() if one.path.startswith("api/") and not one.path.startswith("api/internal/")]
     there = {f"{one.method} {one.path.removeprefix('api/')}" for one in api}
     described = {f"{one.method} {one.path}" for one in OPERATIONS}
@@ -54,15 +54,10 @@ def test_every_resource_is_described_and_everything_described_is_there() -> None
     assert described & INTERNAL == set()
 
 
-def test_it_says_of_which_version_it_is() -> None:
+def test_version_is_that_of_the_package() -> None:
     info = document("")["info"]
     assert isinstance(info, dict)
     assert info["version"] == version("dlspawner")
-
-
-def test_names_of_operations_are_unique() -> None:
-    names = [one.name for one in OPERATIONS]
-    assert len(set(names)) == len(names)
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +86,11 @@ def jobs(hub: RestHub) -> list[str]:
     return [ended, runs, waits]
 
 
-def test_anybody_may_read_the_description(hub: RestHub) -> None:
+def test_description_is_public(hub: RestHub) -> None:
     assert hub.ask(None, "GET", "openapi.json").json() == document(f"{PREFIX}api")
 
 
-# Those that end or start jobs know only one with which they cannot; test_rest_submit asks them of others.
+# Operations that end or start jobs get only a job with which they cannot; test_rest_jobs has the others.
 _OF_HTTP = (
     "host",
     "connection",
@@ -126,10 +121,10 @@ def validated(hub: RestHub, case: Any, who: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: str(mode.value))
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_no_answer_is_other_than_described(
+def test_answers_to_generated_requests_are_as_described(
     hub: RestHub, jobs: list[str], operation: Operation, mode: GenerationMode
 ) -> None:
-    """Of data that fit the description, and of data that do not; ids are those of real jobs most of the time."""
+    """Valid and invalid data; ids are mostly those of real jobs."""
     if operation.name == "GetJobUsage":
         metrics.program("prometheus")  # skips the test where there is none
     found = described(operation)
@@ -161,7 +156,7 @@ def test_no_answer_is_other_than_described(
 
 @dataclass(frozen=True)
 class Asked:
-    """A request that is granted."""
+    """A request that succeeds."""
 
     who: str = "alice"
     places: Mapping[str, object] = field(default_factory=dict)
@@ -174,8 +169,8 @@ def of(job: str, who: str = "alice") -> Asked:
 
 
 @dataclass
-class Story:
-    """What there has to be before something can be granted."""
+class Scene:
+    """What has to exist before a request can succeed."""
 
     hub: RestHub
     runs: str
@@ -237,82 +232,81 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(hub: RestHub, jobs: list[str]) -> Story:
-    made = Story(hub, jobs[1])
+def scene(hub: RestHub, jobs: list[str]) -> Scene:
+    made = Scene(hub, jobs[1])
     made.brief()  # half a minute before its notice is needed, if we are lucky
     return made
 
 
 _BY = {"by": "gpu_type"}
-SCRIPTS: Mapping[str, Callable[[Story], Asked]] = {
+SCRIPTS: Mapping[str, Callable[[Scene], Asked]] = {
     "ListJobs": lambda _: Asked("admin", query={"limit": 500}),
     "SubmitJob": lambda _: Asked(body={"server": "submitted", "options": {"template": "tiny", "gpus": 3}}),
-    "GetJobDetail": lambda story: of(story.asks(), "vera"),
-    "KillJob": lambda story: of(story.waits()[0]),
-    "ListJobEvents": lambda story: of(story.runs),
-    "GetJobUsage": lambda story: of(story.runs),
-    "ListPodEvents": lambda story: of(story.runs, "vera"),
-    "ListJobLogs": lambda story: of(story.runs, "vera"),
-    "GetJobLog": lambda story: of(story.runs, "vera"),
-    "CancelJob": lambda story: of(story.waits()[0], "admin"),
-    "RequeueJob": lambda story: of(story.cancelled()),
-    "KeepJobAlive": lambda story: of(story.runs),
-    "ApproveJob": lambda story: Asked("vera", {"id": story.asks()}, body={"reason": "The paper is due."}),
-    "DenyJob": lambda story: Asked("admin", {"id": story.asks()}, body={}),
-    "ListApprovals": lambda story: Asked("vera", query={"job": story.asks()}),
+    "GetJobDetail": lambda scene: of(scene.asks(), "vera"),
+    "KillJob": lambda scene: of(scene.waits()[0]),
+    "ListJobEvents": lambda scene: of(scene.runs),
+    "GetJobUsage": lambda scene: of(scene.runs),
+    "ListPodEvents": lambda scene: of(scene.runs, "vera"),
+    "ListJobLogs": lambda scene: of(scene.runs, "vera"),
+    "GetJobLog": lambda scene: of(scene.runs, "vera"),
+    "CancelJob": lambda scene: of(scene.waits()[0], "admin"),
+    "RequeueJob": lambda scene: of(scene.cancelled()),
+    "KeepJobAlive": lambda scene: of(scene.runs),
+    "ApproveJob": lambda scene: Asked("vera", {"id": scene.asks()}, body={"reason": "The paper is due."}),
+    "DenyJob": lambda scene: Asked("admin", {"id": scene.asks()}, body={}),
+    "ListApprovals": lambda scene: Asked("vera", query={"job": scene.asks()}),
     "GetClusterStatus": lambda _: Asked(),
     "GetQuota": lambda _: Asked("admin"),
     "GetQueue": lambda _: Asked("vera"),
-    "GetPendingJob": lambda story: Asked(places={"user": "alice", "server": story.waits()[1]}),
-    "CancelPendingJob": lambda story: Asked("admin", {"user": "alice", "server": story.waits()[1]}),
+    "GetPendingJob": lambda scene: Asked(places={"user": "alice", "server": scene.waits()[1]}),
+    "CancelPendingJob": lambda scene: Asked("admin", {"user": "alice", "server": scene.waits()[1]}),
     "GetGpuHours": lambda _: Asked(query=_BY),
     "GetGpuHoursCsv": lambda _: Asked(query=_BY),
     "GetMetrics": lambda _: Asked("admin"),
     "ListIdle": lambda _: Asked("admin"),
-    "ListKeys": lambda story: story.keys(),
+    "ListKeys": lambda scene: scene.keys(),
     "AddKeys": lambda _: Asked(body={"key": make_key(), "name": "laptop"}),
-    "RemoveKey": lambda story: Asked(places={"number": story.key()}),
+    "RemoveKey": lambda scene: Asked(places={"number": scene.key()}),
     "GetSshSettings": lambda _: Asked(),
     "PutSshSettings": lambda _: Asked("vera", body={"start_on_connect": True}),
     "GetSshConfig": lambda _: Asked(),
-    "ListNotices": lambda story: Asked(query={"after": story.notice()}),
-    "SeeNotice": lambda story: Asked(places={"notice": story.notice()}),
-    "KeepByNotice": lambda story: Asked(places={"notice": story.warning()}),
+    "ListNotices": lambda scene: Asked(query={"after": scene.notice()}),
+    "SeeNotice": lambda scene: Asked(places={"notice": scene.notice()}),
+    "KeepByNotice": lambda scene: Asked(places={"notice": scene.warning()}),
     "FollowEvents": lambda _: Asked("vera"),
     "GetDescription": lambda _: Asked(),
 }
 LISTS = ("items", "keys", "notices", "jobs")
 
 
-def test_every_operation_has_a_script() -> None:
-    """One that is new needs a request that is granted, or nobody knows whether its answer is described."""
+def test_every_operation_has_a_successful_request() -> None:
     assert set(SCRIPTS) == {one.name for one in OPERATIONS}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.name)
-def test_what_is_granted_is_answered_as_described(story: Story, operation: Operation) -> None:
+def test_successful_answers_are_as_described(scene: Scene, operation: Operation) -> None:
     """Field by field: objects are closed, so one that is not described fails."""
     if operation.name == "GetJobUsage":
         metrics.program("prometheus")  # skips the test where there is none
-    asked = SCRIPTS[operation.name](story)
+    asked = SCRIPTS[operation.name](scene)
     more = {} if asked.body is None else {"body": dict(asked.body), "media_type": "application/json"}
     case = described(operation).Case(path_parameters=dict(asked.places), query=dict(asked.query), **more)
-    answer = validated(story.hub, case, asked.who)
+    answer = validated(scene.hub, case, asked.who)
     assert answer.status_code in operation.statuses, answer.text
     if operation.kind == "application/json" and answer.status_code == 200:
         empty = [name for name in LISTS if answer.json().get(name) == []]
         assert empty == [], "that shows nothing of what is in it"
 
 
-def test_news_are_as_described(story: Story) -> None:
+def test_events_are_as_described(scene: Scene) -> None:
     """What is in the data of server-sent events, which schemathesis does not read."""
-    headers = {"Authorization": f"token {story.hub.token('alice')}"}
-    url = f"{story.hub.manager_url()}{PREFIX}api/events"
+    headers = {"Authorization": f"token {scene.hub.token('alice')}"}
+    url = f"{scene.hub.manager_url()}{PREFIX}api/events"
     with requests.get(url, headers=headers, timeout=60, stream=True) as answer:
         lines = answer.iter_lines(chunk_size=1, decode_unicode=True)
         told = (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
         assert next(told) == {}
-        job, _ = story.waits()
+        job, _ = scene.waits()
         for news in told:
             jsonschema.validate(news, NewsModel.model_json_schema(mode="serialization"))
             if job in {one["id"] for one in news.get("jobs", ())}:

@@ -1,4 +1,4 @@
-"""Pages of jobs from the database, on both databases: nothing is told twice or left out, whoever submits meanwhile."""
+"""Pages of jobs from both databases."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ async def turn_pages(
     return found
 
 
-async def test_pages_tell_every_job_once_although_new_ones_come(ledger: JobRepository) -> None:
+async def test_pages_have_every_job_once_although_new_ones_come(ledger: JobRepository) -> None:
     known = [job(number, minutes=number // 3) for number in range(10)]  # three at a time have the same submit time
     await write(ledger, *known)
     later = [job(100 + number, minutes=60 + number) for number in range(5)]
     assert await turn_pages(ledger, meanwhile=later) == [one.id for one in known[::-1]]
 
 
-async def test_what_is_kept_of_a_job_is_what_was_written(ledger: JobRepository) -> None:
+async def test_job_is_read_as_written(ledger: JobRepository) -> None:
     notice, charge = (
         BEGIN + timedelta(hours=2),
         ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 2000, 50, 2**20),) * 2),
@@ -102,7 +102,7 @@ async def test_what_is_kept_of_a_job_is_what_was_written(ledger: JobRepository) 
     assert await ledger.find_many([one.id]) == [expected]
 
 
-async def test_only_what_somebody_may_see_is_told(ledger: JobRepository) -> None:
+async def test_viewer_reads_jobs(ledger: JobRepository) -> None:
     mine, teams, others = job(1), job(2, user="bob", team="language"), job(3, user="carl")
     pod = replace(job(4), id="pod-4")
     await write(ledger, mine, teams, others, pod)
@@ -130,7 +130,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize(("wanted", "numbers"), FILTERS.values(), ids=FILTERS)
-async def test_a_filter_finds(ledger: JobRepository, wanted: JobFilter, numbers: set[int]) -> None:
+async def test_filter(ledger: JobRepository, wanted: JobFilter, numbers: set[int]) -> None:
     await write(
         ledger,
         job(1, minutes=1),
@@ -140,7 +140,7 @@ async def test_a_filter_finds(ledger: JobRepository, wanted: JobFilter, numbers:
     assert {int(one[2:]) for one in await turn_pages(ledger, wanted=wanted)} == numbers
 
 
-async def test_a_stopped_job_says_when_and_why_and_its_events_how(ledger: JobRepository) -> None:
+async def test_stopped_job_has_reason_time_and_events(ledger: JobRepository) -> None:
     one = job(1)
     await write(ledger, one)
     stopping = JobRecord(replace(one, state=JobState.STOPPING), stop=StopReason(EventReason.IDLE, "Nobody used it."))

@@ -1,29 +1,21 @@
-"""What a start by REST is answered with when the Hub is away, and requests that are sent again."""
+"""Starts by REST while the Hub is away, repeated requests, and long lists of events."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
+import json
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
-import pytest
+from sqlalchemy import insert
 
 from dlspawner.clients.hub import HubUnavailable
-from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.model.job_history import NO_NAME
-from tests.component.manager.manager_harness import ask, until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
+from dlspawner.manager.db.jobs import MOST_EVENTS
+from dlspawner.manager.db.tables import job_events
+from tests.component.manager.manager_harness import ask, wants
+from tests.component.manager.portals import Portal
 
 
 async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
@@ -37,24 +29,6 @@ async def submit(portal: Portal, gpus: int) -> tuple[int, dict[str, Any]]:
     return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}})
 
 
-@pytest.mark.parametrize("server", ["../x", "Train", "-x", "x" * 31])
-async def test_a_name_that_no_job_gets_is_refused_before_the_hub_is_asked(portal: Portal, server: str) -> None:
-    asked: list[str] = []
-
-    async def starts(user: str, server: str) -> None:
-        asked.append(server)
-        raise HubUnavailable("The Hub does not answer.")
-
-    portal.hub.starts = starts
-    wanted = {"server": server, "options": {"template": "tiny", "gpus": 1}}
-    status, told = await post(portal, "jobs", wanted)
-    assert (status, told["detail"], asked) == (422, NO_NAME, [])
-    await portal.runs(wants("bob", gpus=8))
-    await portal.waits(wants("alice", gpus=1, server=server))
-    status, told = await post(portal, "jobs", wanted)
-    assert (status, asked) == (503, [server]), "the Hub has a server of this name"
-
-
 def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
     """The Hub does not answer, after it has asked for this job."""
 
@@ -66,7 +40,7 @@ def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
     portal.hub.starts = starts
 
 
-async def test_a_job_that_waited_before_is_no_answer_to_a_start_that_never_reached_the_hub(portal: Portal) -> None:
+async def test_older_queued_job_does_not_answer_a_start_that_did_not_reach_the_hub(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=8, server="train"))
     is_away(portal)
@@ -78,7 +52,7 @@ async def test_a_job_that_waited_before_is_no_answer_to_a_start_that_never_reach
     assert (status, told["gpus"], told["id"] != older.job) == (202, 1, True)
 
 
-async def test_who_asks_again_for_what_waits_is_answered_with_it_also_when_the_hubs_answer_is_lost(
+async def test_repeated_start_is_answered_with_the_queued_job_when_the_answer_of_the_hub_is_lost(
     portal: Portal,
 ) -> None:
     await portal.runs(wants("bob", gpus=8))
@@ -88,28 +62,7 @@ async def test_who_asks_again_for_what_waits_is_answered_with_it_also_when_the_h
     assert (status, told["id"], told["state"]) == (202, older.job, "queued")
 
 
-async def test_a_job_whose_turn_came_meanwhile_is_no_answer_either(portal: Portal) -> None:
-    """The Hub asks for it because the Manager told it to."""
-    first = await portal.runs(wants("bob", gpus=8))
-    older = await portal.waits(wants("alice", gpus=8, server="train"))
-    portal.knows("alice", "train")
-    is_away(portal)
-    assert (await submit(portal, 1))[0] == 503
-
-    async def starts(user: str, server: str) -> None:
-        await ask(portal.served.acting, older)
-
-    portal.hub.starts = starts
-    await portal.office.delete({"metadata": {"name": f"jupyter-{first.user}"}}, grace=0)
-    record = portal.served.book.records
-    await until(
-        lambda: record[older.job].job.state is JobState.STARTING and not record[older.job].awaiting_start,
-        "its turn came",
-    )
-    assert (await submit(portal, 1))[0] == 409
-
-
-async def test_restart_that_is_sent_again_starts_one_job(portal: Portal) -> None:
+async def test_repeated_restart_starts_one_job(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=1, server="train"))
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
@@ -125,10 +78,26 @@ async def test_restart_that_is_sent_again_starts_one_job(portal: Portal) -> None
     assert (status, told["id"]) == (202, newer.job)
 
 
-async def test_an_answer_without_a_body_is_of_no_type(portal: Portal) -> None:
-    running, waiting = await portal.runs(wants("bob", gpus=8)), await portal.waits(wants("alice", gpus=1))
-    portal.knows("alice", "")
-    for job, status in ((running, 202), (waiting, 204)):
-        token = await asyncio.to_thread(portal.world.token, job.user)
-        answer = await portal.read(job.user, f"api/jobs/{job.job}", "DELETE", token=token)
-        assert (answer.status, answer.body, answer.headers.get("Content-Type")) == (status, "", None)
+async def events(portal: Portal, job: str) -> Any:
+    return json.loads((await portal.read("alice", f"api/jobs/{job}/events")).body)
+
+
+async def test_list_of_very_many_events_is_shortened(portal: Portal) -> None:
+    await portal.runs(wants("holder", gpus=8, server="held"))
+    job = (await portal.waits(wants("alice", gpus=2, server="train"))).job
+    store = portal.served.acting.ledger._store
+
+    async def add(count: int) -> None:
+        row = {"job": job, "at": datetime.now(UTC), "state": "queued", "reason": "test", "detail": ""}
+        await store.write(lambda connection: connection.execute(insert(job_events), [row] * count))
+
+    few = await events(portal, job)
+    assert (len(few["items"]), few["shortened"]) == (1, False)
+    await add(MOST_EVENTS - 1)
+    all_of_them = await events(portal, job)
+    assert (len(all_of_them["items"]), all_of_them["shortened"]) == (MOST_EVENTS, False)
+    assert all_of_them["items"][0] == few["items"][0]
+    await add(1)
+    latest = await events(portal, job)
+    assert (len(latest["items"]), latest["shortened"]) == (MOST_EVENTS, True)
+    assert {one["reason"] for one in latest["items"]} == {"test"}

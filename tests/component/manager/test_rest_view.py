@@ -33,15 +33,15 @@ SETTING = jobs.ViewContext("/", ("gate.example", 2222), PRIORITIES, {"tiny": SSH
 
 def test_amounts_are_numbers_and_times_are_utc() -> None:
     local = replace(KEPT, submitted=AT.astimezone(timezone(timedelta(hours=9))))
-    told = jobs.job_view(local, SETTING)
-    shown = json.loads(as_json(told))
+    view = jobs.job_view(local, SETTING)
+    shown = json.loads(as_json(view))
     assert (shown["gpus"], shown["cpu"], shown["memory_bytes"]) == (1.5, 0.25, 2**30)
     assert (shown["submitted"], shown["ended"]) == ("2031-05-01T12:30:00Z", None)
     assert shown["nodes"] == ["n1", None]
 
 
 @pytest.mark.parametrize(("level", "name"), [(100, "prod"), (10, "test"), (7, "7")])
-def test_a_priority_is_a_name_and_of_a_level_that_is_gone_its_number(level: int, name: str) -> None:
+def test_priority_is_a_name_or_the_number_of_a_removed_level(level: int, name: str) -> None:
     assert jobs.job_view(replace(KEPT, priority=level), SETTING).priority == name
 
 
@@ -54,61 +54,47 @@ SSH_COMMANDS = {
 
 
 @pytest.mark.parametrize(("user", "server", "command"), SSH_COMMANDS.values(), ids=SSH_COMMANDS)
-def test_the_ssh_command_can_be_pasted(user: str, server: str, command: str) -> None:
+def test_ssh_command_is_quoted(user: str, server: str, command: str) -> None:
     found = jobs.endpoint_views(replace(KEPT, user=user, server=server), SETTING)
     assert found[1].command == command
 
 
-def ways(kept: JobHistory, setting: jobs.ViewContext) -> list[Any]:
+def endpoints(kept: JobHistory, setting: jobs.ViewContext) -> list[Any]:
     return [json.loads(as_json(one)) for one in jobs.endpoint_views(kept, setting)]
 
 
-def test_endpoints_are_those_of_the_template_after_the_jobs_own_page() -> None:
-    [page, ssh, tcp] = ways(replace(KEPT, user="a b", server="x/y"), SETTING)
+def test_endpoints_of_the_template() -> None:
+    [page, ssh, tcp] = endpoints(replace(KEPT, user="a b", server="x/y"), SETTING)
     assert page == {"name": "notebook", "protocol": "http", "url": "/user/a%20b/x%2Fy/"}
     api = {"name": "api", "protocol": "tcp", "port": 80}
     command = "ssh -p 2222 -L 8080:localhost:80 'a b+x/y@gate.example'"
     assert (ssh["login"], tcp) == ("a b+x/y", {**api, "forward": command, "address": "localhost:8080"})
-    assert ways(KEPT, replace(SETTING, gateway=None))[2] == api
+    assert endpoints(KEPT, replace(SETTING, gateway=None))[2] == api
     alone = Template("tiny", "Tiny", endpoints=SSH.endpoints[1:])
-    assert ways(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
+    assert endpoints(KEPT, replace(SETTING, templates={"tiny": alone}))[1:] == [api], "it has no sshd"
     assert jobs.endpoint_views(replace(KEPT, template="gone"), SETTING)[1:] == []
 
 
-WHYS = {
-    "who waits hears what the queue says": (
-        replace(KEPT, state=JobState.QUEUED),
-        jobs.LiveStatus("No GPU.", 3),
-        "No GPU.",
-    ),
-    "who is stopped hears why": (
-        replace(KEPT, state=JobState.STOPPING, stop=StopReason(EventReason.IDLE, "Idle.")),
-        None,
-        "Idle.",
-    ),
-    "who was stopped hears why": (
-        replace(KEPT, state=JobState.ENDED, stop=StopReason(EventReason.IDLE, "Idle.")),
-        None,
-        "Idle.",
-    ),
-    "an end has words": (
-        replace(KEPT, state=JobState.ENDED, reason="cancelled"),
-        None,
-        "It was cancelled before it ran.",
-    ),
-    "an end for a new reason": (replace(KEPT, state=JobState.ENDED, reason="new"), None, "It has ended."),
-    "who is started hears so": (replace(KEPT, state=JobState.STARTING), None, job_history.GOING),
-    "who is stopped by nobody knows whom hears so": (replace(KEPT, state=JobState.STOPPING), None, job_history.ENDING),
-    "who runs needs no words": (KEPT, None, ""),
+IDLE = replace(KEPT, stop=StopReason(EventReason.IDLE, "Idle."))
+CANCELLED = "It was cancelled before it ran."
+WHYS: dict[str, tuple[JobHistory, jobs.LiveStatus | None, str]] = {
+    "queued": (replace(KEPT, state=JobState.QUEUED), jobs.LiveStatus("No GPU.", 3), "No GPU."),
+    "stopping": (replace(IDLE, state=JobState.STOPPING), None, "Idle."),
+    "stopped": (replace(IDLE, state=JobState.ENDED), None, "Idle."),
+    "cancelled": (replace(KEPT, state=JobState.ENDED, reason="cancelled"), None, CANCELLED),
+    "an unknown reason": (replace(KEPT, state=JobState.ENDED, reason="new"), None, "It has ended."),
+    "starting": (replace(KEPT, state=JobState.STARTING), None, job_history.GOING),
+    "stopping without a reason": (replace(KEPT, state=JobState.STOPPING), None, job_history.ENDING),
+    "running": (KEPT, None, ""),
 }
 
 
 @pytest.mark.parametrize(("kept", "live", "why"), WHYS.values(), ids=WHYS)
-def test_why(kept: JobHistory, live: jobs.LiveStatus | None, why: str) -> None:
+def test_why_of_a_job(kept: JobHistory, live: jobs.LiveStatus | None, why: str) -> None:
     assert jobs.job_view(kept, SETTING, live).why == why
 
 
-def test_an_estimate_says_what_it_comes_from() -> None:
+def test_estimate_has_its_basis() -> None:
     known = jobs.LiveStatus("No GPU.", 1, Estimate(AT, AT + timedelta(hours=1), 12))
     told = jobs.job_view(replace(KEPT, state=JobState.QUEUED), SETTING, known)
     assert json.loads(as_json(told))["estimate"] == {
@@ -119,7 +105,7 @@ def test_an_estimate_says_what_it_comes_from() -> None:
     assert jobs.job_view(KEPT, SETTING).estimate is None
 
 
-def test_events_do_not_name_other_peoples_jobs() -> None:
+def test_events_do_not_name_foreign_jobs() -> None:
     found = [
         JobTransition(AT, JobState.QUEUED, "nodes-reserved", "victims=j-x"),
         JobTransition(AT, JobState.ENDED, "cancelled", "by alice"),

@@ -1,4 +1,4 @@
-"""Which pasted texts are keys, and what people are told about all others."""
+"""Texts that are keys, and the sentences about all others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_accepted_and_understood_by_the_gateways_library(text: str) -> None:
+def test_key_is_accepted_and_understood_by_asyncssh(text: str) -> None:
     parsed = parse_keys(text)
     assert isinstance(parsed, tuple), parsed
     (key,) = parsed
@@ -86,7 +86,7 @@ REJECTED = {
 
 
 @pytest.mark.parametrize(("text", "sentence"), REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_with_a_sentence(text: str, sentence: str) -> None:
+def test_text_is_rejected_with_a_sentence(text: str, sentence: str) -> None:
     parsed = parse_keys(text)
     assert isinstance(parsed, KeyRejected)
     assert sentence in " ".join(parsed.sentences)
@@ -104,7 +104,7 @@ def test_rejected_with_a_sentence(text: str, sentence: str) -> None:
     ],
     ids=["OpenSSH's", "PEM", "PuTTY's", "after a public key", "too long"],
 )
-def test_a_private_key_is_recognised_and_not_repeated(text: str) -> None:
+def test_private_key_is_recognised_and_not_repeated(text: str) -> None:
     parsed = parse_keys(text)
     assert isinstance(parsed, KeyRejected)
     assert parsed.private
@@ -112,20 +112,20 @@ def test_a_private_key_is_recognised_and_not_repeated(text: str) -> None:
     assert text.rsplit(maxsplit=1)[-1] not in " ".join(parsed.sentences).split()
 
 
-def test_several_keys_are_read_each_once() -> None:
+def test_several_keys_are_read_once_each() -> None:
     other = generated("ssh-ed25519", "desk")
     parsed = parse_keys(f"{ED25519}\n{other}\n{ED25519}")
     assert isinstance(parsed, tuple)
     assert [key.name for key in parsed] == ["laptop", "desk"]
 
 
-def test_one_bad_line_refuses_all_and_says_which() -> None:
+def test_one_bad_line_rejects_all_and_is_named() -> None:
     parsed = parse_keys(f"{ED25519}\n\nssh-dss AAAA\nrubbish")
     assert isinstance(parsed, KeyRejected)
     assert [sentence.partition(":")[0] for sentence in parsed.sentences] == ["Line 3", "Line 4"]
 
 
-def test_the_fingerprint_is_the_one_that_ssh_keygen_prints(tmp_path: Path) -> None:
+def test_fingerprint_is_that_of_ssh_keygen(tmp_path: Path) -> None:
     (tmp_path / "key.pub").write_text(ED25519)
     printed = subprocess.run(["ssh-keygen", "-lf", tmp_path / "key.pub"], check=True, capture_output=True, text=True)
     (key,) = parse_keys(ED25519)
@@ -144,7 +144,7 @@ def test_the_fingerprint_is_the_one_that_ssh_keygen_prints(tmp_path: Path) -> No
     ],
     ids=["as it is", "markup", "terminal escapes", "text direction", "length"],
 )
-def test_a_comment_becomes_a_name_of_visible_characters(comment: str, name: str) -> None:
+def test_comment_becomes_a_name_of_visible_characters(comment: str, name: str) -> None:
     assert ssh_keys.clean_name(comment) == name
 
 

@@ -1,4 +1,4 @@
-"""Starts that an SSH login asks for: whose wish it takes, what is told of where they stand, and that there is one."""
+"""Starts by an SSH login."""
 
 from __future__ import annotations
 
@@ -30,36 +30,23 @@ def server(template: str | None, name: str = "train") -> HubServer:
     return HubServer(name, False, None, True, "", options, None)
 
 
-@pytest.mark.parametrize(
-    ("name", "there", "prefers", "started"),
-    [
-        ("train", server("ssh"), True, "ssh"),
-        ("train", server("ssh"), False, None),
-        ("train", server("batch"), True, None),
-        ("train", server("files"), False, "files"),
-        ("train", server("gone"), True, None),
-        ("train", server(None), True, None),
-        ("train", None, True, None),
-        ("files", None, False, "files"),
-        ("files", server(None, "files"), False, "files"),
-        ("files", server("ssh", "files"), False, None),
-        ("ssh", None, True, None),
-    ],
-    ids=[
-        "as the person wishes",
-        "against their wish",
-        "against the template's",
-        "a template that always starts so",
-        "a template that is gone",
-        "a server that never had a job",
-        "no such server",
-        "a server with the name of such a template",
-        "one that never had a job",
-        "one that is something else",
-        "a template's name that does not start so",
-    ],
-)
-def test_what_a_login_starts(name: str, there: HubServer | None, prefers: bool, started: str | None) -> None:
+LOGINS: dict[str, tuple[str, HubServer | None, bool, str | None]] = {
+    "as the person wishes": ("train", server("ssh"), True, "ssh"),
+    "against their wish": ("train", server("ssh"), False, None),
+    "against the template's": ("train", server("batch"), True, None),
+    "a template that always starts so": ("train", server("files"), False, "files"),
+    "a template that is gone": ("train", server("gone"), True, None),
+    "a server that never had a job": ("train", server(None), True, None),
+    "no such server": ("train", None, True, None),
+    "a server with the name of such a template": ("files", None, False, "files"),
+    "one that never had a job": ("files", server(None, "files"), False, "files"),
+    "one that is something else": ("files", server("ssh", "files"), False, None),
+    "a template's name that does not start so": ("ssh", None, True, None),
+}
+
+
+@pytest.mark.parametrize(("name", "there", "prefers", "started"), LOGINS.values(), ids=LOGINS)
+def test_template_of_a_login(name: str, there: HubServer | None, prefers: bool, started: str | None) -> None:
     found = template_to_start(name, there, (ALWAYS, NEVER, USUAL), prefers=prefers)
     assert (found.name if found else None) == started
 
@@ -86,8 +73,7 @@ async def asked(
         return answer.status, await answer.json()
 
 
-async def wishes(portal: Portal, user: str = "alice") -> None:
-    """This person wants logins to start jobs."""
+async def allow_starts(portal: Portal, user: str = "alice") -> None:
     token = await asyncio.to_thread(portal.world.token, user)
     assert await asked(portal, "PUT", "ssh-settings", token, {"start_on_connect": True}) == (
         200,
@@ -95,16 +81,28 @@ async def wishes(portal: Portal, user: str = "alice") -> None:
     )
 
 
-async def test_nothing_starts_until_the_person_wants_it(portal: Portal) -> None:
+async def test_login_starts_a_job_once_its_user_allows_it(portal: Portal) -> None:
     status, found = await asked(portal, "POST", "ssh-starts/alice/train")
     assert (status, found["state"], portal.hub.started) == (200, "off", [])
-    await wishes(portal)
+    await allow_starts(portal)
     status, found = await asked(portal, "POST", "ssh-starts/alice/train")
     assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "train")])
     assert found["page"] == "/services/jobs/wait/alice/train"
 
 
-async def test_the_page_asks_and_says(portal: Portal) -> None:
+async def test_simultaneous_logins_start_one_job(portal: Portal) -> None:
+    await allow_starts(portal)
+
+    async def starts(user: str, name: str) -> None:
+        await portal.runs(wants(user, server=name))
+
+    portal.hub.starts = starts
+    answers = await asyncio.gather(*(asked(portal, "POST", "ssh-starts/alice/train") for _ in range(8)))
+    assert portal.hub.started == [("alice", "train")]
+    assert len({(status, found["job"]) for status, found in answers}) == 1
+
+
+async def test_setting_is_changed_on_the_page(portal: Portal) -> None:
     answer = await portal.read("alice", "keys/start-on-connect", "POST", {"start": "1"})
     said = answer.headers["Set-Cookie"].partition(";")[0]
     page = await portal.read("alice", answer.location.removeprefix("/services/jobs/"), cookie=said)
@@ -114,41 +112,8 @@ async def test_the_page_asks_and_says(portal: Portal) -> None:
     assert "checked" not in (await portal.read("alice", "keys")).body
 
 
-async def test_of_many_logins_at_once_one_starts_the_server(portal: Portal) -> None:
-    await wishes(portal)
-
-    async def starts(user: str, name: str) -> None:
-        await portal.runs(wants(user, server=name))
-
-    portal.hub.starts = starts
-    answers = await asyncio.gather(*(asked(portal, "POST", "ssh-starts/alice/train") for _ in range(8)))
-    assert {status for status, _ in answers} == {200}
-    assert portal.hub.started == [("alice", "train")]
-    assert len({found["job"] for _, found in answers}) == 1
-
-
-async def test_where_it_stands_is_told_until_it_runs(portal: Portal) -> None:
-    await wishes(portal)
-    first = await portal.runs(wants("bob", gpus=8))
-
-    async def starts(user: str, name: str) -> None:
-        await ask(portal.served.acting, wants(user, server=name))
-        raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
-
-    portal.hub.starts = starts
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
-    assert (status, found["state"]) == (200, "queued")
-    assert found["sentence"].startswith("number 1 in the queue. ")
-    job = found["job"]
-    assert (await asked(portal, "GET", f"ssh-starts/alice/train?job={job}"))[1]["state"] == "queued"
-    assert (await portal.read("alice", f"jobs/{job}/stop", "POST")).status == 303
-    status, found = await asked(portal, "GET", f"ssh-starts/alice/train?job={job}")
-    assert (found["state"], found["sentence"]) == ("ended", "It was cancelled before it ran.")
-    assert first.job != job
-
-
-async def test_what_has_just_ended_is_not_started_by_a_program_that_connects_again(portal: Portal) -> None:
-    await wishes(portal)
+async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> None:
+    await allow_starts(portal)
     question = await portal.runs(wants("alice", server="train"))
     assert (await asked(portal, "POST", "ssh-starts/alice/train"))[1]["state"] == "running"
     await portal.office.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
@@ -162,17 +127,7 @@ async def test_what_has_just_ended_is_not_started_by_a_program_that_connects_aga
     assert portal.hub.started == [("alice", "train")]
 
 
-async def test_a_template_that_always_starts_so_needs_no_server(portal: Portal) -> None:
-    acting = portal.served.acting
-    files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
-    acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
-    status, found = await asked(portal, "POST", "ssh-starts/alice/files")
-    assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "files")])
-    assert portal.hub.options == [{"template": "files"}]
-    assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
-
-
-async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from_starting(portal: Portal) -> None:
+async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Portal) -> None:
     """The Hub keeps the options of every request, those of a refused one too."""
     acting = portal.served.acting
     files = replace(acting.settings.templates[0], name="files", start_on_connect=True)
@@ -181,6 +136,7 @@ async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from
     portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
     assert (await asked(portal, "POST", "ssh-starts/alice/files"))[1]["state"] == "starting"
     assert (portal.hub.started, portal.hub.options) == ([("alice", "files")], [{"template": "files"}])
+    assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +149,8 @@ async def test_what_was_refused_of_a_server_that_never_was_does_not_keep_it_from
     ],
     ids=["a quota", "a setting", "the login is too old", "the Hub is away"],
 )
-async def test_a_no_is_told_in_its_words(portal: Portal, error: Exception, status: int, words: str) -> None:
-    await wishes(portal)
+async def test_refusal_has_its_reason(portal: Portal, error: Exception, status: int, words: str) -> None:
+    await allow_starts(portal)
 
     async def starts(user: str, name: str) -> None:
         raise error
@@ -204,8 +160,8 @@ async def test_a_no_is_told_in_its_words(portal: Portal, error: Exception, statu
     assert (found[0], words in found[1]["detail"]) == (status, True), found
 
 
-async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
-    await wishes(portal)
+async def test_gateway_reads_the_answers(portal: Portal) -> None:
+    await allow_starts(portal)
 
     async def starts(user: str, name: str) -> None:
         await ask(portal.served.acting, wants(user, server=name))
@@ -216,20 +172,17 @@ async def test_the_gateway_reads_what_is_answered(portal: Portal) -> None:
 
     await portal.runs(wants("bob", gpus=8))
     portal.hub.starts = starts
-    gateway, other = people(portal.world.tokens["gateway"]), people(portal.world.tokens["other"])
+    gateway = people(portal.world.tokens["gateway"])
     waits = await gateway.start("alice", "train")
     assert (waits.state, waits.page) == ("queued", "/services/jobs/wait/alice/train")
+    assert waits.sentence.startswith("number 1 in the queue. ")
     assert await gateway.start_status("alice", "train", waits.job) == waits
+    assert (await portal.read("alice", f"jobs/{waits.job}/stop", "POST")).status == 303
+    ended = await gateway.start_status("alice", "train", waits.job)
+    assert (ended.state, ended.sentence) == ("ended", "It was cancelled before it ran.")
     acting = portal.served.acting
     acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
     refused = await gateway.start("alice", "train")
     assert (refused.state, "may not start jobs" in refused.sentence) == ("refused", True)
+    other = people(portal.world.tokens["other"])
     assert await other.start("alice", "train") == StartStatus("off"), "a gateway without the scope starts nothing"
-
-
-async def test_who_is_blocked_starts_nothing(portal: Portal) -> None:
-    await wishes(portal)
-    acting = portal.served.acting
-    acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
-    assert (status, "may not start jobs here" in found["detail"], portal.hub.started) == (403, True, [])

@@ -1,28 +1,17 @@
-"""The files that pages load: served by the Manager, kept by browsers, and no others."""
+"""Static files of the pages."""
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from dlspawner.manager.http.static_files import static_files
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 
 
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
-
-
-async def test_what_a_page_loads_is_served_to_everybody_and_kept(portal: Portal) -> None:
+async def test_files_of_a_page_are_served_and_cached(portal: Portal) -> None:
     page = (await portal.read("alice")).body
     loads = re.findall(r'(?:href|src)="([^"]*/static/[^"]*)"', page)
     assert len(loads) == 6
@@ -34,24 +23,13 @@ async def test_what_a_page_loads_is_served_to_everybody_and_kept(portal: Portal)
 
 
 @pytest.mark.parametrize("version", ["", "?v=", "?v=0123456789abcdef"])
-async def test_another_version_than_there_is_is_not_kept(portal: Portal, version: str) -> None:
+async def test_other_versions_are_not_cached(portal: Portal, version: str) -> None:
     answer = await portal.read("", f"static/css/style.min.css{version}")
     assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-cache")
     assert answer.headers["Content-Type"] == "text/css"
 
 
-async def test_what_style_sheets_load_is_served_as_well(portal: Portal) -> None:
-    """By addresses beside their own; of fonts, the first that a browser takes."""
-    missing = []
-    for path in (path for path in static_files() if path.endswith(".css")):
-        text = (await portal.read("", f"static/{path}")).body
-        for found in re.findall(r'(?:@import"|url\("?)([^"):?#]+)(?:"|\))', text):
-            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), found))
-            missing += [] if (await portal.read("", f"static/{place}")).status == 200 else [place]
-    assert missing == []
-
-
 @pytest.mark.parametrize("path", ["js/admin-react.js", "css/../../templates/page.html", "css/style.min.css.map", "css"])
-async def test_nothing_else_of_the_hubs_files_is_served(portal: Portal, path: str) -> None:
+async def test_no_other_files_are_served(portal: Portal, path: str) -> None:
     assert path not in static_files()
     assert (await portal.read("", f"static/{quote(path, safe='/')}")).status == 404

@@ -1,4 +1,4 @@
-"""The store on SQLite and on PostgreSQL: the same promises on both."""
+"""The database of SSH keys on SQLite and PostgreSQL, and its schema."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import asyncssh
 import pytest
@@ -39,10 +38,14 @@ async def store(db_url: str) -> AsyncIterator[Database]:
     await store.close()
 
 
-async def test_a_key_is_kept_as_it_was_added(store: Database) -> None:
+async def test_key_is_stored_as_added(store: Database) -> None:
     key = make_key("laptop")
     await store.add_keys("alice", [key], NOW, limit=50)
+    again = await store.add_keys("alice", [key], NOW, limit=50)
+    assert isinstance(again, AddedKeys)
+    assert (len(again.new), len(again.known)) == (0, 1)
     (kept,) = await store.keys("alice")
+    assert await store.keys("bob") == []
     assert (kept.key, kept.name, kept.fingerprint, kept.added, kept.last_used) == (
         key.key,
         "laptop",
@@ -52,64 +55,33 @@ async def test_a_key_is_kept_as_it_was_added(store: Database) -> None:
     )
 
 
-async def test_people_see_only_their_own_keys(store: Database) -> None:
-    await store.add_keys("alice", [make_key()], NOW, limit=50)
-    assert await store.keys("bob") == []
-
-
-async def test_a_key_added_again_is_reported_as_known_and_kept_once(store: Database) -> None:
-    key = make_key()
-    await store.add_keys("alice", [key], NOW, limit=50)
-    again = await store.add_keys("alice", [key], NOW, limit=50)
-    assert isinstance(again, AddedKeys)
-    assert [len(again.new), len(again.known), len(await store.keys("alice"))] == [0, 1, 1]
-
-
-async def test_two_people_may_have_the_same_key(store: Database) -> None:
-    key = make_key()
-    for person in ("alice", "alice-admin"):
-        added = await store.add_keys(person, [key], NOW, limit=50)
-        assert isinstance(added, AddedKeys)
-        assert len(added.new) == 1
-
-
-async def test_more_keys_than_allowed_are_refused_together(store: Database) -> None:
+async def test_limit_of_keys_holds_for_one_request_and_for_many_at_once(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=2)
     assert await store.add_keys("alice", [make_key(), make_key()], NOW, limit=2) == TooManyKeys(limit=2, present=1)
-    assert len(await store.keys("alice")) == 1
-
-
-async def test_the_limit_holds_when_requests_race(store: Database) -> None:
     await asyncio.gather(*(store.add_keys("alice", [make_key()], NOW, limit=3) for _ in range(12)))
     assert len(await store.keys("alice")) == 3
 
 
-async def test_one_key_added_by_racing_requests_is_kept_once(store: Database) -> None:
+async def test_same_key_added_many_times_at_once_is_stored_once(store: Database) -> None:
     key = make_key()
     results = await asyncio.gather(*(store.add_keys("alice", [key], NOW, limit=50) for _ in range(8)))
     assert sum(len(result.new) for result in results if isinstance(result, AddedKeys)) == 1
 
 
-async def test_only_the_owner_removes_a_key(store: Database) -> None:
+async def test_only_the_owner_removes_a_key_and_its_id_is_not_reused(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (key,) = await store.keys("alice")
     assert await store.remove_key("bob", key.id) is None
     assert await store.remove_key("alice", key.id) == key
-    assert await store.keys("alice") == []
-
-
-async def test_an_id_is_never_given_again(store: Database) -> None:
-    await store.add_keys("alice", [make_key()], NOW, limit=50)
-    (first,) = await store.keys("alice")
-    await store.remove_key("alice", first.id)
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (second,) = await store.keys("alice")
-    assert second.id > first.id
+    assert second.id > key.id
 
 
-async def test_use_is_noted_at_most_once_a_minute(store: Database) -> None:
+async def test_use_is_stored_at_most_once_a_minute(store: Database) -> None:
     await store.add_keys("alice", [make_key()], NOW, limit=50)
     (key,) = await store.keys("alice")
+    assert not await store.key_used("bob", key.id, NOW)
     seen = []
     for seconds in (0, 59, 60):
         assert await store.key_used("alice", key.id, NOW + timedelta(seconds=seconds))
@@ -117,14 +89,7 @@ async def test_use_is_noted_at_most_once_a_minute(store: Database) -> None:
     assert seen == [NOW, NOW, NOW + timedelta(seconds=60)]
 
 
-async def test_use_of_a_key_that_is_not_theirs_is_not_noted(store: Database) -> None:
-    await store.add_keys("alice", [make_key()], NOW, limit=50)
-    (key,) = await store.keys("alice")
-    assert not await store.key_used("bob", key.id, NOW)
-    assert (await store.keys("alice"))[0].last_used is None
-
-
-async def test_suggestions_replace_each_other_and_leave_out_what_was_added(store: Database) -> None:
+async def test_suggestions_replace_each_other_without_added_keys(store: Database) -> None:
     old, new, added = make_key("old"), make_key("new"), make_key("added")
     await store.suggest("alice", "train", [FoundKey(old, "~/.ssh/old.pub")], NOW)
     await store.suggest("alice", "", [FoundKey(new, "~/.ssh/new.pub"), FoundKey(added, "~/.ssh/added.pub")], NOW)
@@ -133,16 +98,7 @@ async def test_suggestions_replace_each_other_and_leave_out_what_was_added(store
     assert await store.suggestions("bob") == []
 
 
-async def test_everything_is_there_after_a_restart(db_url: str) -> None:
-    first = await asyncio.to_thread(Database.open, db_url)
-    await first.add_keys("alice", [make_key()], NOW, limit=50)
-    await first.close()
-    second = await asyncio.to_thread(Database.open, db_url)
-    assert len(await second.keys("alice")) == 1
-    await second.close()
-
-
-async def test_a_failing_database_is_one_exception_of_our_own(store: Database, db_url: str) -> None:
+async def test_failing_database_raises_our_exception(store: Database, db_url: str) -> None:
     engine = create_engine(db_url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE ssh_keys"))
@@ -152,8 +108,7 @@ async def test_a_failing_database_is_one_exception_of_our_own(store: Database, d
 
 
 @pytest.mark.slow
-async def test_a_manager_that_vanishes_in_a_transaction_keeps_the_lease_from_nobody(postgres: str) -> None:
-    """Its connection is open, and says nothing more: a machine without power, or a process that is stopped."""
+async def test_open_transaction_of_a_dead_manager_does_not_hold_the_lease(postgres: str) -> None:
     url = databases.create(postgres)
     stand_by, vanished = await asyncio.to_thread(Database.open, url), db_engine.open_engine(url, 1)
     assert await JobRepository(stand_by).acquire("vanished", 0) == 1
@@ -165,7 +120,7 @@ async def test_a_manager_that_vanishes_in_a_transaction_keeps_the_lease_from_nob
     await stand_by.close()
 
 
-def test_migrations_from_empty_make_exactly_the_tables_the_code_uses(db_url: str) -> None:
+def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
     asyncio.run(Database.open(db_url).close())
     engine = create_engine(db_url)
     with engine.connect() as connection:
@@ -174,7 +129,7 @@ def test_migrations_from_empty_make_exactly_the_tables_the_code_uses(db_url: str
     engine.dispose()
 
 
-def test_a_database_of_a_newer_version_is_refused_with_a_sentence(db_url: str) -> None:
+def test_database_of_a_newer_version_is_refused(db_url: str) -> None:
     asyncio.run(Database.open(db_url).close())
     engine = create_engine(db_url)
     with engine.begin() as connection:
@@ -184,7 +139,7 @@ def test_a_database_of_a_newer_version_is_refused_with_a_sentence(db_url: str) -
         Database.open(db_url)
 
 
-def test_many_managers_may_start_at_once_on_an_empty_database(db_url: str) -> None:
+def test_many_managers_migrate_at_once(db_url: str) -> None:
     script = (
         "import asyncio, sys; from dlspawner.manager.db.store import Database; "
         "asyncio.run(Database.open(sys.argv[1]).close())"
@@ -204,13 +159,7 @@ def test_many_managers_may_start_at_once_on_an_empty_database(db_url: str) -> No
         ("postgresql+psycopg://postgres:secret@/x?host=/no/such/socket", "cannot be used|needs the Python package"),
     ],
 )
-def test_a_wrong_url_is_a_sentence_without_the_password(url: str, sentence: str) -> None:
+def test_wrong_url_is_a_sentence_without_the_password(url: str, sentence: str) -> None:
     with pytest.raises(DatabaseUnusable, match=sentence) as caught:
         Database.open(url)
     assert "secret" not in str(caught.value)
-
-
-def test_a_file_that_is_no_database_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("this is not SQLite" * 100)
-    with pytest.raises(DatabaseUnusable, match="not a database"):
-        Database.open(f"sqlite:///{tmp_path / 'x'}")

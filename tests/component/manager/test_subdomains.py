@@ -1,4 +1,4 @@
-"""A domain for each person and service (JupyterHub.subdomain_host), in a real browser with a real Hub and proxy.
+"""A domain for each user and service (JupyterHub.subdomain_host), in a real browser with a real Hub and proxy.
 
 ``*.localhost`` is this machine. Browsers hold what a form's answer leads to against the page's policy as well.
 """
@@ -51,7 +51,7 @@ def hub(tmp_path: Path) -> Iterator[ApartHub]:
 
 @pytest.fixture
 def page(hub: ApartHub) -> Iterator[Page]:
-    """Alice's, logged in; whatever its policies have kept from being done fails the test."""
+    """Alice's, logged in; a violation of a content security policy fails the test."""
     refused: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**{**LAUNCH, "args": [*FLAGS, LOOPBACK]})
@@ -83,9 +83,7 @@ def state(page: Page, hub: ApartHub, server: str, name: str) -> None:
     expect(row).to_be_visible(timeout=PATIENCE)
 
 
-def test_jobs_are_started_stopped_started_again_and_cancelled_from_pages_of_many_domains(
-    hub: ApartHub, page: Page
-) -> None:
+def test_jobs_are_started_stopped_restarted_and_cancelled_across_domains(hub: ApartHub, page: Page) -> None:
     page.get_by_role("link", name="Quota and queue").first.click()
     expect(page).to_have_url(hub.jobs, timeout=PATIENCE)
     expect(page.get_by_role("heading", name="My jobs")).to_be_visible()

@@ -23,16 +23,15 @@ log = logging.getLogger("test")
 
 
 @contextlib.asynccontextmanager
-async def answering(
-    answer: Callable[[web.Request], Awaitable[web.Response]], taken: socket.socket
-) -> AsyncIterator[str]:
-    """The address of a Manager that answers everything like this."""
+async def answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+    """Yields the address of a Manager whose answers are given."""
+    listening = socket.create_server(("127.0.0.1", 0))
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.SockSite(runner, taken).start()
-    yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    await web.SockSite(runner, listening).start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     await runner.cleanup()
 
 
@@ -43,34 +42,33 @@ def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:
     return web.json_response({"uid": 20_000, "gid": 20_000})
 
 
-async def test_one_question_after_the_other_has_the_same_connection_also_after_a_no() -> None:
+async def test_requests_one_after_the_other_share_a_connection() -> None:
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
         found = given(request, used)
         return web.json_response({"detail": "no" * 10_000}, status=404) if "ending" in request.path else found
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         for _ in range(2):
             await ManagerClient(url, "token", log).account("alice", UIDS)
             assert await ManagerClient(url, "token", log).stop_reason("j-1") is None
     assert len(used) == 1
 
 
-async def test_every_further_try_has_its_own_connection_so_that_another_manager_may_answer() -> None:
-    """Of two Managers behind the address of a Service, which leads each connection to one of them."""
+async def test_a_retry_uses_a_new_connection() -> None:
+    """Of two Managers behind a Service, another one may answer."""
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
         found = given(request, used)
         return found if len(used) > 2 else web.json_response({}, status=503)
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         assert await ManagerClient(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
 
 
-async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
-    """Such as a crowd leaves behind: a try for each of them would take longer than a start."""
+async def test_kept_connections_to_a_standby_manager_are_not_tried_one_by_one() -> None:
     used: list[asyncio.Transport] = []
     crowd, acts = asyncio.Barrier(10), True
 
@@ -81,7 +79,7 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
             await crowd.wait()
         return found if acts or not old else web.json_response({}, status=503)
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         manager = ManagerClient(url, "token", log, seconds=30)
         await asyncio.gather(*(manager.account("alice", UIDS) for _ in range(10)))
         acts = False
@@ -89,8 +87,8 @@ async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_a
     assert len(used) == 11
 
 
-async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one to a machine that was switched off since; POST too, which HTTP clients do not send twice."""
+async def test_a_silent_kept_connection_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for POST, which HTTP clients do not repeat."""
     monkeypatch.setattr("dlspawner.spawner.manager_client.SILENT_SECONDS", 0.2)
     used: list[asyncio.Transport] = []
     over = asyncio.Event()
@@ -102,7 +100,7 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
             await over.wait()
         return found
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         manager = ManagerClient(url, "token", log, seconds=30)
         await manager.account("alice", UIDS)
         assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
@@ -111,14 +109,13 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
     assert len(used) > 2
 
 
-async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    """As by a Manager that was started again at the same address."""
+async def test_a_connection_that_was_closed_while_idle_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
         return given(request, used)
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         await ManagerClient(url, "token", log).account("alice", UIDS)
         used[0].close()
         await ManagerClient(url, "token", log).account("alice", UIDS)
@@ -126,26 +123,9 @@ async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(cap
     assert "asking again" not in caplog.text
 
 
-async def test_what_is_kept_is_closed_with_the_event_loop_that_it_belongs_to() -> None:
-    ended = asyncio.Event()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-        await reader.read()
-        ended.set()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(60):
-        asked = ManagerClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "token", log)
-        await asyncio.to_thread(lambda: asyncio.run(asked.stop_reason("j-1")))
-        await ended.wait()
-
-
-async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries(
+async def test_a_connection_that_is_not_accepted_leaves_time_for_other_tries(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as one to a machine that is off."""
     monkeypatch.setattr(manager, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
         address = deaf.getsockname()
@@ -159,10 +139,10 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
 
 
 @pytest.mark.parametrize("asks", ["starting", "waiting"])
-async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is_started_again(
+async def test_a_stop_that_the_manager_missed_is_reported_before_the_next_start(
     asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it was away; it would take the new start for the one that was stopped, and cancel it afterwards."""
+    """Otherwise the Manager would cancel the new start."""
     monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
     heard: list[str] = []
     away = True
@@ -173,7 +153,7 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
         heard.append(request.path.rpartition("/")[2])
         return web.json_response({"waiting": [], "job": None, "uid": 20_000, "gid": 20_000})
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         found = ManagerClient(url, "token", log)
         for _ in range(3):
             await found.start_interrupted("alice", "", None)
@@ -185,28 +165,7 @@ async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is
     assert heard == ["interrupted", asks]
 
 
-async def test_a_person_who_is_removed_with_many_servers_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manager, "ENDING_SECONDS", 1.0)
-    servers = {f"server-{number}" for number in range(20)}
-    away, all_told = True, asyncio.Event()
-
-    async def answer(request: web.Request) -> web.Response:
-        if not away:
-            servers.discard((await request.json())["server"])
-            if not servers:
-                all_told.set()
-        return web.json_response({}, status=503 if away else 200)
-
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
-        began = asyncio.get_running_loop().time()
-        for server in sorted(servers):
-            await ManagerClient(url, "token", log).start_interrupted("zoe", server, None)
-        assert 0.9 < asyncio.get_running_loop().time() - began < 10
-        away = False
-        await asyncio.wait_for(all_told.wait(), 60)
-
-
-async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_server_does_not_wait_until_a_stop_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ENDING_SECONDS", 0.05)
 
     async def answer(request: web.Request) -> web.Response:
@@ -214,7 +173,7 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
             return web.json_response({}, status=503)
         return web.json_response({"job": None, "uid": 20_000, "gid": 20_000})
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         found = ManagerClient(url, "token", log)
         await found.start_interrupted("alice", "one", None)
         assert await found.prepare_start("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
@@ -231,13 +190,13 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
     ],
     ids=["its node", "not known", "empty"],
 )
-async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | None) -> None:
+async def test_an_admission_names_the_node_and_its_deadline(told: dict[str, Any], node: str | None) -> None:
     async def answer(request: web.Request) -> web.Response:
         admitted = {"decision": "admit", "reason": "fits", "sentences": [], "seconds": 60}
         return web.json_response({**admitted, **told})
 
     now = asyncio.get_running_loop().time()
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         found = await ManagerClient(url, "token", log).admission(
             "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
         )
@@ -245,7 +204,7 @@ async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | 
     assert now + 60 <= found.until <= now + 90
 
 
-async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_sentence_says_so(
+async def test_a_manager_without_settings_is_asked_once_and_refuses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[str] = []
@@ -254,7 +213,7 @@ async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_s
         asked.append(request.method)
         return web.json_response({}, status=501)
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         with pytest.raises(errors.StartRefused, match="was not told how"):
             await ManagerClient(url, "token", log).pending_job("alice", "")
         with pytest.raises(errors.StartRefused, match="was not told how"):

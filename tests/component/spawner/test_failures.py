@@ -164,11 +164,6 @@ def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> 
     assert "correct-horse" not in line
 
 
-def test_the_log_has_what_kubernetes_itself_says() -> None:
-    said = recorded("refused-pod-security")["message"]
-    assert str(kube_requests.ApiError(403, said)) == f"status=403 {' '.join(said.split())}"
-
-
 def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
     sidecar = {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = {"name": "notebook", "image": "Not:A:Name", "state": {"waiting": {"reason": "InvalidImageName"}}}

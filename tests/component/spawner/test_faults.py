@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.people import wait_for
 from tests.harness import faults
-from tests.harness.faults import Answer, Dropped, Fault, Lost, Reset, Silent
+from tests.harness.faults import Answer, Dropped, Fault, Lost, Reset
 from tests.harness.faulty_hub import SENTENCE, FaultyHub, faulty
 from tests.harness.spawner_hub import Person, new_name
 
@@ -134,15 +134,6 @@ def test_what_stays_is_one_sentence(hub: FaultyHub, api: faults.Proxy) -> None:
     assert faults.HEADER not in page
 
 
-@pytest.mark.parametrize("resource", ["secrets", "persistentvolumeclaims", "services"])
-def test_whatever_it_stays_for(hub: FaultyHub, api: faults.Proxy, resource: str) -> None:
-    users = [new_name(f"brief-{kind}-") for kind in STAYING]
-    given = dict(zip(users, ((resource, fault) for fault in STAYING.values()), strict=True))
-    if resource != "secrets":
-        given |= {new_name(f"stock-services-brief-{kind}-"): (resource, fault) for kind, fault in STAYING.items()}
-    stays(hub, api, given)
-
-
 def test_a_refusal_is_told_at_once_and_without_what_it_quotes(hub: FaultyHub, api: faults.Proxy) -> None:
     alice, stock = new_name("refused-"), new_name("stock-refused-")
     token = "f" * 32
@@ -165,20 +156,6 @@ def test_a_stop_goes_on_until_it_is_answered(hub: FaultyHub, api: faults.Proxy) 
     hub.stopped(*users)
 
     assert all(rule.happened for rule in rules)
-
-
-def test_a_stop_is_over_when_the_pod_is_gone_though_the_watch_hears_nothing(hub: FaultyHub, api: faults.Proxy) -> None:
-    user = new_name("stock-silent-")
-    assert hub.outcomes(user) == {user: ""}
-    api.fail("watch", "pods", Silent(), times=None)
-    silent = api.count("watch", "pods")
-    api.cut(resource="pods")
-    wait_for(lambda: api.count("watch", "pods") > silent, "the watch is a silent one", 60)
-    hub.stop_server(user)
-    hub.stopped(user)
-
-    assert f"pod=jobs/jupyter-{user} ended" not in hub.log
-    assert "TimeoutError" not in hub.log.split(f"jupyter-{user} created")[-1]
 
 
 def test_an_api_server_that_goes_away_and_comes_back_loses_nothing(hub: FaultyHub, api: faults.Proxy) -> None:
@@ -221,20 +198,6 @@ def test_a_pod_whose_start_was_given_up_is_not_left_to_itself(hub: FaultyHub, ap
 
     assert SENTENCE in hub.outcomes(user)[user]
     hub.stopped(user)
-
-
-def test_a_watch_that_breaks_is_there_again(hub: FaultyHub, api: faults.Proxy) -> None:
-    first, second = new_name("stock-watch-"), new_name("stock-watch-")
-    hub.start(first)
-    api.cut(faults.HALF_A_LINE, "pods")
-    assert hub.outcome(first) == ""
-    api.cut(faults.GONE, "pods")
-    assert hub.outcomes(second) == {second: ""}
-    api.fail("watch", "pods", Answer(410))
-    api.cut(resource="pods")
-    hub.stop_server(first)
-    hub.stop_server(second)
-    hub.stopped(first, second)
 
 
 def test_a_hub_that_comes_back_before_its_api_server_loses_nothing(hub: FaultyHub, api: faults.Proxy) -> None:

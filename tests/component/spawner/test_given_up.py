@@ -105,25 +105,6 @@ async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_an
     assert saves == [True]
 
 
-@pytest.mark.slow
-async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
-    later, stopping = asyncio.Event(), list[asyncio.Task[None]]()
-
-    async def when_the_time_has_come(spawner: Any) -> None:
-        await later.wait()
-        await spawner.stop()
-
-    def hook(spawner: Any, _pod: Any) -> None:
-        stopping.append(asyncio.create_task(when_the_time_has_come(spawner)))
-
-    spawner = make(after_pod_created_hook=hook)
-    await refusal(spawner)
-    later.set()
-    await asyncio.wait_for(stopping[0], PATIENCE)
-
-    assert spawner.pod() is None
-
-
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
     """As somebody else would, and until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
@@ -165,50 +146,6 @@ async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> Non
     assert spawner.pod_reflector is watch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
-    config: dict[str, Any], core: client.CoreV1Api, make: Make
-) -> None:
-    spawner = make(**config)
-    gone = ("create", "delete", "read")
-
-    async def away(*_: Any, **__: Any) -> None:
-        raise ClientConnectionError
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            *(f"{verb}_namespaced_service" for verb in gone),
-            *(f"{verb}_namespaced_pod" for verb in gone[1:]),
-        ):
-            patch.setattr(core, name, away)
-        refused = await refusal(spawner)
-
-    assert refused.reason in {"cluster-error", "start-timeout"}
-    assert spawner._ended == refused.message
-    await on_a_node(core, spawner)
-    await ends(core, spawner)
-
-
-@pytest.mark.slow
-async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
-    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = core.create_namespaced_pod
-    spawner = make(k8s_api_request_timeout=3600)
-
-    async def unanswered(*given: Any, **named: Any) -> None:
-        await create(*given, **named)
-        await on_a_node(core, spawner)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(core, "create_namespaced_pod", unanswered)
-    refused = await refusal(spawner)
-
-    assert refused.reason == "start-timeout"
-    await ends(core, spawner)
-
-
 async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one_was_refused(
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,18 +167,3 @@ async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one
     await create(*given, **named)
     await on_a_node(core, spawner)
     await ends(core, spawner)
-
-
-@pytest.mark.slow
-async def test_a_pod_that_runs_for_a_moment_alone_is_not_waited_for_as_long_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ran(*_: Any) -> None:
-        """It does not any more when KubeSpawner looks."""
-
-    monkeypatch.setattr(StartingSpawner, "_until_running", ran)
-    spawner = make()
-    refused = await refusal(spawner)
-
-    assert refused.reason == "start-timeout"
-    await asyncio.wait_for(spawner.stop(), PATIENCE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -39,7 +38,7 @@ async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: 
         await over.wait()
         return web.json_response({"waiting": []})
 
-    async with answering(late, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(late) as url:
         to_manager = {"manager_url": url, "manager_token": "token", "start_timeout": 2}
         spawner = make_spawner(monkeypatch, settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}
@@ -56,7 +55,7 @@ async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(mon
         asked.append((request.method, request.path, await request.json()))
         return web.json_response({"job": "j-aaaaaaaaaaaa", "uid": 20_001, "gid": 20_001})
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         to_manager = {"manager_url": url, "manager_token": "token"}
         spawner = make_spawner(monkeypatch, server="train", settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}

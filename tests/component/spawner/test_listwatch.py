@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -13,7 +11,6 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner import backoff
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
@@ -66,11 +63,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_nothing_in_the_product_knows_shorter_back_off() -> None:
-    """The fixture's is the tests' alone."""
-    assert next(backoff.delays()) >= 0.1
-
-
 async def test_a_list_comes_in_pages(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10, pod("a", 1), pod("b", 2), more="next"), listed(10, pod("c", 3))])
     await watch.start()
@@ -92,17 +84,6 @@ async def test_a_watch_that_never_begins_is_asked_for_again(
 
     assert api.resumed[:2] == ["10", "10"]
     assert watch.request_timeout > reflector.BEGIN_SECONDS
-
-
-async def test_a_full_garbage_collection_leaves_out_what_the_hub_had_loaded(watch: PodWatch) -> None:
-    await watch.start()
-    kept = gc.get_freeze_count()
-    more = [[] for _ in range(1000)]
-    await watch.stop()
-    await watch.start()
-
-    assert kept > len(sys.modules), "all modules, at the least"
-    assert gc.get_freeze_count() <= kept, f"once in a process, so {len(more)} later objects are still looked at"
 
 
 async def test_an_expired_page_starts_the_list_again(api: ScriptedApi, watch: PodWatch) -> None:
@@ -226,14 +207,6 @@ async def test_a_list_that_cannot_be_understood_is_asked_for_again(api: Scripted
     await watch.start()
 
     assert list(watch.pods) == ["jobs/a"]
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_a_page_of_nothing_may_say_null(indent: int | None) -> None:
-    page = reflector.ListPage(json.dumps({**listed(9), "items": None}, indent=indent).encode())
-
-    assert not page.read({})
-    assert page.version == "9"
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -438,14 +411,3 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
 
     assert "in broken" in caplog.text
     assert TOKEN not in caplog.text
-
-
-async def test_what_is_stopped_is_over(api: ScriptedApi, watch: PodWatch) -> None:
-    await watch.start()
-    with pytest.raises(RuntimeError):
-        await watch.start()
-    task = watch.watch_task
-    await watch.stop()
-
-    assert task is not None
-    assert task.cancelled()

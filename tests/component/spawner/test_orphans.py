@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
-import time
-import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,6 @@ from dlspawner.spawner import orphans as module
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.orphans import Orphans, owned_pods, without_server
-from tests.harness.loop_probe import others
 from tests.harness.spawner_builders import make_spawner
 
 ADDRESS = "http://hub:8081/hub/api"
@@ -51,11 +47,6 @@ def pod(address: str = ADDRESS, person: str | None = "alice", **parts: Any) -> d
 )
 def test_a_pod_without_a_server(case: str, found: dict[str, Any], orphan: bool) -> None:
     assert list(without_server({"jobs/p": found}, set(), ADDRESS, keep_ended=True)) == ["jobs/p"] * orphan, case
-
-
-@pytest.mark.parametrize("keep_ended", [False, True])
-def test_a_pod_that_is_ending_already_is_not_asked_again(keep_ended: bool) -> None:
-    assert list(without_server({"jobs/p": pod(ending=True)}, set(), ADDRESS, keep_ended=keep_ended)) == []
 
 
 def test_a_pod_that_has_ended_is_kept_only_where_the_administrator_said_so() -> None:
@@ -132,19 +123,6 @@ async def test_pods_of_all_namespaces_may_be_another_hubs(
     assert ("left alone" in caplog.text) is everywhere
 
 
-async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
-    spawner, asked = Hub({}), Hub.asked
-    for _ in range(2):
-        module.look_after(spawner, "a test's")
-    kept = weakref.ref(spawner)
-    del spawner
-    gc.collect()
-    module._tasks.pop("a test's")[1].cancel()
-
-    assert kept() is None
-    assert Hub.asked == asked + 1
-
-
 async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -211,47 +189,6 @@ async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch
     module.look_after(Hub({}), "a test's")
 
     assert "a test's" not in module._tasks
-
-
-def busy() -> None:
-    """As long as a slice of time, and a moment."""
-    end = time.monotonic() + 1.5 * module.SLICE_SECONDS
-    while time.monotonic() < end:
-        pass
-
-
-class Large(dict[str, Any]):
-    """Pods that take long to parse."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        busy()
-        return super().get(key, default)
-
-
-class LargeServer(SimpleNamespace):
-    pending = "spawn"
-    server = None
-
-    @property
-    def pod_key(self) -> str:
-        busy()
-        return "jobs/p"
-
-
-async def test_many_pods_hold_nobody_up() -> None:
-    pods = Large({f"jobs/{number}": pod("http://other/hub/api") for number in range(40)})
-    async with others() as turns:
-        await module._look(Hub(pods).looking())
-
-    assert len(turns) >= 40
-
-
-async def test_many_servers_hold_nobody_up() -> None:
-    person = SimpleNamespace(spawners=dict.fromkeys(range(4), LargeServer()))
-    async with others() as turns:
-        assert await owned_pods(dict.fromkeys(range(10), person)) == {"jobs/p"}
-
-    assert len(turns) >= 40
 
 
 async def test_a_server_that_begins_while_pods_are_looked_at_has_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:

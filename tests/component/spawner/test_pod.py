@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubespawner import KubeSpawner
 
 from dlspawner.core import naming
 from dlspawner.core.launch.options import BUILT_IN
@@ -161,76 +160,3 @@ def test_what_jupyterhub_5_stores_is_understood(monkeypatch: pytest.MonkeyPatch)
 def test_blocked_people_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartRefused, match="may not start"):
         make_spawner(monkeypatch, "mallory").check_options({"template": "ipython"})
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["${command}", "$(JUPYTERHUB_API_TOKEN)", "a: {b: c}", "- x", '"}]', "{{ 7 * 7 }}", "'; id #", "logs\u202e"],
-)
-async def test_no_value_changes_the_structure(value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    plain = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir="logs")
-    try:
-        hostile = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", log_dir=value)
-    except StartRefused:
-        return
-
-    assert shape(hostile) == shape(plain)
-
-
-def shape(value: object) -> object:
-    """The manifest without its texts."""
-    if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(inner) for inner in value]
-    return type(value).__name__
-
-
-STOCK: dict[str, dict[str, Any]] = {
-    "nothing configured": {},
-    "resources and storage": {
-        "cpu_limit": 2,
-        "mem_limit": "4G",
-        "storage_pvc_ensure": True,
-        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}],
-        "volume_mounts": [{"name": "home", "mountPath": "/home/jovyan"}],
-    },
-    "more containers": {
-        "extra_containers": [{"name": "side", "image": "example.org/side:1"}],
-        "init_containers": [{"name": "init", "image": "example.org/init:1"}],
-        "extra_labels": {"server": "{servername}"},
-        "node_selector": {"disk": "ssd"},
-    },
-    "a profile": {
-        "profile_list": [{"display_name": "GPU", "kubespawner_override": {"extra_resource_limits": {"gpu": "1"}}}]
-    },
-}
-
-
-@pytest.mark.parametrize("config", STOCK.values(), ids=STOCK)
-async def test_without_templates_the_pod_is_kubespawners(
-    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pods = []
-    for cls in (None, KubeSpawner):
-        extra = {} if cls is None else {"cls": cls}
-        spawner = make_spawner(monkeypatch, server="train", settings=None, config=config, **extra)
-        await spawner.load_user_options()
-        pods.append(spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest()))
-
-    assert pods[0] == pods[1]
-
-
-async def test_without_templates_the_form_is_kubespawners(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = {"profile_list": [{"display_name": "Big <one>", "slug": "big"}]}
-    ours = make_spawner(monkeypatch, settings=None, config=config)
-    stock = make_spawner(monkeypatch, settings=None, config=config, cls=KubeSpawner)
-
-    assert ours.options_form == stock.options_form
-    assert ours.options_from_form({"profile": ["big"]}) == stock.options_from_form({"profile": ["big"]})
-    assert ours.apply_user_options is None
-    assert ours.get_state() == stock.get_state()
-
-
-def test_no_form_without_templates_and_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_spawner(monkeypatch, settings=None).options_form == ""

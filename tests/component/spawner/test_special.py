@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +46,7 @@ async def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
     """A spawner with a second namespace and a Manager that says who people are, and that nothing waits."""
     ca = tmp_path / "user_ca.pub"
     ca.write_text("ssh-ed25519 AAAA gateway\n")
-    async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(_answer) as url:
 
         def made(found: Settings = BOTH, **config: Any) -> Any:
             given = {"special_namespace": "jobs-special", "ssh_ca_public_key_file": str(ca), **config}

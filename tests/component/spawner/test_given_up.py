@@ -1,4 +1,4 @@
-"""A start that KubeSpawner itself would clean up after: its reason is told, and the Hub's stop ends the pod."""
+"""A start that is given up: its reason is kept, and the Hub's stop ends the pod."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture
 async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    """Spawners as KubeSpawner's, of which the Hub's database is none."""
+    """Makes spawners without templates and database."""
     monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
     made = []
@@ -71,7 +71,7 @@ async def ends(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
-    """So that its node alone can let the pod go."""
+    """Binds the pod, so that only its node can remove it."""
     async with asyncio.timeout(PATIENCE):
         while spawner.pod_reflector is None or spawner.pod() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -80,7 +80,7 @@ async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go(
+async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     config: dict[str, Any], core: client.CoreV1Api, make: Make
 ) -> None:
     spawner = make(**config)
@@ -93,9 +93,7 @@ async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go
     await ends(core, spawner)
 
 
-async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_anyway(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_state_of_a_start_is_saved_in_one_commit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     saves = []
     monkeypatch.setattr(
         StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
@@ -106,7 +104,7 @@ async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_an
 
 
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
-    """As somebody else would, and until the watch has seen it."""
+    """Deletes the pod, and waits until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
     async with asyncio.timeout(PATIENCE):
         while spawner.pod() is not None:  # noqa: ASYNC110
@@ -114,7 +112,7 @@ async def remove(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before its Service", "as soon as it is made"])
-async def test_a_pod_that_goes_before_the_start_waits_for_it_is_told_and_the_watch_stays(
+async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_watch(
     moment: str, core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawner = make(services_enabled=True, start_timeout=60)
@@ -137,7 +135,7 @@ async def test_a_pod_that_goes_before_the_start_waits_for_it_is_told_and_the_wat
     assert not watch.watch_task.done()
 
 
-async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> None:
+async def test_the_shared_watch_is_not_replaced(make: Make) -> None:
     spawner = make()
     await spawner._start_watching_pods()
     watch = spawner.pod_reflector
@@ -146,7 +144,7 @@ async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> Non
     assert spawner.pod_reflector is watch
 
 
-async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one_was_refused(
+async def test_a_late_pod_of_the_first_try_is_stopped_though_a_later_try_was_refused(
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, tries = core.create_namespaced_pod, []
@@ -161,7 +159,7 @@ async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one
     monkeypatch.setattr(core, "create_namespaced_pod", refused_at_last)
     await refusal(spawner)
     assert len(tries) == 2
-    assert await spawner.poll() is None, "so that the Hub stops what may come of the first one"
+    assert await spawner.poll() is None, "the Hub has to stop the pod of the first try"
 
     given, named = tries[0]
     await create(*given, **named)

@@ -58,7 +58,7 @@ def bob(hub: Hub) -> Person:
 
 @pytest.fixture(scope="module")
 def shell(alice: Person) -> str:
-    """A running ssh job of alice's that tests look at and leave alone."""
+    """A running ssh job of alice."""
     alice.launch("shell", template="ssh", gpus=2, gpu_type="v100")
     return "shell"
 
@@ -68,7 +68,7 @@ def pod(person: Person, server: str) -> dict[str, Any]:
 
 
 def objects(hub: Hub, name: str) -> str:
-    """What the cluster has of a name."""
+    """The objects whose name contains a text."""
     return "".join(
         line for line in hub.kubectl("get", "pod,secret,service", "-o", "name").splitlines(True) if name in line
     )
@@ -79,9 +79,9 @@ def page(answer: requests.Response) -> str:
 
 
 class TestRefusal:
-    """Three ways in, one sentence; nothing is made, nothing is counted, no traceback is logged."""
+    """The same sentence in form, page and REST; no object, no counted failure, no traceback."""
 
-    def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
+    def test_the_form_comes_back_with_its_values(self, hub: Hub, alice: Person) -> None:
         server = new_name("form")
         answer = form_back(alice, server, template="ssh", **{"ssh--gpus": "77"})
 
@@ -91,7 +91,7 @@ class TestRefusal:
         assert 'value="77"' in page(answer)
         self.check_nothing_happened(hub, server)
 
-    def test_a_late_one_is_on_the_failed_page(self, hub: Hub, alice: Person) -> None:
+    def test_a_late_refusal_is_on_the_page_of_the_failed_start(self, hub: Hub, alice: Person) -> None:
         server = new_name("late")
         answer = alice.post(f"/hub/spawn/alice/{server}", template="ssh")
         assert answer.status_code == 302
@@ -102,7 +102,7 @@ class TestRefusal:
         assert "No GPU is free &lt;now&gt;." in shown
         self.check_nothing_happened(hub, server)
 
-    def test_rest_answers_with_it(self, hub: Hub, alice: Person) -> None:
+    def test_rest_answers_with_the_sentence(self, hub: Hub, alice: Person) -> None:
         server = new_name("rest")
         first = alice.start(server, template="tensorboard", gpus=1)
         again = alice.start(server)
@@ -123,30 +123,34 @@ def failed(answer: requests.Response) -> tuple[int, str] | None:
 
 
 class TestJob:
-    """A running job: its pod, what belongs to it, who gets in."""
-
-    def test_it_sees_the_gpus_it_was_given(self, hub: Hub, alice: Person, shell: str) -> None:
+    def test_it_sees_its_gpus(self, hub: Hub, alice: Person, shell: str) -> None:
         seen = hub.kubectl("exec", alice.pod_name(shell), "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
 
         assert pod(alice, shell)["spec"]["nodeName"] == "gpu-3"
         assert len(seen.strip().split(",")) == 2
 
-    def test_its_secret_and_service_are_its_own(self, hub: Hub, alice: Person, shell: str) -> None:
+    def test_its_pod_owns_secret_and_service(self, hub: Hub, alice: Person, shell: str) -> None:
         manifest = pod(alice, shell)
-        for kind in ("secret", "service"):
-            child = json.loads(hub.kubectl("get", kind, f"{alice.pod_name(shell)}-ssh", "-o", "json"))
+        children = {
+            kind: json.loads(hub.kubectl("get", kind, f"{alice.pod_name(shell)}-ssh", "-o", "json"))
+            for kind in ("secret", "service")
+        }
+        for child in children.values():
             assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [manifest["metadata"]["uid"]]
         job = naming.read_job(manifest["metadata"])
         assert job is not None
-        assert job.ssh_host_key == host_key(hub, alice, shell)
+        key = base64.b64decode(children["secret"]["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
+        assert job.ssh_host_key == key
 
-    def test_its_page_is_for_its_owner(self, hub: Hub, alice: Person, bob: Person, shell: str) -> None:
+    def test_its_page_is_for_its_owner_only(self, hub: Hub, alice: Person, bob: Person, shell: str) -> None:
         path = f"/user/alice/{shell}/"
 
         assert "ssh -p 2222 alice+shell@127.0.0.1" in page(alice.get(path))
+        home = page(alice.get("/hub/home"))
+        assert f'data-server="{shell}" data-state="running"' in home
+        assert f'href="{path}"' in home
         assert bob.get(path).status_code == 403
-        nobody = requests.get(hub.url + path, timeout=30)
-        assert "/hub/login" in nobody.url
+        assert "/hub/login" in requests.get(hub.url + path, timeout=30).url
 
 
 def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Person) -> None:
@@ -164,7 +168,7 @@ def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Pe
     wait_for(lambda: objects(hub, name) == "", "pod, Secret and Service are gone")
 
 
-def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> None:
+def test_a_pod_that_is_deleted_ends_its_server(hub: Hub, bob: Person) -> None:
     bob.launch("", template="ssh")
     hub.kubectl("delete", "pod", bob.pod_name(""), "--wait=false")
 
@@ -172,13 +176,8 @@ def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> N
     wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
 
 
-def host_key(hub: Hub, person: Person, server: str) -> str:
-    found = json.loads(hub.kubectl("get", "secret", f"{person.pod_name(server)}-ssh", "-o", "json"))
-    return base64.b64decode(found["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
-
-
 @pytest.mark.slow
-def test_a_wrong_file_stops_the_start_with_every_problem(tmp_path: Path) -> None:
+def test_the_hub_does_not_start_with_invalid_templates_and_names_every_problem(tmp_path: Path) -> None:
     templates = tmp_path / "templates"
     shutil.copytree(Hub(tmp_path).templates, templates)
     (templates / "jobs" / "one.yaml").write_text("titel: One\n")

@@ -1,4 +1,4 @@
-"""A start that takes too long says so before JupyterHub ends it without a word, whatever it was that took the time."""
+"""A start that takes too long is refused with a reason before JupyterHub's own deadline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def refusal(spawner: Any) -> StartRefused:
     return refused.value
 
 
-async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_manager_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ADMISSION_SECONDS", 3600.0)
     over = asyncio.Event()
 
@@ -48,7 +48,9 @@ async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: 
     assert refused.message == manager.UNDECIDED
 
 
-async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_makes_one_request_to_the_manager_before_its_pod_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -80,7 +82,7 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
         await made.pod_reflector.stop()
 
 
-async def test_a_hook_that_takes_too_long(spawner: Any) -> None:
+async def test_a_slow_hook_is_given_up_in_time(spawner: Any) -> None:
     async def hook(*_: Any) -> None:
         await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""What the pod looks like: templates merged over KubeSpawner's, and stock pods where there are no templates."""
+"""The pod of a template, merged over KubeSpawner's; without templates: superset/."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def environment(pod: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
     return {one["name"]: one.get("value") for one in container(pod, name)["env"]}
 
 
-async def test_the_job_is_named_on_its_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_pod_names_its_job_and_keeps_kubespawners_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     spawner = make_spawner(monkeypatch, server="train")
     pod = await launched(spawner, tmp_path, template="ipython", gpus=2)
 
@@ -45,17 +47,14 @@ async def test_the_job_is_named_on_its_pod(monkeypatch: pytest.MonkeyPatch, tmp_
     assert job.ssh_login == "alice"
     assert (job.ssh_host_key or "").startswith("ssh-ed25519 AAAA")
     assert job.log_dir == "/home/alice/logs"
-
-
-async def test_kubespawners_names_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pod = await launched(make_spawner(monkeypatch, server="train"), tmp_path, template="ipython")
-
     assert pod["metadata"]["name"] == "jupyter-alice--train"
     assert pod["metadata"]["labels"]["component"] == "singleuser-server"
     assert {"name": "notebook-port", "containerPort": 8888} in container(pod)["ports"]
 
 
-async def test_gpus_are_limits_and_hidden_where_none_are_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_gpus_are_limits_and_hidden_from_jobs_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     some = await launched(make_spawner(monkeypatch), tmp_path, template="ipython", gpus="3", gpu_type="a100")
     none = await launched(make_spawner(monkeypatch), tmp_path, template="ipython")
 
@@ -66,7 +65,7 @@ async def test_gpus_are_limits_and_hidden_where_none_are_asked(monkeypatch: pyte
     assert environment(none)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-async def test_the_persons_container_gets_account_and_no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_container_of_the_users_image_has_no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pod = await launched(
         make_spawner(monkeypatch), tmp_path, template="custom", image="example.org/a:1", command="python train.py"
     )
@@ -76,7 +75,7 @@ async def test_the_persons_container_gets_account_and_no_token(monkeypatch: pyte
     assert environment(pod)["JUPYTERHUB_API_TOKEN"] == "secret-token"
 
 
-async def test_every_launch_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_every_start_is_another_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spawner = make_spawner(monkeypatch)
     first = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
     second = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
@@ -87,9 +86,7 @@ async def test_every_launch_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch,
     assert first.ssh_host_key != second.ssh_host_key
 
 
-async def test_what_was_saved_when_the_start_began_is_the_job_that_is_made(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_the_saved_job_id_is_the_id_of_the_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spawner = make_spawner(monkeypatch)
     spawner.start().cancel()
     made = naming.read_job((await launched(spawner, tmp_path, template="ipython"))["metadata"])
@@ -98,34 +95,18 @@ async def test_what_was_saved_when_the_start_began_is_the_job_that_is_made(
     assert made.id == spawner.orm_spawner.state["dlspawner_job"]
 
 
-HOSTILE: list[dict[str, object]] = [
-    {"template": "nope"},
-    {"template": ["ipython"]},
-    {"template": {"name": "ipython"}},
-    {"template": "ipython", "gpus": 99},
-    {"template": "ipython", "gpus": -1},
-    {"template": "ipython", "gpus": "1; rm -rf"},
-    {"template": "ipython", "gpus": True},
-    {"template": "ipython", "gpus": [1]},
-    {"template": "ipython", "gpus": {"a": 1}},
-    {"template": "ipython", "gpus": 1e400},
-    {"template": "ipython", "gpu_type": "h100"},
-    {"template": "ipython", "memory": "1e30Gi"},
-    {"template": "ipython", "cpu": "NaN"},
-    {"template": "ipython", "team": "other"},
-    {"template": "ipython", "log_dir": "../../etc"},
-    {"template": "ipython", "log_dir": "a\x00b"},
-    {"template": "ipython", "log_dir": "\ud800"},
-    {"template": "ipython", "command": "id"},
-    {"template": "ipython", "pod": {"hostNetwork": True}},
-    {"template": "custom"},
-    {"template": "custom", "image": "../x", "command": "id"},
-    {"template": "custom", "image": 7, "command": "id"},
-]
-
-
-@pytest.mark.parametrize("options", HOSTILE, ids=repr)
-async def test_what_is_wrong_is_refused_in_sentences(
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"template": ["ipython"]},
+        {"template": "ipython", "gpus": 99},
+        {"template": "ipython", "log_dir": "../../etc"},
+        {"template": "ipython", "pod": {"hostNetwork": True}},
+        {"template": "custom", "image": 7, "command": "id"},
+    ],
+    ids=repr,
+)
+async def test_invalid_options_are_refused_with_sentences(
     options: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(StartRefused) as refused:
@@ -135,13 +116,13 @@ async def test_what_is_wrong_is_refused_in_sentences(
     assert all(sentence.strip().endswith(".") for sentence in refused.value.sentences)
 
 
-@pytest.mark.parametrize("given", [[], "ipython", 7, True, {"user_options": ["x"]}])
-def test_options_that_are_no_options_are_refused(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("given", [[], 7, {"user_options": ["x"]}])
+def test_options_of_a_wrong_type_are_refused(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartRefused):
         make_spawner(monkeypatch).check_options(given)
 
 
-def test_a_web_server_where_the_login_proxy_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_port_of_the_login_proxy_is_refused_for_a_web_server(monkeypatch: pytest.MonkeyPatch) -> None:
     template = replace(BATCH, options=(*BATCH.options, BUILT_IN["http_port"]))
     spawner = make_spawner(monkeypatch, settings=Settings((template,), CLUSTER, TEAMS), config={"port": 8889})
     given = {"template": "custom", "image": "debian:12", "command": "id"}
@@ -151,12 +132,12 @@ def test_a_web_server_where_the_login_proxy_is_is_refused(monkeypatch: pytest.Mo
         spawner.check_options({**given, "http_port": 8889})
 
 
-def test_what_jupyterhub_5_stores_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_as_jupyterhub_5_stores_them(monkeypatch: pytest.MonkeyPatch) -> None:
     wish = make_spawner(monkeypatch).check_options({"user_options": {"template": "tensorboard"}})
 
     assert wish.template.name == "tensorboard"
 
 
-def test_blocked_people_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_users_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartRefused, match="may not start"):
         make_spawner(monkeypatch, "mallory").check_options({"template": "ipython"})

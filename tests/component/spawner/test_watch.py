@@ -1,4 +1,4 @@
-"""The pods as KubeSpawner and hooks see them, waiting for one, and the real thing on the embedded API server."""
+"""The pods as KubeSpawner and hooks see them, waiters, and a watch of the embedded API server."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def phase(name: str) -> Callable[[PodDict | None], bool]:
     return lambda pod: bool(pod) and pod["phase"] == name
 
 
-async def test_a_pod_that_is_there_already_is_not_waited_for(watch: PodWatch) -> None:
+async def test_a_pod_that_satisfies_already_is_not_waited_for(watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"phase": "Running"}}
 
     assert await watch.until("jobs/a", phase("Running"), 0.01) == {"phase": "Running"}
 
 
-async def test_an_event_wakes_who_waits_for_its_pod(watch: PodWatch) -> None:
+async def test_an_event_of_its_pod_wakes_a_waiter(watch: PodWatch) -> None:
     waiting = asyncio.ensure_future(watch.until("jobs/a", phase("Running"), 5))
     await asyncio.sleep(0)
     watch.resources["jobs/b"] = {"phase": "Running"}
@@ -46,32 +46,27 @@ async def test_an_event_wakes_who_waits_for_its_pod(watch: PodWatch) -> None:
     assert await waiting == {"phase": "Running"}
 
 
-async def test_a_new_list_wakes_everybody(watch: PodWatch) -> None:
-    waiting = asyncio.ensure_future(watch.until("jobs/a", lambda pod: pod is None, 5))
+@pytest.mark.parametrize("by", ["event", "list"])
+async def test_the_end_of_its_pod_wakes_a_waiter(by: str, watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"phase": "Running"}}
+    waiting = asyncio.ensure_future(watch.until("jobs/a", lambda pod: pod is None, 5))
     await asyncio.sleep(0)
-    watch.resources = {}
+    if by == "event":
+        watch.resources.pop("jobs/a", None)
+    else:
+        watch.resources = {}
 
     assert await waiting is None
 
 
-async def test_a_pod_that_goes_wakes_who_waits_for_that(watch: PodWatch) -> None:
-    watch.resources = {"jobs/a": {"phase": "Running"}}
-    waiting = asyncio.ensure_future(watch.until("jobs/a", lambda pod: pod is None, 5))
-    await asyncio.sleep(0)
-    watch.resources.pop("jobs/a", None)
-
-    assert await waiting is None
-
-
-async def test_nothing_is_kept_of_those_who_gave_up(watch: PodWatch) -> None:
+async def test_a_waiter_that_gave_up_is_forgotten(watch: PodWatch) -> None:
     with pytest.raises(TimeoutError):
         await watch.until("jobs/a", phase("Running"), 0.01)
 
     assert not watch._waiters.waiting
 
 
-async def test_what_was_last_seen_of_a_pod_that_went_is_remembered(watch: PodWatch) -> None:
+async def test_the_last_version_of_a_pod_that_is_gone_is_remembered(watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"phase": "Running"}, "jobs/b": {"phase": "Running"}}
     watch.resources["jobs/a"] = {"phase": "Failed"}
     watch.resources.pop("jobs/a", None)
@@ -80,7 +75,7 @@ async def test_what_was_last_seen_of_a_pod_that_went_is_remembered(watch: PodWat
     assert watch.gone == {"jobs/a": {"phase": "Failed"}, "jobs/b": {"phase": "Running"}}
 
 
-async def test_no_more_is_remembered_than_anybody_may_ask_for(watch: PodWatch) -> None:
+async def test_few_pods_that_are_gone_are_remembered(watch: PodWatch) -> None:
     for number in range(REMEMBERED + 5):
         watch.resources[f"jobs/{number}"] = {"phase": "Running"}
         watch.resources.pop(f"jobs/{number}")
@@ -89,7 +84,7 @@ async def test_no_more_is_remembered_than_anybody_may_ask_for(watch: PodWatch) -
     assert "jobs/0" not in watch.gone
 
 
-async def test_hooks_see_an_ordinary_dictionary_of_whole_pods(watch: PodWatch) -> None:
+async def test_hooks_see_a_dictionary_of_whole_pods(watch: PodWatch) -> None:
     pod = {
         "metadata": {"name": "a", "managedFields": [{"manager": "kubelet"}], "labels": {"é": "ü"}},
         "spec": {"x": None},
@@ -106,7 +101,7 @@ async def test_hooks_see_an_ordinary_dictionary_of_whole_pods(watch: PodWatch) -
         watch.pods["jobs/b"]
 
 
-async def test_a_pod_that_is_read_is_the_readers_own(watch: PodWatch) -> None:
+async def test_a_pod_that_is_read_is_a_copy(watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"metadata": {"name": "a"}}}
     watch.pods["jobs/a"]["metadata"]["name"] = "changed"
 
@@ -118,9 +113,6 @@ async def test_pods_are_never_in_a_log(watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"spec": {"env": "secret"}}}
 
     assert "secret" not in f"{watch.pods} {watch.pods!r} {watch.gone!r}"
-
-
-Made = Callable[[str], Any]
 
 
 @pytest.fixture
@@ -169,7 +161,7 @@ async def test_many_pods_are_listed_and_then_followed(core: client.CoreV1Api, li
     assert live.gone["jobs/new"]["metadata"]["annotations"] == {"k": "v"}
 
 
-async def test_an_api_server_that_was_away_is_followed_again(
+async def test_a_restarted_api_server_is_followed_again(
     cluster: Cluster, core: client.CoreV1Api, live: PodWatch
 ) -> None:
     await core.create_namespaced_pod("jobs", manifest("old"))
@@ -181,20 +173,6 @@ async def test_an_api_server_that_was_away_is_followed_again(
         await live.until(f"jobs/{name}", there, PATIENCE)
 
     assert list(live.pods) == ["jobs/old", "jobs/a", "jobs/b"]
-
-
-async def test_an_api_server_that_is_away_at_first_is_waited_for(
-    cluster: Cluster, core: client.CoreV1Api, live: PodWatch
-) -> None:
-    await core.create_namespaced_pod("jobs", manifest("a"))
-    await cluster.stop()
-    starting = asyncio.ensure_future(live.start())
-    await asyncio.wait({starting}, timeout=0.3)
-    assert not starting.done()
-    await cluster.start()
-    await asyncio.wait_for(starting, PATIENCE)
-
-    assert list(live.pods) == ["jobs/a"]
 
 
 async def test_pods_of_all_namespaces_are_followed_together(core: client.CoreV1Api) -> None:

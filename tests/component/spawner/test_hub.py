@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,20 +171,3 @@ def test_a_pod_that_is_deleted_ends_its_server(hub: Hub, bob: Person) -> None:
 
     wait_for(lambda: not bob.server("").get("ready"), "the end of the server", 60)
     wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
-
-
-@pytest.mark.slow
-def test_the_hub_does_not_start_with_invalid_templates_and_names_every_problem(tmp_path: Path) -> None:
-    templates = tmp_path / "templates"
-    shutil.copytree(Hub(tmp_path).templates, templates)
-    (templates / "jobs" / "one.yaml").write_text("titel: One\n")
-    (templates / "jobs" / "two.yaml").write_text("title: Two\ncommand: [x]\ngrace_period_seconds: soon\n")
-    made = Hub(tmp_path, templates=templates)
-    config = Path(made.config) / "jupyterhub_config.py"
-    line = ["jupyterhub", f"--config={config}"]
-    done = subprocess.run(line, env=made.env(), cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
-
-    assert done.returncode != 0
-    assert "one.yaml:1" in done.stderr
-    assert "two.yaml:3" in done.stderr
-    assert "Traceback" not in done.stderr

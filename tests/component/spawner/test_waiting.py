@@ -275,14 +275,6 @@ async def test_a_start_reads_the_pod_before_it_gives_up(watch: PodWatch, monkeyp
     assert watch.pods[KEY]["status"]["phase"] == "Running"
 
 
-async def test_a_pod_that_is_removed_before_it_runs_ends_the_start(watch: PodWatch) -> None:
-    start = Start(watch)
-    start.show(PENDING)
-    asyncio.get_running_loop().call_later(0.05, start.show, None)
-
-    assert "removed from outside" in await start.ended()
-
-
 async def test_an_earlier_pod_in_the_watch_is_ignored(watch: PodWatch) -> None:
     start = Start(watch)
     start.watch.resources = {KEY: {"metadata": {"uid": "an earlier one"}, "status": {"phase": "Failed"}}}

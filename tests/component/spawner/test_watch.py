@@ -1,21 +1,15 @@
-"""The pods as KubeSpawner and hooks see them, waiters, and a watch of the embedded API server."""
+"""The pods as KubeSpawner and hooks see them, and waiters for changes of a pod."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from kubernetes_asyncio import client
 
 from dlspawner.spawner.kube.pod_status import PodDict
-from dlspawner.spawner.kube.pod_store import REMEMBERED, EventWatch, PodWatch
-from dlspawner.spawner.kube.reflector import PAGE, pack
-from tests.harness.live_cluster import Cluster, running
-
-PATIENCE = 30.0
+from dlspawner.spawner.kube.pod_store import REMEMBERED, PodWatch
+from dlspawner.spawner.kube.reflector import pack
 
 
 @pytest.fixture
@@ -113,94 +107,3 @@ async def test_pods_are_never_in_a_log(watch: PodWatch) -> None:
     watch.resources = {"jobs/a": {"spec": {"env": "secret"}}}
 
     assert "secret" not in f"{watch.pods} {watch.pods!r} {watch.gone!r}"
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-async def core(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with cluster.client() as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
-        yield made
-
-
-def manifest(name: str, **labels: str) -> dict[str, Any]:
-    spec = {"schedulerName": "nobody", "containers": [{"name": "notebook", "image": "example.org/image:1"}]}
-    return {"metadata": {"name": name, "labels": {"component": "test", **labels}}, "spec": spec}
-
-
-@pytest.fixture
-async def live(core: client.CoreV1Api) -> AsyncIterator[PodWatch]:
-    made = PodWatch(namespace="jobs", labels={"component": "test"})
-    yield made
-    await made.stop()
-
-
-def there(pod: PodDict | None) -> bool:
-    return pod is not None
-
-
-async def test_many_pods_are_listed_and_then_followed(core: client.CoreV1Api, live: PodWatch) -> None:
-    names = [f"p{number:03}" for number in range(2 * PAGE + 3)]
-    for name in names:
-        await core.create_namespaced_pod("jobs", manifest(name))
-    await core.create_namespaced_pod("jobs", manifest("stranger", component="other"))
-    await live.start()
-    assert list(live.pods) == [f"jobs/{name}" for name in names]
-
-    await core.create_namespaced_pod("jobs", manifest("new"))
-    await live.until("jobs/new", there, PATIENCE)
-    await core.patch_namespaced_pod("new", "jobs", {"metadata": {"annotations": {"k": "v"}}})
-    await live.until("jobs/new", lambda pod: bool(pod and pod["metadata"].get("annotations") == {"k": "v"}), PATIENCE)
-    await core.delete_namespaced_pod("new", "jobs", grace_period_seconds=0)
-    assert await live.until("jobs/new", lambda pod: pod is None, PATIENCE) is None
-    assert live.gone["jobs/new"]["metadata"]["annotations"] == {"k": "v"}
-
-
-async def test_a_restarted_api_server_is_followed_again(
-    cluster: Cluster, core: client.CoreV1Api, live: PodWatch
-) -> None:
-    await core.create_namespaced_pod("jobs", manifest("old"))
-    await live.start()
-    for name in ("a", "b"):
-        await cluster.stop()
-        await cluster.start()
-        await core.create_namespaced_pod("jobs", manifest(name))
-        await live.until(f"jobs/{name}", there, PATIENCE)
-
-    assert list(live.pods) == ["jobs/old", "jobs/a", "jobs/b"]
-
-
-async def test_pods_of_all_namespaces_are_followed_together(core: client.CoreV1Api) -> None:
-    watch = PodWatch(labels={"component": "test"}, omit_namespace=True)
-    await core.create_namespaced_pod("jobs", manifest("a"))
-    await watch.start()
-    await core.create_namespaced_pod("default", manifest("a"))
-    await watch.until("default/a", there, PATIENCE)
-    await watch.stop()
-
-    assert sorted(watch.pods) == ["default/a", "jobs/a"]
-
-
-async def test_events_of_pods_are_followed(core: client.CoreV1Api) -> None:
-    watch = EventWatch(namespace="jobs", fields={"involvedObject.kind": "Pod"})
-    await watch.start()
-    for kind in ("Pod", "Node"):
-        involved = {"kind": kind, "namespace": "jobs", "name": "a"}
-        event = {
-            "metadata": {"name": f"of-{kind.lower()}"},
-            "involvedObject": involved,
-            "message": "pulled",
-            "type": "Normal",
-        }
-        await core.create_namespaced_event("jobs", {**event, "lastTimestamp": "2026-01-01T00:00:00Z"})
-    async with asyncio.timeout(PATIENCE):
-        while not watch.of("jobs/a"):
-            await watch.changed("jobs/a")
-    await watch.stop()
-
-    assert [event["metadata"]["name"] for event in watch.events] == ["of-pod"]

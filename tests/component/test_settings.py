@@ -382,9 +382,7 @@ ALL = "GPU types, priorities, special permissions and range of uids."
 UNREAD = {
     "no YAML": ("gpu_types: [", WITHOUT + ALL),
     "an empty file": ("", WITHOUT + ALL),
-    "no mapping": ("- a100", WITHOUT + ALL),
     "a section under another name": (CLUSTER.replace("gpu_types", "gpus"), WITHOUT + "GPU types."),
-    "a section that is a list": ("gpu_types: [a100]", WITHOUT + "GPU types."),
     "priorities that are a list": (CLUSTER + "priorities: [urgent]", WITHOUT + "priorities."),
     "permissions that do not exist": (CLUSTER + "special_permissions: [roof]", WITHOUT + "special permissions."),
     "uids that are none": (CLUSTER + "accounts: {first_uid: me}", WITHOUT + "range of uids."),

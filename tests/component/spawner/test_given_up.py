@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from kubernetes_asyncio.client.rest import ApiException
 from dlspawner.spawner import lifecycle
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import StartingSpawner
-from tests.harness.live_cluster import running
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 90.0
@@ -24,13 +22,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "with a Service": {"services_enabled": True},
     "with a hook": {"after_pod_created_hook": lambda _spawner, _pod: None},
 }
-
-
-@pytest.fixture
-async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with running(tmp_path) as cluster, cluster.client() as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
-        yield made
 
 
 Make = Callable[..., Any]

@@ -88,12 +88,6 @@ class Api:
         return Answered({})
 
 
-@pytest.fixture
-async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    return PodWatch()
-
-
 def pods(api: Api, all_seconds: float = 30) -> PodRequests:
     return PodRequests(api, "jobs", "jupyter-alice", api.watch, logging.getLogger("pods"), 0.05, all_seconds, 5)
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import lifecycle
-from tests.harness.live_cluster import running
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with running(tmp_path) as cluster, cluster.client() as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
-        yield made
 
 
 @pytest.fixture

@@ -107,12 +107,6 @@ def recorded(name: str) -> dict[str, Any]:
     return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
 
 
-@pytest.fixture
-async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    return PodWatch()
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short times between requests for events, and until a missing object is a failure."""

@@ -12,12 +12,6 @@ from dlspawner.spawner.kube.pod_store import REMEMBERED, PodWatch
 from dlspawner.spawner.kube.reflector import pack
 
 
-@pytest.fixture
-async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    return PodWatch()
-
-
 def phase(name: str) -> Callable[[PodDict | None], bool]:
     return lambda pod: bool(pod) and pod["phase"] == name
 

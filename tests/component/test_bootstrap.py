@@ -1,4 +1,4 @@
-"""Making the shared secrets: each once, all of them, without a word about their values."""
+"""The command that makes the shared secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlspawner.clients import kubernetes
 
 
 class Namespace:
-    """Keeps Secrets as an API server does, for somebody who may only create them."""
+    """Keeps created Secrets."""
 
     namespace = "dlspawner"
 
@@ -43,7 +43,7 @@ async def test_an_interrupted_run_is_completed_by_the_next() -> None:
     assert {name: there.secrets[name] for name in before} == before
 
 
-async def test_a_database_s_url_has_its_password() -> None:
+async def test_the_url_of_a_database_has_its_password() -> None:
     there = Namespace()
     await bootstrap.make(there, "dlspawner", bootstrap.wanted(login=False, database_server="db:5433"))  # type: ignore[arg-type] # a stand-in
     password = there.value("hub-database", "password")
@@ -54,12 +54,12 @@ async def test_a_database_s_url_has_its_password() -> None:
     ("login", "database", "more"),
     [(False, "", set()), (True, "", {"login"}), (False, "db", {"hub-database", "manager-database"})],
 )
-def test_what_a_deployment_brings_itself_is_not_made(login: bool, database: str, more: set[str]) -> None:
+def test_which_secrets_are_made(login: bool, database: str, more: set[str]) -> None:
     always = {"proxy-token", "manager-token", "gateway-token", "hub-keys", "gateway-keys"}
     assert set(bootstrap.wanted(login, database)) == always | more
 
 
-def test_without_a_cluster_it_is_a_sentence(
+def test_without_a_cluster_the_command_fails_with_a_message(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):

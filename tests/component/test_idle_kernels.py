@@ -1,4 +1,4 @@
-"""What a job tells of its kernels: with the notebook server's own list."""
+"""Reports of a job's kernels, from the notebook server's list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernel(state: str, seconds: float) -> dict[str, str]:
     return {"id": "k", "execution_state": state, "last_activity": at}
 
 
-TOLD = {
+REPORTS = {
     "no kernel": ([], {"busy": False, "seconds": None}),
     "an idle one": ([kernel("idle", 90)], {"busy": False, "seconds": 90.0}),
     "of several the one that was used last": ([kernel("idle", 90), kernel("idle", 5)], {"busy": False, "seconds": 5.0}),
@@ -28,17 +28,15 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_told_is(name: str) -> None:
-    kernels, expected = TOLD[name]
+@pytest.mark.parametrize("name", REPORTS)
+def test_report(name: str) -> None:
+    kernels, expected = REPORTS[name]
 
     assert report_kernels.report(kernels, NOW) == expected
 
 
 ANSWERS = {
-    "no status": b"garbage\r\n\r\n",
     "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[",
-    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno!",
     "no list of kernels": b'HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n["x"]',
     "an error": b"HTTP/1.1 503 Wait\r\nContent-Length: 0\r\n\r\n",
     "nothing": b"",
@@ -46,11 +44,11 @@ ANSWERS = {
 
 
 class _Slept(BaseException):
-    """It waits to ask again."""
+    """Raised instead of the pause before the next request."""
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_whatever_is_answered_it_is_asked_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_requested_again_after_an_invalid_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         raise _Slept
 

@@ -1,4 +1,4 @@
-"""The page of who has logged out, which JupyterHub shows only where it logs people in without asking."""
+"""The page after a logout, which JupyterHub shows only with automatic logins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield made
 
 
-def test_who_has_logged_out_reads_so_on_a_page_that_is_accessible_and_fits(hub: Hub) -> None:
+def test_the_page_is_accessible_and_fits(hub: Hub) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
     with sync_playwright() as playwright:

@@ -1,4 +1,4 @@
-"""The proxy as `dlspawner.local` starts it: what people are told when nobody is behind an address."""
+"""The proxy as `dlspawner.local` starts it: its page while the Hub or a service does not answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def answers_when(url: str) -> bool:
 
 @pytest.fixture
 def behind() -> Iterator[socket.socket]:
-    """Where the Hub would be: a port that takes connections, and answers what a test makes it answer."""
+    """The listening socket in place of the Hub."""
     with socket.create_server(("127.0.0.1", free_port())) as server:
         yield server
 
@@ -65,18 +65,18 @@ def browser() -> Iterator[Page]:
         chromium.close()
 
 
-def told(answer: requests.Response) -> None:
+def check_page(answer: requests.Response) -> None:
     assert (answer.status_code, answer.headers["Content-Type"]) == (503, "text/html")
     assert answer.text == PAGE.read_text()
 
 
-def test_who_is_away_is_told_with_our_page(proxy: str, behind: socket.socket) -> None:
+def test_the_page_of_an_unreachable_service(proxy: str, behind: socket.socket) -> None:
     behind.close()
-    told(requests.get(f"{proxy}/services/jobs/", timeout=30))
-    told(requests.post(f"{proxy}/services/jobs/api/jobs", json={}, timeout=30))
+    check_page(requests.get(f"{proxy}/services/jobs/", timeout=30))
+    check_page(requests.post(f"{proxy}/services/jobs/api/jobs", json={}, timeout=30))
 
 
-def test_who_goes_in_the_middle_of_an_answer_takes_nobody_along(proxy: str, behind: socket.socket) -> None:
+def test_the_proxy_survives_a_truncated_answer(proxy: str, behind: socket.socket) -> None:
     def half() -> None:
         connection, _ = behind.accept()
         connection.recv(65536)
@@ -89,14 +89,12 @@ def test_who_goes_in_the_middle_of_an_answer_takes_nobody_along(proxy: str, behi
         assert answer.status_code == 200
         thread.join()
         behind.close()
-        told(requests.get(f"{proxy}/hub/home", timeout=30))
+        check_page(requests.get(f"{proxy}/hub/home", timeout=30))
 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_goes_once_to_what_is_back_and_answers_slowly(
-    proxy: str, behind: socket.socket, browser: Page
-) -> None:
+def test_the_page_reloads_once_when_a_slow_hub_is_back(proxy: str, behind: socket.socket, browser: Page) -> None:
     went, again = [], threading.Event()
 
     class Slow(BaseHTTPRequestHandler):
@@ -125,13 +123,13 @@ def test_the_page_goes_once_to_what_is_back_and_answers_slowly(
     assert went.count("/hub/home") == 1
 
 
-def test_the_page_needs_nothing_but_itself() -> None:
+def test_the_page_loads_nothing_else() -> None:
     page = PAGE.read_text()
     assert not re.search(r'(?:src|href)="(?:https?:|//|/hub/static)|@import|url\(', page)
     assert "Jobs that run go on" in page
 
 
-def test_the_deployment_has_the_page_too() -> None:
+def test_the_page_is_in_the_deployment() -> None:
     deployment = next(iter(yaml.safe_load_all((ROOT / "hub_config/kubernetes/base/proxy.yaml").read_text())))
     pod = deployment["spec"]["template"]["spec"]
     command = pod["containers"][0]["command"]

@@ -1,4 +1,4 @@
-"""hub_config/kubernetes/components/special: the second namespace, as an overlay that names it gets it.
+"""hub_config/kubernetes/components/special: the second namespace in an overlay.
 
 What the API server says of it, and that permissions are in effect there, is shown in tests/kubernetes/test_special.py.
 """
@@ -41,7 +41,7 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Objects:
 
 
 def within(objects: Objects, namespace: str, *kinds: str) -> dict[tuple[str, str], Any]:
-    """By kind and name: what an object of this namespace says, wherever it is."""
+    """The objects of a namespace by kind and name, without their metadata."""
     return {
         (one["kind"], one["metadata"]["name"]): {
             key: value for key, value in one.items() if key not in {"metadata", "apiVersion", "kind"}
@@ -55,14 +55,14 @@ def test_the_demo_alone_has_no_second_namespace() -> None:
     assert SPECIAL not in json.dumps(built(KUBERNETES / "overlays" / "demo"))
 
 
-def test_its_namespace_enforces_nothing_and_the_others_stay_restricted(overlay: Objects) -> None:
+def test_only_the_second_namespace_is_privileged(overlay: Objects) -> None:
     labels = {one["metadata"]["name"]: one["metadata"]["labels"] for one in of_kind(overlay, "Namespace")}
     enforced = {name: found["pod-security.kubernetes.io/enforce"] for name, found in labels.items()}
     assert enforced == {PRODUCT: "restricted", JOBS: "restricted", SPECIAL: "privileged"}
     assert labels[SPECIAL]["dlspawner.dev/special-permissions"] == "approved"
 
 
-def test_rights_and_ways_in_and_out_of_jobs_are_those_of_ordinary_jobs(overlay: Objects) -> None:
+def test_roles_and_network_policies_are_those_of_ordinary_jobs(overlay: Objects) -> None:
     kinds = ("Role", "RoleBinding", "NetworkPolicy")
     ordinary = within(overlay, JOBS, *kinds)
     # Those of the demo's nodes are the overlay's to name, in each namespace.
@@ -72,9 +72,7 @@ def test_rights_and_ways_in_and_out_of_jobs_are_those_of_ordinary_jobs(overlay: 
     assert len(special) > 8
 
 
-def test_every_process_reaches_these_jobs_as_it_does_the_others(overlay: Objects) -> None:
-    """The product's own policies add up: what is said of ordinary jobs is said of these in a second one."""
-
+def test_the_products_policies_treat_both_namespaces_alike(overlay: Objects) -> None:
     def ways(namespace: str) -> set[tuple[str, str, str]]:
         return {
             (policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/name"], side, json.dumps(rule["ports"]))
@@ -90,7 +88,7 @@ def test_every_process_reaches_these_jobs_as_it_does_the_others(overlay: Objects
     assert len(ways(JOBS)) == 5
 
 
-def test_hub_manager_and_gateway_are_told_where_it_is(overlay: Objects) -> None:
+def test_hub_manager_and_gateway_know_the_namespace(overlay: Objects) -> None:
     told = {}
     for one in of_kind(overlay, "Deployment"):
         (container,) = one["spec"]["template"]["spec"]["containers"]

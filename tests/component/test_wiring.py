@@ -1,4 +1,4 @@
-"""hub_config/jupyterhub_config.py: what it makes of the environment, and of a deployment's own file."""
+"""hub_config/jupyterhub_config.py with an environment and a deployment's overrides.py."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_a_deployment_s_own_file_comes_last(config_dir: Path) -> None:
     assert c.JupyterHub.spawner_class == "dlspawner.spawner.DLSpawner"
 
 
-def test_a_grace_period_that_is_longer_than_a_stop_may_take_is_refused(config_dir: Path) -> None:
+def test_a_grace_period_beyond_the_start_timeout_is_refused(config_dir: Path) -> None:
     own = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.start_timeout = 80\n'
     (config_dir / "overrides.py").write_text(own, encoding="utf-8")
     with pytest.raises(SystemExit, match=r"custom\.yaml:\d+: grace_period_seconds: .* may be 50 at most"):
         load()
 
 
-def test_files_that_change_later_have_to_fit_the_hub_as_well(
+def test_changed_files_are_checked_with_the_hubs_settings(
     config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
@@ -103,7 +103,7 @@ def test_files_that_change_later_have_to_fit_the_hub_as_well(
     assert files.now() != before
 
 
-def test_special_permissions_want_a_namespace_of_their_own(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_permissions_need_a_second_namespace(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (config_dir / "overrides.py").write_text('c.JupyterHub.authenticator_class = "github"\n', encoding="utf-8")
     assert load().DLSpawner.special_namespace == ""
     cluster = config_dir / "cluster.yaml"
@@ -122,16 +122,9 @@ def test_special_permissions_want_a_namespace_of_their_own(config_dir: Path, mon
 APART = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.enable_user_namespaces = True\n'
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"teams": {"default": {"title": "Everybody", "quota": {"a100": 1}}}},
-        {"teams": {"default": {"title": "Everybody", "user_caps": {"hard": 1}}}},
-    ],
-    ids=["quota", "a cap"],
-)
-def test_a_namespace_for_everybody_and_limits_are_refused_together(config_dir: Path, limits: Any) -> None:
-    (config_dir / "teams.yaml").write_text(yaml.safe_dump(limits))
+@pytest.mark.parametrize("limits", [{"quota": {"a100": 1}}, {"user_caps": {"hard": 1}}], ids=["quota", "cap"])
+def test_user_namespaces_with_limits_are_refused(config_dir: Path, limits: Any) -> None:
+    (config_dir / "teams.yaml").write_text(yaml.safe_dump({"teams": {"default": limits}}))
     (config_dir / "overrides.py").write_text(APART)
     with pytest.raises(
         SystemExit, match=r"c\.KubeSpawner\.enable_user_namespaces .* the Manager counts jobs in one only\. .*over"
@@ -140,7 +133,7 @@ def test_a_namespace_for_everybody_and_limits_are_refused_together(config_dir: P
 
 
 @pytest.mark.parametrize("why", ["no limits", "no Manager", "switched off again"])
-def test_a_namespace_for_everybody_is_fine_where_nothing_is_counted(config_dir: Path, why: str) -> None:
+def test_user_namespaces_without_limits_are_allowed(config_dir: Path, why: str) -> None:
     more = {
         "no Manager": 'c.DLSpawner.manager_url = ""\n',
         "switched off again": "c.DLSpawner.enable_user_namespaces = False\n",
@@ -151,13 +144,13 @@ def test_a_namespace_for_everybody_is_fine_where_nothing_is_counted(config_dir: 
     assert load().KubeSpawner.enable_user_namespaces
 
 
-def test_the_hub_does_not_start_without_a_way_to_log_in(config_dir: Path) -> None:
+def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:
     with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
         load()
 
 
-def test_the_files_of_a_configmap_are_read_like_any_others(tmp_path: Path) -> None:
-    """Kubernetes mounts them as links into a directory whose name begins with two dots."""
+def test_templates_of_a_configmap_are_read(tmp_path: Path) -> None:
+    """Kubernetes mounts its files as links into a directory that begins with two dots."""
     real = tmp_path / "..2026_11_21_05_00_00.1"
     shutil.copytree(ROOT / "templates" / "jobs", real)
     (tmp_path / "..data").symlink_to(real.name)
@@ -173,7 +166,7 @@ def test_every_template_is_in_the_configmap() -> None:
     assert listed == [f"jobs/{path.name}" for path in sorted((ROOT / "templates" / "jobs").glob("*.yaml"))]
 
 
-def test_the_demo_s_cluster_and_teams_fit_the_templates() -> None:
+def test_the_files_of_the_demo_are_valid() -> None:
     demo = ROOT / "hub_config" / "kubernetes" / "overlays" / "demo"
     found = settings.load(ROOT / "templates" / "jobs", demo / "cluster.yaml", demo / "teams.yaml")
     assert not [mount for team in found.teams.teams for mount in team.mounts], "no claim exists on a new cluster"

@@ -17,7 +17,7 @@ from typing import Any
 
 import requests
 
-from tests.component.spawner.test_base import RESPONDER
+from tests.bench.spawn import RESPONDER
 from tests.e2e.people import wait_for
 from tests.harness import faults
 from tests.harness.spawner_hub import Hub, answers, running

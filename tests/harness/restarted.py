@@ -27,19 +27,15 @@ from dlspawner.core import naming
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import ROOT, Hub
 
-# Answers everything, or with 503 as long as it is told to be busy, and ends when it is told to.
+# Answers every request with 200, and exits at /end.
 SERVER = """
 import http.server, os
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    busy = False
-
     def do_GET(self):
         if self.path == "/end":
             os._exit(0)
-        if self.path in ("/busy", "/idle"):
-            Handler.busy = self.path == "/busy"
-        self.send_response(503 if Handler.busy else 200)
+        self.send_response(200)
         self.end_headers()
 
 http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8888), Handler).serve_forever()

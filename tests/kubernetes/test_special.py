@@ -7,7 +7,6 @@ How a job comes to be approved, and that the Hub makes it there, is shown with t
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +108,7 @@ async def world(  # noqa: PLR0917 - fixtures
 ) -> AsyncIterator[SpecialWorld]:
     cluster = replace(shipped().cluster, special=frozenset(SpecialPermission))
     settings = Settings(tuple(templates(f"/var/tmp/{second}").values()), cluster, TEAMS)
-    async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as manager:
+    async with answering(_answer) as manager:
         yield SpecialWorld(
             *(kubernetes, kubectl, second, image("job"), tmp_path, monkeypatch),
             settings=settings,

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass
 class World:
-    """One cluster and the words tests say to it."""
+    """A cluster and its client."""
 
     cluster: KubernetesClient
     agent: Agent

@@ -1,4 +1,4 @@
-"""What an exporter of metrics says of the pretended GPUs."""
+"""The metrics of the simulated GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE = {"limits": {"nvidia.com/gpu": "1"}}
 
 
 async def utilisation(world: World) -> dict[str, list[int]]:
-    """Percent of every GPU of the first node, by the pod that holds it; "" for free ones."""
+    """The percentages of the first node's GPUs by pod; "" for free GPUs."""
     url = f"http://{world.agent.nodes[0].ip}:9400/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
@@ -25,26 +25,17 @@ async def utilisation(world: World) -> dict[str, list[int]]:
     return found
 
 
-async def once_used(world: World, pod: str) -> dict[str, list[int]]:
-    while True:
-        found = await utilisation(world)
-        if found.get(pod, [0])[0] >= 5:
-            return found
-        await asyncio.sleep(0.2)
+async def test_each_gpu_has_its_pod_and_the_use_of_its_container(world: World) -> None:
+    await world.pod("short", "true", resources=ONE)
+    await world.phase("short", "Succeeded")
+    assert await utilisation(world) == {"": [0, 0, 0, 0]}
 
-
-async def test_gpu_is_as_busy_as_the_container_that_holds_it(world: World) -> None:
     await world.pod("busy", "while :; do :; done", resources=ONE)
     await world.pod("idle", "sleep 1000", resources=ONE)
     await world.phase("busy", "Running")
     await world.phase("idle", "Running")
     async with asyncio.timeout(60):
-        found = await once_used(world, "busy")
+        while (found := await utilisation(world)).get("busy", [0])[0] < 5:  # noqa: ASYNC110 (an exporter has no events)
+            await asyncio.sleep(0.2)
     assert found["idle"][0] < 5
     assert found[""] == [0, 0]
-
-
-async def test_released_gpu_has_no_pod(world: World) -> None:
-    await world.pod("short", "true", resources=ONE)
-    await world.phase("short", "Succeeded")
-    assert await utilisation(world) == {"": [0, 0, 0, 0]}

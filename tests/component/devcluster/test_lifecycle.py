@@ -1,13 +1,10 @@
-"""How containers start, fail, are probed, restarted and stopped, and what the status says about it."""
+"""Start, failure, probes, restart and stop of containers, and their status."""
 
 import asyncio
-from pathlib import Path
 
 from dlspawner.clients.kubernetes import PODS
 from dlspawner.devcluster.node import Agent
 from tests.component.devcluster.conftest import NODES, SECONDS, World, is_ready, main_status
-
-DESCRIPTORS = Path("/proc/self/fd")
 
 
 async def test_failing_init_container_fails_the_pod(world: World) -> None:
@@ -84,11 +81,6 @@ async def test_deadline_ends_a_pod(world: World) -> None:
     assert pod["status"]["reason"] == "DeadlineExceeded"
 
 
-async def test_checkpoints_of_several_threads_do_not_meet(world: World) -> None:
-    """A start sweeps in a thread of its own while pods already take addresses."""
-    await asyncio.gather(*(asyncio.to_thread(world.agent.checkpoint) for _ in range(300)))
-
-
 async def test_pods_continue_after_a_restart_of_the_nodes(world: World) -> None:
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     await world.pod("stay", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 60", **gpu)
@@ -109,19 +101,3 @@ async def test_pods_continue_after_a_restart_of_the_nodes(world: World) -> None:
     assert main_status(over)["restartCount"] == 0
     await world.cluster.delete(PODS, "over", "jobs")
     await world.gone("over")
-
-
-async def test_cancelled_probe_leaves_no_descriptors(world: World) -> None:
-    await world.pod("p", "exec sleep 600")
-    await world.ready("p")
-    (container,) = next(pod for node in world.agent.nodes for pod in node.pods).containers
-    before = len(list(DESCRIPTORS.iterdir()))
-    for seconds in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):  # a start takes some such time, and is given up in its midst
-        probe = asyncio.create_task(container.execute(["sleep", "600"], 600))
-        await asyncio.sleep(seconds)
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
-    async with asyncio.timeout(SECONDS):
-        while len(list(DESCRIPTORS.iterdir())) > before:  # noqa: ASYNC110  (descriptors have no events)
-            await asyncio.sleep(0.02)
-        await container.stop(0.1)

@@ -1,4 +1,4 @@
-"""What a pod may rely on, shown with real processes."""
+"""Environment, volumes, GPUs and ports of pods."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ async def _secret(world: World, name: str, **data: str) -> None:
     await world.cluster.create(SECRETS, {"metadata": {"name": name, "namespace": "jobs"}, "data": encoded})
 
 
-async def test_environment_is_what_the_kubelet_would_make_of_it(world: World) -> None:
+async def test_environment_is_that_of_a_kubelet(world: World) -> None:
     await _secret(world, "s", k="secret")
     data = {"FROM": "map", "A": "overridden"}
     await world.cluster.create(CONFIG_MAPS, {"metadata": {"name": "m", "namespace": "jobs"}, "data": data})
@@ -41,7 +41,7 @@ async def test_environment_is_what_the_kubelet_would_make_of_it(world: World) ->
     assert second == "arg 1"
 
 
-async def test_every_kind_of_volume_is_where_it_was_asked_for(world: World) -> None:
+async def test_every_kind_of_volume_is_mounted(world: World) -> None:
     await _secret(world, "keys", a="alpha", b="beta")
     volumes = [
         {"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o400}},
@@ -91,7 +91,7 @@ async def test_claim_is_provided_bound_and_kept(world: World) -> None:
     assert (world.state / "volumes/jobs/home/homes/alice/f").read_text() == "kept\n"
 
 
-async def test_subpath_that_leads_out_of_its_volume_starts_nothing(world: World) -> None:
+async def test_subpath_out_of_its_volume_is_refused(world: World) -> None:
     fields = {
         "spec_volumes": [{"name": "v", "emptyDir": {}}],
         "spec_initContainers": [
@@ -109,7 +109,7 @@ async def test_subpath_that_leads_out_of_its_volume_starts_nothing(world: World)
     assert "leads out of the volume" in main_status(pod)["state"]["waiting"]["message"]
 
 
-async def test_missing_secret_keeps_the_pod_creating_until_it_is_there(world: World) -> None:
+async def test_pod_waits_for_a_missing_secret(world: World) -> None:
     volumes = [{"name": "late", "secret": {"secretName": "late"}}]
     await world.pod("late", "cat /late/k", spec_volumes=volumes, volumeMounts=[{"name": "late", "mountPath": "/late"}])
     event = await world.event("late", "FailedMount")
@@ -121,7 +121,7 @@ async def test_missing_secret_keeps_the_pod_creating_until_it_is_there(world: Wo
     assert world.log("late") == "here"
 
 
-async def test_gpus_are_whole_distinct_and_given_back(world: World) -> None:
+async def test_gpus_are_distinct_and_released(world: World) -> None:
     def asking(count: int) -> dict[str, object]:
         return {"resources": {"limits": {"nvidia.com/gpu": count}}}
 
@@ -137,15 +137,11 @@ async def test_gpus_are_whole_distinct_and_given_back(world: World) -> None:
     await world.phase("fifth", "Succeeded")
     assert set(world.log("fifth").split(",")) < set(held[1].split(","))
     assert await world.output("none", "echo ${NVIDIA_VISIBLE_DEVICES-unset}") == "unset"
-
-
-async def test_environment_of_the_pod_wins_over_the_device_plugin(world: World) -> None:
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
-    assert await world.output("void", "echo $NVIDIA_VISIBLE_DEVICES", env=env, **gpu) == "void"
+    assert await world.output("void", "echo $NVIDIA_VISIBLE_DEVICES", env=env, **asking(1)) == "void"
 
 
-async def test_two_pods_may_use_one_port_and_see_only_themselves(world: World) -> None:
+async def test_pods_have_their_own_ports_and_processes(world: World) -> None:
     serve = "ps ax | wc -l; exec python3 -m http.server --bind $POD_IP 8080"
     probe = {"httpGet": {"port": 8080}}
     for name in ("one", "two"):

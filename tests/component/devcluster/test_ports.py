@@ -33,7 +33,7 @@ async def _connect(ip: str, port: int) -> tuple[asyncio.StreamReader, asyncio.St
                 await asyncio.sleep(0.01)
 
 
-async def test_node_port_works_at_every_node_in_bulk_and_with_half_close(world: World) -> None:
+async def test_node_port_works_on_every_node_in_bulk_and_with_half_close(world: World) -> None:
     port = await _service(world, "echo", "sink")
     probe = {"tcpSocket": {"port": "sink"}}
     ports = [{"name": "sink", "containerPort": 9000}]
@@ -57,7 +57,7 @@ async def test_node_port_without_a_ready_pod_is_closed_at_once(world: World) -> 
     writer.close()
 
 
-async def test_deleted_service_gives_its_port_back(world: World) -> None:
+async def test_deleted_service_releases_its_port(world: World) -> None:
     port = await _service(world, "brief", 1)
     _, writer = await _connect(world.agent.nodes[0].ip, port)
     writer.close()

@@ -1,4 +1,4 @@
-"""The command people run: ready line, second instance, taken port, clean stop, SIGKILL."""
+"""The command: ready line, second instance, taken port, clean stop, SIGKILL."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,8 @@ NODES = "nodes: [{name: only, cpu: 4, memory: 8Gi, gpus: {nvidia.com/gpu: 1}}]"
 async def devcluster(state: Path, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
     (state.parent / "nodes.yaml").write_text(NODES, encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "dlspawner.devcluster",
-            f"--state={state}",
-            f"--nodes={state.parent / 'nodes.yaml'}",
-            *args,
-        ),
+        *(sys.executable, "-m", "dlspawner.devcluster"),
+        *(f"--state={state}", f"--nodes={state.parent / 'nodes.yaml'}", *args),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -78,7 +72,7 @@ def _restarts(pod: Object) -> int:
 
 
 async def _until(wanted: Callable[[int], bool], marker: str) -> None:
-    """A container is ready from its start on, before its shell has started anything."""
+    """Waits for the number of processes with the marker."""
     async with asyncio.timeout(SECONDS):
         while not wanted(len(_with(marker))):  # noqa: ASYNC110  (processes of others have no events)
             await asyncio.sleep(0.02)
@@ -98,7 +92,7 @@ async def test_killing_the_cluster_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: Path, number: signal.Signals) -> None:
+async def test_cluster_stops_cleanly_and_starts_again(tmp_path: Path, number: signal.Signals) -> None:
     marker = uuid4().hex
     state = tmp_path / "state"
     async with devcluster(state) as process:
@@ -111,7 +105,7 @@ async def test_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: 
     async with devcluster(state) as process:
         await _ready(process)
         async with await KubernetesClient.connect(state / "kubeconfig") as cluster, asyncio.timeout(SECONDS):
-            # What was written before the stop stands until the node has looked at the pod again, as on any kubelet.
+            # The status of before the stop stays until the node has checked the pod, as with any kubelet.
             async for change in cluster.watch(PODS, "jobs"):
                 if change.object and is_ready(change.object) and _restarts(change.object) == 1:
                     break
@@ -119,7 +113,7 @@ async def test_stop_is_clean_and_quick_and_can_be_followed_by_a_start(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> None:
+async def test_second_instance_is_an_error_that_names_the_state(tmp_path: Path) -> None:
     async with devcluster(tmp_path / "state") as first:
         await _ready(first)
         async with devcluster(tmp_path / "state") as second:
@@ -129,7 +123,7 @@ async def test_second_instance_says_that_the_state_is_in_use(tmp_path: Path) -> 
             assert "Traceback" not in errors.decode()
 
 
-async def test_taken_port_is_a_sentence_that_names_port_and_flag(tmp_path: Path) -> None:
+async def test_taken_port_is_an_error_that_names_port_and_flag(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with devcluster(tmp_path / "state", f"--port={port}") as process:

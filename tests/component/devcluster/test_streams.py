@@ -1,7 +1,8 @@
-"""Logs and exec through the API server, with every kubectl there is and with the node's own framing."""
+"""Exec through the API server with each kubectl, and the node's own protocols."""
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import pty
@@ -15,25 +16,18 @@ from dlspawner.devcluster.node.streaming import spdy
 from tests.component.devcluster.conftest import SECONDS, World
 
 
-async def test_exec_carries_input_output_and_exit_status(world: World, kubectl: str) -> None:
-    await world.pod("box", "exec sleep 60", env=[{"name": "FROM", "value": "pod"}])
+async def test_exec_carries_large_input_and_output(world: World, kubectl: str) -> None:
+    await world.pod("box", "exec sleep 60")
     await world.ready("box")
-    code, text = await world.kubectl("exec", "box", "--", "sh", "-c", "echo $FROM; id -u; exit 3", program=kubectl)
-    assert text.splitlines()[:2] == ["pod", "1000"]
-    assert code == (3 if "1.20" not in kubectl else code)
-    assert "exit code 3" in text
     data = bytes(range(256)) * 4096
-    script = "cat > /tmp/f; md5sum < /tmp/f; wc -c < /tmp/f"
+    script = "cat > /tmp/f; wc -c < /tmp/f; md5sum < /tmp/f"
     code, text = await world.kubectl("exec", "-i", "box", "--", "sh", "-c", script, program=kubectl, stdin=data)
-    assert (code, text.split()[-1]) == (0, str(len(data)))
+    assert (code, text.split()[:2]) == (0, [str(len(data)), hashlib.md5(data, usedforsecurity=False).hexdigest()])
     code, text = await world.kubectl("exec", "box", "--", "head", "-c", "3000000", "/dev/zero", program=kubectl)
     assert (code, len(text)) == (0, 3_000_000)
-    code, text = await world.kubectl("exec", "box", "--", "foo", program=kubectl)
-    assert code
-    assert "executable file not found in $PATH" in text
 
 
-async def test_exec_gives_a_terminal_of_the_containers_own(world: World, kubectl: str) -> None:
+async def test_exec_has_a_terminal(world: World, kubectl: str) -> None:
     await world.pod("term", "exec sleep 60")
     await world.ready("term")
     master, slave = pty.openpty()
@@ -70,7 +64,7 @@ async def _read_until(fd: int, wanted: bytes) -> bytes:
     return seen
 
 
-async def test_kubelet_wants_the_clusters_token(world: World) -> None:
+async def test_kubelet_needs_the_clusters_token(world: World) -> None:
     node = world.agent.nodes[0]
     for token, status in (("", b"401"), ("Bearer wrong", b"401"), (f"Bearer {world.cluster.token}", b"404")):
         reader, writer = await asyncio.open_connection(node.ip, node._port)
@@ -79,7 +73,7 @@ async def test_kubelet_wants_the_clusters_token(world: World) -> None:
         writer.close()
 
 
-async def test_websocket_client_may_speak_v4_and_v5(world: World) -> None:
+async def test_websocket_clients_may_use_v4_and_v5(world: World) -> None:
     await world.pod("ws", "exec sleep 60")
     await world.ready("ws")
     for protocol in ("v4.channel.k8s.io", "v5.channel.k8s.io"):
@@ -115,7 +109,7 @@ async def _message(reader: asyncio.StreamReader) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=3000), max_size=5), st.integers(1, 700))
-def test_spdy_frames_survive_any_cutting(parts: list[bytes], size: int) -> None:
+def test_spdy_frames_may_come_in_any_pieces(parts: list[bytes], size: int) -> None:
     client, server = spdy.Framer(), spdy.Framer()
     wire = client.open(1, {"streamtype": "stdin"}) + client.open(3, {"streamtype": "error"})
     wire += b"".join(client.data(1, part) for part in parts) + client.data(1, b"", fin=True)

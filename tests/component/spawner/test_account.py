@@ -1,4 +1,4 @@
-"""Whose numbers a job has: the authenticator's, the Manager's, or KubeSpawner's, and never silently another's."""
+"""The uid and gid of a job: from the authenticator, the Manager, or KubeSpawner's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from traitlets import TraitError
 
-from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, owned_objects, pod_builder
@@ -19,13 +19,13 @@ from tests.harness.spawner_builders import CLUSTER, SETTINGS, make_spawner
 MANAGER = {"manager_url": "http://manager/services/jobs", "manager_token": "token"}
 
 
-class Asked:
-    """A Manager that gives 20000 and counts."""
+class Manager:
+    """Gives uid 20000 and records the users."""
 
     def __init__(self) -> None:
         self.users: list[str] = []
 
-    def __call__(self, *_: object, **__: object) -> Asked:
+    def __call__(self, *_: object, **__: object) -> Manager:
         return self
 
     async def account(self, user: str, uids: UidRange) -> UnixIds:
@@ -48,8 +48,8 @@ def with_state(spawner: Any, state: Mapping[str, object] | None) -> Any:
     return spawner
 
 
-async def test_the_authenticators_numbers_are_the_pods(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+async def test_the_pod_has_the_uid_and_gids_of_the_auth_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
 ) -> None:
     state = {"uid": 5012, "gid": 100, "supplementary_groups": {"lab": 7001}}
     spawner = with_state(make_spawner(monkeypatch, config={**MANAGER, "uid": 1, "gid": 1, "fs_gid": 1}), state)
@@ -60,22 +60,24 @@ async def test_the_authenticators_numbers_are_the_pods(
     assert manager.users == []
 
 
-async def test_who_has_none_gets_the_managers_who_is_asked_each_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+async def test_without_a_uid_in_the_auth_state_the_manager_gives_one_at_each_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
 ) -> None:
     for server in ("one", "two"):
-        spawner = with_state(make_spawner(monkeypatch, server=server, config=MANAGER), {"token": "x"})
+        spawner = make_spawner(monkeypatch, server=server, config=MANAGER)
+        if server == "two":  # otherwise the Hub keeps no auth_state
+            with_state(spawner, {"token": "x"})
         pod = await launched(spawner, tmp_path, template="ipython")
         assert pod["spec"]["securityContext"]["runAsUser"] == 20_000
 
-    assert manager.users == ["alice", "alice"]  # another answer, after a loss of its database, is not missed
+    assert manager.users == ["alice", "alice"]
 
 
 @pytest.mark.parametrize("state", [None, {}, {"token": "x"}], ids=repr)
-async def test_an_authenticator_that_is_named_as_the_source_is_the_only_one(
-    state: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+async def test_with_account_keys_only_the_auth_state_gives_a_uid(
+    state: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
 ) -> None:
-    """Also of somebody who has never logged in, whose server an administrator starts."""
+    """Also for users without a login, whose server an administrator starts."""
     spawner = with_state(make_spawner(monkeypatch, config={**MANAGER, "account_keys": {"uid": "uid"}}), state)
     spawner.user.encrypted_auth_state = None
     with pytest.raises(StartRefused) as refused:
@@ -85,22 +87,14 @@ async def test_an_authenticator_that_is_named_as_the_source_is_the_only_one(
     assert manager.users == []
 
 
-async def test_without_a_named_source_a_hub_that_keeps_no_auth_state_asks_the_manager(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
-) -> None:
-    pod = await launched(make_spawner(monkeypatch, config=MANAGER), tmp_path, template="ipython")
-
-    assert pod["spec"]["securityContext"]["runAsUser"] == 20_000
-
-
 @pytest.mark.parametrize("strict", [False, True])
-async def test_who_chooses_the_groups(strict: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_strict_groups_set_the_policy(strict: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pod = await launched(make_spawner(monkeypatch, config={"strict_groups": strict}), tmp_path, template="ipython")
 
     assert pod["spec"]["securityContext"].get("supplementalGroupsPolicy") == ("Strict" if strict else None)
 
 
-async def test_without_a_manager_kubespawners_numbers_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_a_manager_the_configured_uid_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spawner = make_spawner(monkeypatch, config={"uid": 1000, "gid": 1000, "fs_gid": 2000})
     spec = (await launched(spawner, tmp_path, template="ipython"))["spec"]
 
@@ -118,8 +112,8 @@ async def test_without_a_manager_kubespawners_numbers_stay(monkeypatch: pytest.M
         (None, "cannot be decrypted"),
     ],
 )
-async def test_a_bad_number_is_refused_and_never_another(
-    state: dict[str, object] | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Asked
+async def test_an_invalid_uid_or_gid_is_refused(
+    state: dict[str, object] | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
 ) -> None:
     spawner = with_state(make_spawner(monkeypatch, config=MANAGER), state)
     with pytest.raises(StartRefused) as refused:
@@ -130,22 +124,18 @@ async def test_a_bad_number_is_refused_and_never_another(
     assert manager.users == []
 
 
-async def test_groups_of_all_teams_with_their_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_the_groups_of_all_teams_are_supplemental(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     teams = TeamsConfig((Team("vision", members=("alice",), gid=5001), Team("language", admins=("alice",), gid=5002)))
     settings = Settings(SETTINGS.templates, CLUSTER, teams)
     spawner = make_spawner(monkeypatch, settings=settings, config={"uid": 1000, "gid": 1000})
     pod = await launched(spawner, tmp_path, template="ipython", team="language")
-    who = owned_objects.account(pod, "alice")
+    account = owned_objects.account(pod, "alice")
 
     assert pod["spec"]["securityContext"]["supplementalGroups"] == [5001, 5002]
-    assert [(group.name, group.gid) for group in who.groups] == [("vision", 5001), ("language", 5002)]
-    assert (who.name, who.uid, who.gid, who.home) == ("alice", 1000, 1000, "/home/alice")
+    assert [(group.name, group.gid) for group in account.groups] == [("vision", 5001), ("language", 5002)]
+    assert (account.name, account.uid, account.gid, account.home) == ("alice", 1000, 1000, "/home/alice")
 
 
-def test_a_key_that_means_nothing_is_refused_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_account_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TraitError, match="account_keys has uidNumber; known are uid, gid, groups"):
         make_spawner(monkeypatch, config={"account_keys": {"uidNumber": "uid"}})
-
-
-def test_the_range_is_the_cluster_files() -> None:
-    assert ClusterConfig((), CLUSTER.cpu_only_default, CLUSTER.cpu_only_max).accounts == UidRange(20_000, 59_999)

@@ -24,16 +24,15 @@ log = logging.getLogger("test")
 
 
 @contextlib.asynccontextmanager
-async def answering(
-    answer: Callable[[web.Request], Awaitable[web.Response]], taken: socket.socket
-) -> AsyncIterator[str]:
-    """The address of a Manager that answers everything like this."""
+async def answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+    """Yields the address of a Manager whose answers are given."""
+    listening = socket.create_server(("127.0.0.1", 0))
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.SockSite(runner, taken).start()
-    yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    await web.SockSite(runner, listening).start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     await runner.cleanup()
 
 
@@ -44,22 +43,22 @@ def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:
     return web.json_response({"uid": 20_000, "gid": 20_000})
 
 
-async def test_one_question_after_the_other_has_the_same_connection_also_after_a_no() -> None:
+async def test_requests_one_after_the_other_share_a_connection() -> None:
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
         found = given(request, used)
         return web.json_response({"detail": "no" * 10_000}, status=404) if "ending" in request.path else found
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         for _ in range(2):
             await ManagerLink(url, "token", log).account("alice", UIDS)
             assert await ManagerLink(url, "token", log).stop_reason("j-1") is None
     assert len(used) == 1
 
 
-async def test_every_further_try_has_its_own_connection_so_that_another_manager_may_answer() -> None:
-    """Of two Managers behind the address of a Service, which leads each connection to one of them."""
+async def test_a_retry_uses_a_new_connection() -> None:
+    """Of two Managers behind a Service, another one may answer."""
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -70,8 +69,7 @@ async def test_every_further_try_has_its_own_connection_so_that_another_manager_
         assert await ManagerLink(url, "token", log, seconds=30).account("alice", UIDS) == UnixIds(20_000, 20_000)
 
 
-async def test_of_several_kept_connections_to_a_manager_that_stands_by_none_is_asked_again() -> None:
-    """Such as a crowd leaves behind: a try for each of them would take longer than a start."""
+async def test_kept_connections_to_a_standby_manager_are_not_tried_one_by_one() -> None:
     used: list[asyncio.Transport] = []
     crowd, acts = asyncio.Barrier(10), True
 
@@ -112,8 +110,7 @@ async def test_a_kept_connection_that_has_fallen_silent_is_left_for_another(monk
     assert len(used) > 2
 
 
-async def test_a_connection_that_was_closed_while_nobody_asked_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
-    """As by a Manager that was started again at the same address."""
+async def test_a_connection_that_was_closed_while_idle_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
     used: list[asyncio.Transport] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -160,7 +157,7 @@ async def test_a_connection_that_nobody_takes_does_not_use_the_time_of_all_tries
 
 
 @pytest.mark.parametrize("asks", ["starting", "waiting"])
-async def test_a_stop_that_a_manager_could_not_hear_is_told_before_its_server_is_started_again(
+async def test_a_stop_that_the_manager_missed_is_reported_before_the_next_start(
     asks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it was away; it would take the new start for the one that was stopped, and cancel it afterwards."""
@@ -232,7 +229,7 @@ async def test_another_server_does_not_wait_until_a_stop_is_told(monkeypatch: py
     ],
     ids=["its node", "not known", "empty"],
 )
-async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | None) -> None:
+async def test_an_admission_names_the_node_and_its_deadline(told: dict[str, Any], node: str | None) -> None:
     async def answer(request: web.Request) -> web.Response:
         admitted = {"decision": "admit", "reason": "fits", "sentences": [], "seconds": 60}
         return web.json_response({**admitted, **told})
@@ -246,7 +243,7 @@ async def test_an_admission_may_name_the_node(told: dict[str, Any], node: str | 
     assert now + 60 <= found.until <= now + 90
 
 
-async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_sentence_says_so(
+async def test_a_manager_without_settings_is_asked_once_and_refuses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[str] = []
@@ -255,7 +252,7 @@ async def test_a_manager_that_was_not_told_how_to_decide_is_asked_once_and_the_s
         asked.append(request.method)
         return web.json_response({}, status=501)
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         with pytest.raises(errors.StartRefused, match="was not told how"):
             await ManagerLink(url, "token", log).pending_job("alice", "")
         with pytest.raises(errors.StartRefused, match="was not told how"):

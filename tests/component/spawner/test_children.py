@@ -1,13 +1,11 @@
-"""A pod's Secret and Service: what is in them, made once, adopted, replaced."""
+"""A pod's Secret and Services: their content, and how they are created, kept and replaced."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import logging
-import subprocess
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import owned_objects, pages
-from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests
 from tests.harness.spawner_builders import Answered, make_spawner
 
@@ -44,7 +41,7 @@ def text(manifest: Mapping[str, Any], key: str) -> str:
     return base64.b64decode(manifest["data"][key]).decode()
 
 
-def test_the_secret_has_what_sshd_reads() -> None:
+def test_the_secret_has_the_files_of_sshd() -> None:
     secret = the_secret()
 
     assert secret["metadata"]["name"] == "jupyter-alice--train-ssh"
@@ -57,19 +54,10 @@ def test_the_secret_has_what_sshd_reads() -> None:
     assert text(secret, "start").startswith("#!/bin/sh\n")
 
 
-def test_who_logs_in_to_an_image_of_their_own_gets_the_shell_that_was_brought() -> None:
+def test_an_image_of_the_user_gets_the_bundled_shell() -> None:
     pod = {**POD, "spec": {**POD["spec"], "volumes": [*POD["spec"]["volumes"], *launch_pod.volumes(bundled=True)]}}
 
     assert "alice:x:1234:1234:alice:/home/al:/dl/bin/shell\n" in text(the_secret(pod=pod), "passwd")
-
-
-def test_the_key_pair_is_openssh_s(tmp_path: Path) -> None:
-    private = tmp_path / "key"
-    private.write_text(KEY.private)
-    private.chmod(0o600)
-    public = subprocess.run(["ssh-keygen", "-y", "-f", str(private)], capture_output=True, text=True, check=True).stdout
-
-    assert public.strip() == KEY.public
 
 
 def test_private_keys_are_not_printed() -> None:
@@ -84,7 +72,7 @@ def test_the_pod_owns_its_children() -> None:
         assert child["metadata"]["labels"][naming.JOB_LABEL] == JOB.id
 
 
-def test_the_service_leads_to_this_job_only() -> None:
+def test_the_service_selects_this_job_only() -> None:
     spec = owned_objects.ssh_service(POD, JOB, owned_objects.USUAL_SSH)["spec"]
 
     assert spec["type"] == "NodePort"
@@ -92,7 +80,7 @@ def test_the_service_leads_to_this_job_only() -> None:
     assert spec["ports"] == [{"name": "ssh", "port": 2222, "targetPort": 2222, "protocol": "TCP"}]
 
 
-def test_only_a_pod_that_mounts_its_secret_wants_one() -> None:
+def test_only_a_pod_that_mounts_its_secret_needs_one() -> None:
     assert owned_objects.wants_secret(POD)
     assert not owned_objects.wants_secret({**POD, "spec": {"containers": []}})
 
@@ -126,7 +114,7 @@ def pods(api: Any) -> PodRequests:
     return PodRequests(api, "jobs", "jupyter-alice--train", watch, logging.getLogger("children"), 1, 1, 5)
 
 
-async def test_made_once() -> None:
+async def test_a_secret_that_exists_is_kept() -> None:
     api = Api()
 
     first = await owned_objects.ensure_secret(pods(api), the_secret())
@@ -145,7 +133,7 @@ async def test_a_leftover_of_an_earlier_pod_is_replaced() -> None:
     assert api.objects["jupyter-alice--train-ssh"]["metadata"]["ownerReferences"][0]["uid"] == "pod-1"
 
 
-async def test_one_whose_answer_was_lost_is_the_pod_s_own() -> None:
+async def test_a_secret_whose_answer_was_lost_is_kept() -> None:
     class Lost(Api):
         async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
             answer = await super().create_namespaced_secret(namespace, manifest)
@@ -210,7 +198,7 @@ async def make(spawner: Any, api: Api, pod: dict[str, Any], monkeypatch: pytest.
     await spawner._ensure_children({**pod, "metadata": metadata})
 
 
-async def test_after_a_restart_of_the_hub_a_running_pod_is_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restarted_hub_makes_one_request_for_a_running_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Counting()
     await owned_objects.ensure_service(pods(api), owned_objects.ssh_service(POD, JOB, owned_objects.USUAL_SSH))
     api.asked.clear()
@@ -219,7 +207,7 @@ async def test_after_a_restart_of_the_hub_a_running_pod_is_one_question(monkeypa
     assert api.asked == ["read service"]
 
 
-async def test_after_a_restart_of_the_hub_the_key_is_announced_before_the_pod_can_start(
+async def test_a_restarted_hub_announces_a_new_host_key_before_it_makes_the_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     api = Counting()
@@ -229,16 +217,7 @@ async def test_after_a_restart_of_the_hub_the_key_is_announced_before_the_pod_ca
     assert text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip() == api.announced
 
 
-async def test_a_new_pod_is_asked_nothing() -> None:
-    api = Counting()
-    await owned_objects.ensure_owned_objects(
-        pods(api), POD, JOB, owned_objects.SecretFiles(KEY, "", ""), owned_objects.USUAL_SSH
-    )
-
-    assert [one for one in api.asked if one.startswith("read")] == []
-
-
-async def test_few_pods_are_mended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_pods_are_repaired_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 2)
     inside, most = 0, 0
 
@@ -254,57 +233,7 @@ async def test_few_pods_are_mended_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert most == 2
 
 
-async def test_who_gets_no_turn_tries_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
-    async with owned_objects.mending(60):
-        with pytest.raises(TimeoutError, match="others are looked at first"):
-            async with owned_objects.mending(0.01):
-                pass
-
-
-async def test_what_the_api_server_refuses_is_a_sentence() -> None:
-    class Full(Api):
-        async def create_namespaced_secret(self, _namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
-            said = "exceeded quota: q, requested: secrets=1, used: secrets=5, limited: secrets=5"
-            return Answered({"message": said}, 403)
-
-    with pytest.raises(StartRefused, match="quota has no room for Secrets"):
-        await owned_objects.ensure_secret(pods(Full()), the_secret())
-
-
-class Theirs(Api):
-    """Somebody else makes the same Secret again whenever it is deleted."""
-
-    asked = 0
-
-    async def create_namespaced_secret(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
-        await asyncio.sleep(0)  # a real request lets others run
-        self.asked += 1
-        stranger = {**manifest["metadata"], "ownerReferences": [{"uid": "pod-0"}]}
-        self.objects.setdefault(manifest["metadata"]["name"], {**manifest, "metadata": {**stranger, "uid": "theirs"}})
-        return await super().create_namespaced_secret(namespace, manifest)
-
-    # Services are made the same way; those of this API server have the Secrets' store.
-    create_namespaced_service = create_namespaced_secret
-    read_namespaced_service = Api.read_namespaced_secret
-    delete_namespaced_service = Api.delete_namespaced_secret
-
-
-@pytest.mark.parametrize("what", ["secret", "service for http"])
-async def test_who_makes_it_again_all_the_time_is_not_raced(what: str) -> None:
-    api = Theirs()
-    files = owned_objects.SecretFiles(KEY, "ssh-ed25519 CA", "<p>hello</p>")
-    making = {
-        "secret": lambda: owned_objects.ensure_owned_objects(pods(api), POD, JOB, files, owned_objects.USUAL_SSH),
-        "service for http": lambda: owned_objects.ensure_http_service(pods(api), POD, JOB, 8888),
-    }
-    with pytest.raises(StartRefused, match="try again soon"):
-        await making[what]()
-
-    assert api.asked == 5
-
-
-async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> None:
+async def test_the_node_port_of_a_web_server_is_the_one_of_the_service() -> None:
     class Services(Api):
         async def create_namespaced_service(self, namespace: str, manifest: dict[str, Any], **_: bool) -> Answered:
             ports = [{"name": "http", "nodePort": 31000, **manifest["spec"]["ports"][0]}]
@@ -328,5 +257,5 @@ async def test_a_web_server_s_node_port_is_the_one_that_kubernetes_chose() -> No
 @pytest.mark.parametrize(
     ("host", "url"), [("192.0.2.7", "http://192.0.2.7:31000"), ("2001:db8::7", "http://[2001:db8::7]:31000")]
 )
-def test_where_a_web_server_is_reached_from_outside(host: str, url: str) -> None:
+def test_url_of_a_web_server_with_a_node_port(host: str, url: str) -> None:
     assert owned_objects.http_url({"status": {"hostIP": host}}, 31000) == url

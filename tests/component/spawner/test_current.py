@@ -1,9 +1,8 @@
-"""A Hub whose files change while it runs: what people are offered, and from which limits on it asks the Manager."""
+"""Templates, cluster and teams files that change while the Hub runs."""
 
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def spawner_of(monkeypatch: pytest.MonkeyPatch, teams: Path, url: str) -> Any:
     return make_spawner(monkeypatch, settings=None, config=config)
 
 
-async def test_from_the_first_quota_on_the_manager_is_asked_without_a_restart(
+async def test_the_manager_is_asked_as_soon_as_a_team_has_a_quota(
     monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
@@ -55,7 +54,7 @@ async def test_from_the_first_quota_on_the_manager_is_asked_without_a_restart(
         await spawner.load_user_options()
         return asked[-1]
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         assert await start(url) == "account", "nothing is counted"
         teams.write_text("teams: [")
         assert await start(url) == "account", "a broken file changes nothing"
@@ -67,16 +66,14 @@ async def test_from_the_first_quota_on_the_manager_is_asked_without_a_restart(
         assert await start(url) == "starting", "that is never wrong"
 
 
-async def test_what_changed_between_the_start_of_the_hub_and_its_first_job_counts(
-    monkeypatch: pytest.MonkeyPatch, teams: Path
-) -> None:
+async def test_a_change_before_the_first_job_counts(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
     spawner = spawner_of(monkeypatch, teams, "http://127.0.0.1:9")
     assert not spawner.settings.teams.has_quota
     teams.write_text(quota.TEAMS % 8)
     assert spawner._has_quota
 
 
-async def test_what_people_may_choose_is_what_the_files_say_now(
+async def test_options_are_those_of_the_present_files(
     monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spawner, wish = spawner_of(monkeypatch, teams, ""), {"template": "tiny", "gpus": 1}
@@ -97,9 +94,7 @@ async def test_what_people_may_choose_is_what_the_files_say_now(
         spawner.check_options({**wish, "template": "other"})
 
 
-async def test_files_with_mistakes_from_the_beginning_are_an_error_each_time(
-    monkeypatch: pytest.MonkeyPatch, teams: Path
-) -> None:
+async def test_files_that_were_never_valid_raise_each_time(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
     teams.write_text("teams: [")
     spawner = spawner_of(monkeypatch, teams, "")
     for _ in range(2):
@@ -107,21 +102,3 @@ async def test_files_with_mistakes_from_the_beginning_are_an_error_each_time(
             _ = spawner.settings
     teams.write_text(FREE)
     assert spawner.settings.template("tiny")
-
-
-async def test_a_page_with_many_jobs_looks_at_the_files_once(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
-    spawner = spawner_of(monkeypatch, teams, "")
-    monkeypatch.setattr(reload, "LOOK_SECONDS", 3600.0)
-    before = spawner.settings
-    spawner._files._looked = reload.time.monotonic()
-    teams.write_text(quota.TEAMS % 8)
-    assert spawner.settings is before
-    monkeypatch.setattr(reload, "LOOK_SECONDS", 0.0)
-    assert spawner.settings.teams.has_quota
-
-
-async def test_without_a_manager_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
-    spawner = spawner_of(monkeypatch, teams, "")
-    assert not spawner._has_quota
-    teams.write_text(quota.TEAMS % 8)
-    assert not spawner._has_quota

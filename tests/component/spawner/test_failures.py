@@ -20,15 +20,15 @@ OBJECTS = Path(__file__).parent / "kubernetes_objects"
 PAGE = Path(__file__).resolve().parents[3] / "hub_config" / "FAILURES.md"
 GPUS = frozenset({"nvidia.com/gpu"})
 PATIENCE = {"at once": 0.0, "15 s": 15.0, "waits": None}
-# Two pods whose nodes are, and are not, silent, and one whose sidecar crashes: no sentence of a start or an end.
-ALIVE_ONES = {"node-fine", "node-silent", "stock-sidecar-crashes"}
+# Recorded pods that are alive.
+LIVING = {"node-fine", "node-silent", "stock-sidecar-crashes"}
 RAW = re.compile(
     r"\d+\.\d+\.\d+\.\d+|[0-9a-f]{8}-[0-9a-f]{4}|rpc error|/var/|https?://|back-off|forbidden:|\(pod:|0/\d+ nodes"
 )
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """Most are pods of templates, and were recorded without their labels; others have those of stock KubeSpawner."""
+    """Adds the label of a job, which most pods were recorded without."""
     found: dict[str, Any] = json.loads((OBJECTS / f"{name}.json").read_text())
     if "pod" in found and "component" not in found["pod"]["metadata"].get("labels", {}):
         found["pod"]["metadata"].setdefault("labels", {})[naming.JOB_LABEL] = "j-abcdefghij23"
@@ -47,8 +47,8 @@ REFUSED, STARTING, ENDED = map(
 )
 
 
-def found_trouble(found: dict[str, Any]) -> start_problems.StartProblem | None:
-    """As `waiting` finds it: a closer look wins, because it knows more."""
+def problem_of(found: dict[str, Any]) -> start_problems.StartProblem | None:
+    """As `StartMonitor` finds it: claims and events come first."""
     pod = start_problems.of_pod(found["pod"], GPUS)
     if "claim" in found:
         assert start_problems.waits_for_claims(pod)
@@ -59,7 +59,7 @@ def found_trouble(found: dict[str, Any]) -> start_problems.StartProblem | None:
 
 
 @pytest.mark.parametrize(("name", "sentence"), REFUSED, ids=[row[0] for row in REFUSED])
-def test_refused(name: str, sentence: str) -> None:
+def test_refusal_has_its_sentence(name: str, sentence: str) -> None:
     status = recorded(f"refused-{name}")
     rejection = kube_requests.explain(status["code"], status["message"], GPUS)
 
@@ -68,9 +68,9 @@ def test_refused(name: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "sentence", "given_up"), STARTING, ids=[row[0] for row in STARTING])
-def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
+def test_start_problem_has_its_sentence(name: str, sentence: str, given_up: str) -> None:
     found = recorded(name)
-    seen = found_trouble(found)
+    seen = problem_of(found)
 
     assert pod_status.evaluate(found["pod"]) == ALIVE
     assert seen is not None
@@ -79,17 +79,16 @@ def test_does_not_start(name: str, sentence: str, given_up: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "sentence", "code"), ENDED, ids=[row[0] for row in ENDED])
-def test_has_ended(name: str, sentence: str, code: str) -> None:
+def test_end_has_its_sentence(name: str, sentence: str, code: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
 
 
-@pytest.mark.parametrize("name", sorted(ALIVE_ONES))
-def test_goes_on(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(LIVING))
+def test_pod_is_alive(name: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == ALIVE
 
 
-def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
-    """Such a pod is Succeeded: the kubelet reports the end of its program before its own reason."""
+def test_an_eviction_that_exits_with_0_is_known_from_the_events() -> None:
     found = recorded("evicted-storage-container")
     finished = Terminated(0, "The job has finished.")
 
@@ -102,7 +101,7 @@ def test_an_eviction_that_ends_well_is_known_from_the_events() -> None:
 def test_every_recorded_object_is_on_the_page() -> None:
     named = {f"refused-{row[0]}" for row in REFUSED} | {row[0] for row in (*STARTING, *ENDED)}
 
-    assert named | ALIVE_ONES == {path.stem for path in OBJECTS.glob("*.json")}
+    assert named | LIVING == {path.stem for path in OBJECTS.glob("*.json")}
 
 
 @pytest.mark.parametrize("sentence", [row[1] for row in (*REFUSED, *STARTING, *ENDED)])
@@ -112,7 +111,7 @@ def test_one_sentence_with_cause_and_step_and_nothing_raw(sentence: str) -> None
     assert not RAW.search(sentence)
 
 
-def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() -> None:
+def test_a_home_directory_on_a_silent_node_rules_out_another_name() -> None:
     found = recorded("node-silent-deleted")["pod"]
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
     found["spec"]["volumes"] = [home]
@@ -126,50 +125,37 @@ def test_another_name_is_no_help_while_the_home_directory_is_on_a_silent_node() 
     assert "start it under another name" in any_node.reason
 
 
-def test_a_silent_node_is_told_from_a_job_that_is_not_ready() -> None:
+def test_a_silent_node_differs_from_a_job_that_is_not_ready() -> None:
     assert pod_status.is_silent(recorded("node-silent")["pod"])
     assert pod_status.is_silent(recorded("node-silent-deleted")["pod"])
     for name in ("node-fine", "crash-notebook", "deleted", "claim-missing", "evicted-api"):
         assert not pod_status.is_silent(recorded(name)["pod"]), name
 
 
-def test_the_own_secret_that_is_about_to_be_made_is_no_trouble() -> None:
+def test_the_own_secret_that_does_not_exist_yet_is_no_problem() -> None:
     events = recorded("mount-no-secret")["events"]
 
     assert start_problems.of_events(events) is not None
     assert start_problems.of_events(events, own={"no-such-secret"}) is None
 
 
-def test_what_looks_like_a_token_is_not_repeated() -> None:
+def test_a_token_is_not_repeated() -> None:
     token = "0123456789abcdef" * 2
     said = f'admission webhook "w" denied the request: env JUPYTERHUB_API_TOKEN={token} is not allowed'
 
     assert token not in kube_requests.explain(403, said).sentence
 
 
-@pytest.mark.parametrize(
-    "says",
-    [
-        'admission webhook "w.example" denied the request: ',
-        "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ",
-        'failed calling webhook "w.example": an error on the server ("',
-    ],
-)
-def test_the_log_has_no_more_of_a_rules_words_than_a_person_reads(says: str) -> None:
+def test_the_log_has_only_the_beginning_of_a_webhooks_message() -> None:
     manifest = f"that is not allowed: {'x ' * 100}password: correct-horse"
-    line = str(kube_requests.ApiError(403, says + manifest))
+    line = str(kube_requests.ApiError(403, f'admission webhook "w.example" denied the request: {manifest}'))
 
-    assert "w.example" in line or "'p'" in line
+    assert "w.example" in line
     assert "that is not allowed" in line
     assert "correct-horse" not in line
 
 
-def test_the_log_has_what_kubernetes_itself_says() -> None:
-    said = recorded("refused-pod-security")["message"]
-    assert str(kube_requests.ApiError(403, said)) == f"status=403 {' '.join(said.split())}"
-
-
-def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> None:
+def test_a_crashing_sidecar_hides_no_problem_of_the_server() -> None:
     sidecar = {"name": "proxy", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
     server = {"name": "notebook", "image": "Not:A:Name", "state": {"waiting": {"reason": "InvalidImageName"}}}
     metadata = {"labels": {naming.JOB_LABEL: "j-abcdefghij23"}}
@@ -183,7 +169,7 @@ def test_a_sidecar_that_crashes_may_recover_and_hides_nothing_that_cannot() -> N
     assert "not the name of an image" in beside.sentence
 
 
-def test_a_start_that_is_given_up_keeps_its_cause() -> None:
+def test_a_start_that_was_given_up_names_its_cause() -> None:
     found = start_problems.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
 
     assert found is not None
@@ -199,13 +185,11 @@ def test_a_start_that_is_given_up_keeps_its_cause() -> None:
         (0.3, "1 second"),
         (59.4, "59 seconds"),
         (59.6, "1 minute"),
-        (595, "10 minutes"),
         (3595, "1 hour"),
         (5400, "1 hour and 30 minutes"),
-        (7200, "2 hours"),
     ],
 )
-def test_how_long_a_start_was_waited_for(seconds: float, said: str) -> None:
+def test_duration_in_words(seconds: float, said: str) -> None:
     assert text.duration(seconds) == said
 
 
@@ -216,5 +200,5 @@ def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
     assert text.listed(words) == said
 
 
-def test_the_last_words_of_a_program_move_no_cursor() -> None:
+def test_the_last_output_of_a_program_has_no_control_characters() -> None:
     assert text.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"

@@ -1,4 +1,4 @@
-"""What is made of servers while the Hub may not list pods: nothing, for who sees nothing knows of no end."""
+"""Servers of a Hub that may not list pods, or not yet: they have not ended."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.settings import Settings
 from dlspawner.spawner import lifecycle, orphans, start
 from dlspawner.spawner.kube import reflector as kube_reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.harness.scripted_api import ScriptedApi, listed, pod
-from tests.harness.spawner_builders import SETTINGS, make_spawner
+from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 30.0
 RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers": []}, status={"phase": "Running"})
@@ -31,7 +30,7 @@ async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
 async def spawner(
     request: pytest.FixtureRequest, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Any]:
-    """Of a Hub that has come back; its back-off is short, so that tests are."""
+    """Of a restarted Hub, with a short back-off."""
     async with client.ApiClient(client.Configuration(host=api.url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(kube_reflector, "delays", lambda **_: iter([0.01] * 10_000))
@@ -44,18 +43,24 @@ async def spawner(
             await reflector.stop()
 
 
-async def test_no_poll_takes_a_server_for_ended(spawner: Any) -> None:
+async def test_servers_are_alive_and_no_pod_is_taken_for_an_orphan(
+    spawner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = list[Any]()
+    monkeypatch.setattr(orphans, "look_after", lambda *given: checks.append(given))
+
     assert [await spawner.poll() for _ in range(3)] == [None] * 3
     assert not spawner._sees_pods()
+    assert checks == []
 
 
-async def test_a_start_is_refused_however_often_it_is_tried(spawner: Any) -> None:
+async def test_every_start_is_refused(spawner: Any) -> None:
     for _ in range(2):
         with pytest.raises(StartRefused, match="may not see its pods"):
             await spawner._start_watching_pods()
 
 
-async def test_a_start_that_goes_on_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
+async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) -> None:
     with pytest.raises(StartRefused):
         await spawner._start_watching_pods()
     waits = asyncio.ensure_future(spawner._see_pods())
@@ -71,30 +76,7 @@ async def test_a_start_that_goes_on_waits_for_a_list(spawner: Any, api: Scripted
     assert spawner._sees_pods()
 
 
-async def test_nobody_looks_for_pods_without_a_server_before_they_are_seen(
-    spawner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked = list[Any]()
-    monkeypatch.setattr(orphans, "look_after", lambda *given: looked.append(given))
-    for _ in range(3):
-        await spawner.poll()
-
-    assert looked == []
-
-
-@pytest.mark.parametrize("settings", [SETTINGS, None], ids=["templates", "as KubeSpawner"])
-async def test_progress_leaves_it_to_the_start_to_say_so(
-    settings: Settings | None, spawner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starting = make_spawner(monkeypatch, settings=settings)
-    starting._start_future = asyncio.get_running_loop().create_future()
-    starting._start_future.set_result(None)
-    told = [event async for event in starting.progress()]
-
-    assert len(told) == (1 if settings else 0)
-
-
-async def test_a_start_waits_for_the_first_list_as_long_as_it_can_still_say_so(
+async def test_a_start_stops_waiting_for_the_first_list_before_its_own_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

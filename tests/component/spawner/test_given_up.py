@@ -1,10 +1,9 @@
-"""A start that KubeSpawner itself would clean up after: its reason is told, and the Hub's stop ends the pod."""
+"""A start that is given up: its reason is kept, and the Hub's stop ends the pod."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from kubernetes_asyncio.client.rest import ApiException
 from dlspawner.spawner import lifecycle
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import StartingSpawner
-from tests.harness.live_cluster import running
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 90.0
@@ -26,19 +24,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with running(tmp_path) as cluster, cluster.client() as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
-        yield made
-
-
 Make = Callable[..., Any]
 
 
 @pytest.fixture
 async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
-    """Spawners as KubeSpawner's, of which the Hub's database is none."""
+    """Makes spawners without templates and database."""
     monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
     made = []
@@ -71,7 +62,7 @@ async def ends(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
-    """So that its node alone can let the pod go."""
+    """Binds the pod, so that only its node can remove it."""
     async with asyncio.timeout(PATIENCE):
         while spawner.pod_reflector is None or spawner.pod() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -80,7 +71,7 @@ async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go(
+async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     config: dict[str, Any], core: client.CoreV1Api, make: Make
 ) -> None:
     spawner = make(**config)
@@ -93,9 +84,7 @@ async def test_a_start_that_is_given_up_says_why_though_its_pod_takes_long_to_go
     await ends(core, spawner)
 
 
-async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_anyway(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_state_of_a_start_is_saved_in_one_commit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     saves = []
     monkeypatch.setattr(
         StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
@@ -105,27 +94,8 @@ async def test_what_a_killed_hub_needs_is_in_the_commit_that_jupyterhub_makes_an
     assert saves == [True]
 
 
-@pytest.mark.slow
-async def test_what_a_hook_has_begun_for_later_may_stop_the_server(core: client.CoreV1Api, make: Make) -> None:
-    later, stopping = asyncio.Event(), list[asyncio.Task[None]]()
-
-    async def when_the_time_has_come(spawner: Any) -> None:
-        await later.wait()
-        await spawner.stop()
-
-    def hook(spawner: Any, _pod: Any) -> None:
-        stopping.append(asyncio.create_task(when_the_time_has_come(spawner)))
-
-    spawner = make(after_pod_created_hook=hook)
-    await refusal(spawner)
-    later.set()
-    await asyncio.wait_for(stopping[0], PATIENCE)
-
-    assert spawner.pod() is None
-
-
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
-    """As somebody else would, and until the watch has seen it."""
+    """Deletes the pod, and waits until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
     async with asyncio.timeout(PATIENCE):
         while spawner.pod() is not None:  # noqa: ASYNC110
@@ -133,7 +103,7 @@ async def remove(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before its Service", "as soon as it is made"])
-async def test_a_pod_that_goes_before_the_start_waits_for_it_is_told_and_the_watch_stays(
+async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_watch(
     moment: str, core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawner = make(services_enabled=True, start_timeout=60)
@@ -156,7 +126,7 @@ async def test_a_pod_that_goes_before_the_start_waits_for_it_is_told_and_the_wat
     assert not watch.watch_task.done()
 
 
-async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> None:
+async def test_the_shared_watch_is_not_replaced(make: Make) -> None:
     spawner = make()
     await spawner._start_watching_pods()
     watch = spawner.pod_reflector
@@ -165,51 +135,7 @@ async def test_nobody_replaces_the_watch_that_others_wait_for(make: Make) -> Non
     assert spawner.pod_reflector is watch
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-async def test_one_whose_api_server_goes_away_after_the_pod_was_made_says_so(
-    config: dict[str, Any], core: client.CoreV1Api, make: Make
-) -> None:
-    spawner = make(**config)
-    gone = ("create", "delete", "read")
-
-    async def away(*_: Any, **__: Any) -> None:
-        raise ClientConnectionError
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            *(f"{verb}_namespaced_service" for verb in gone),
-            *(f"{verb}_namespaced_pod" for verb in gone[1:]),
-        ):
-            patch.setattr(core, name, away)
-        refused = await refusal(spawner)
-
-    assert refused.reason in {"cluster-error", "start-timeout"}
-    assert spawner._ended == refused.message
-    await on_a_node(core, spawner)
-    await ends(core, spawner)
-
-
-@pytest.mark.slow
-async def test_a_pod_whose_creation_is_never_answered_is_found_and_stopped(
-    core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create = core.create_namespaced_pod
-    spawner = make(k8s_api_request_timeout=3600)
-
-    async def unanswered(*given: Any, **named: Any) -> None:
-        await create(*given, **named)
-        await on_a_node(core, spawner)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(core, "create_namespaced_pod", unanswered)
-    refused = await refusal(spawner)
-
-    assert refused.reason == "start-timeout"
-    await ends(core, spawner)
-
-
-async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one_was_refused(
+async def test_a_late_pod_of_the_first_try_is_stopped_though_a_later_try_was_refused(
     core: client.CoreV1Api, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create, tries = core.create_namespaced_pod, []
@@ -224,24 +150,9 @@ async def test_a_pod_is_stopped_that_comes_late_of_a_first_try_after_a_later_one
     monkeypatch.setattr(core, "create_namespaced_pod", refused_at_last)
     await refusal(spawner)
     assert len(tries) == 2
-    assert await spawner.poll() is None, "so that the Hub stops what may come of the first one"
+    assert await spawner.poll() is None, "the Hub has to stop the pod of the first try"
 
     given, named = tries[0]
     await create(*given, **named)
     await on_a_node(core, spawner)
     await ends(core, spawner)
-
-
-@pytest.mark.slow
-async def test_a_pod_that_runs_for_a_moment_alone_is_not_waited_for_as_long_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def ran(*_: Any) -> None:
-        """It does not any more when KubeSpawner looks."""
-
-    monkeypatch.setattr(StartingSpawner, "_until_running", ran)
-    spawner = make()
-    refused = await refusal(spawner)
-
-    assert refused.reason == "start-timeout"
-    await asyncio.wait_for(spawner.stop(), PATIENCE)

@@ -5,12 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +15,6 @@ from dlspawner.core import naming
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, alert, form_back, new_name, running
 
-SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:{os.environ.get('DEVCLUSTER_PATH', '')}")
 EXTRA = """
 import asyncio
 from dlspawner.spawner import StartRefused
@@ -61,7 +55,7 @@ def bob(hub: Hub) -> Person:
 
 @pytest.fixture(scope="module")
 def shell(alice: Person) -> str:
-    """A running ssh job of alice's that tests look at and leave alone."""
+    """A running ssh job of alice."""
     alice.launch("shell", template="ssh", gpus=2, gpu_type="v100")
     return "shell"
 
@@ -71,7 +65,7 @@ def pod(person: Person, server: str) -> dict[str, Any]:
 
 
 def objects(hub: Hub, name: str) -> str:
-    """What the cluster has of a name."""
+    """The objects whose name contains a text."""
     return "".join(
         line for line in hub.kubectl("get", "pod,secret,service", "-o", "name").splitlines(True) if name in line
     )
@@ -82,9 +76,9 @@ def page(answer: requests.Response) -> str:
 
 
 class TestRefusal:
-    """Three ways in, one sentence; nothing is made, nothing is counted, no traceback is logged."""
+    """The same sentence in form, page and REST; no object, no counted failure, no traceback."""
 
-    def test_the_form_comes_back(self, hub: Hub, alice: Person) -> None:
+    def test_the_form_comes_back_with_its_values(self, hub: Hub, alice: Person) -> None:
         server = new_name("form")
         answer = form_back(alice, server, template="ssh", **{"ssh--gpus": "77"})
 
@@ -94,7 +88,7 @@ class TestRefusal:
         assert 'value="77"' in page(answer)
         self.check_nothing_happened(hub, server)
 
-    def test_a_late_one_is_on_the_failed_page(self, hub: Hub, alice: Person) -> None:
+    def test_a_late_refusal_is_on_the_page_of_the_failed_start(self, hub: Hub, alice: Person) -> None:
         server = new_name("late")
         answer = alice.post(f"/hub/spawn/alice/{server}", template="ssh")
         assert answer.status_code == 302
@@ -105,7 +99,7 @@ class TestRefusal:
         assert "No GPU is free &lt;now&gt;." in shown
         self.check_nothing_happened(hub, server)
 
-    def test_rest_answers_with_it(self, hub: Hub, alice: Person) -> None:
+    def test_rest_answers_with_the_sentence(self, hub: Hub, alice: Person) -> None:
         server = new_name("rest")
         first = alice.start(server, template="tensorboard", gpus=1)
         again = alice.start(server)
@@ -113,17 +107,6 @@ class TestRefusal:
         assert first.status_code == again.status_code == 400
         assert "“TensorBoard” has no option “gpus”" in first.json()["message"]
         assert again.json() == first.json()
-        self.check_nothing_happened(hub, server)
-
-    @pytest.mark.parametrize(
-        "options",
-        [{"template": {"a": [1]}}, {"gpus": [1]}, {"template": "ssh", "log_dir": 1}, {"pod": {"hostNetwork": True}}],
-        ids=repr,
-    )
-    def test_hostile_values_by_rest(self, options: dict[str, object], hub: Hub, alice: Person) -> None:
-        server = new_name("evil")
-
-        assert alice.start(server, **options).status_code == 400
         self.check_nothing_happened(hub, server)
 
     def check_nothing_happened(self, hub: Hub, server: str) -> None:
@@ -137,60 +120,34 @@ def failed(answer: requests.Response) -> tuple[int, str] | None:
 
 
 class TestJob:
-    """A running job: its pod, what belongs to it, who gets in."""
-
-    def test_it_sees_the_gpus_it_was_given(self, hub: Hub, alice: Person, shell: str) -> None:
+    def test_it_sees_its_gpus(self, hub: Hub, alice: Person, shell: str) -> None:
         seen = hub.kubectl("exec", alice.pod_name(shell), "--", "printenv", "NVIDIA_VISIBLE_DEVICES")
 
         assert pod(alice, shell)["spec"]["nodeName"] == "gpu-3"
         assert len(seen.strip().split(",")) == 2
 
-    def test_its_secret_and_service_are_its_own(self, hub: Hub, alice: Person, shell: str) -> None:
+    def test_its_pod_owns_secret_and_service(self, hub: Hub, alice: Person, shell: str) -> None:
         manifest = pod(alice, shell)
-        for kind in ("secret", "service"):
-            child = json.loads(hub.kubectl("get", kind, f"{alice.pod_name(shell)}-ssh", "-o", "json"))
+        children = {
+            kind: json.loads(hub.kubectl("get", kind, f"{alice.pod_name(shell)}-ssh", "-o", "json"))
+            for kind in ("secret", "service")
+        }
+        for child in children.values():
             assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [manifest["metadata"]["uid"]]
         job = naming.read_job(manifest["metadata"])
         assert job is not None
-        assert job.ssh_host_key == host_key(hub, alice, shell)
+        key = base64.b64decode(children["secret"]["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
+        assert job.ssh_host_key == key
 
-    @pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
-    def test_ssh_by_its_nodeport_with_the_gateways_certificate(self, hub: Hub, alice: Person, shell: str) -> None:
-        done = wait_for(lambda: ssh(hub, alice, shell, "echo $HOME; printenv NVIDIA_VISIBLE_DEVICES"), "ssh", 60)
-
-        home, gpus = done.splitlines()
-        assert home == "/home/alice"
-        assert len(gpus.split(",")) == 2
-
-    def test_its_page_is_for_its_owner(self, hub: Hub, alice: Person, bob: Person, shell: str) -> None:
+    def test_its_page_is_for_its_owner_only(self, hub: Hub, alice: Person, bob: Person, shell: str) -> None:
         path = f"/user/alice/{shell}/"
 
         assert "ssh -p 2222 alice+shell@127.0.0.1" in page(alice.get(path))
-        assert bob.get(path).status_code == 403
-        nobody = requests.get(hub.url + path, timeout=30)
-        assert "/hub/login" in nobody.url
-
-    def test_the_home_page_shows_the_ways_in(self, alice: Person, shell: str) -> None:
         home = page(alice.get("/hub/home"))
-
         assert f'data-server="{shell}" data-state="running"' in home
-        assert "ssh -p 2222 alice+shell@127.0.0.1" in home
-        assert f'href="/user/alice/{shell}/"' in home
-
-    def test_a_tensorboard_is_started_from_the_home_page(self, alice: Person, bob: Person, shell: str) -> None:
-        home = page(alice.get("/hub/home"))
-        form = re.search(r'action="(/hub/spawn/alice/shell-tb)"', home)
-        assert form is not None
-        answer = alice.post(form.group(1), template="tensorboard", log_dir="/home/alice/runs")
-        assert answer.status_code == 302
-        wait_for(lambda: alice.server("shell-tb").get("ready"), "TensorBoard", 120)
-
-        assert "TensorBoard" in page(alice.get("/user/alice/shell-tb/"))
-        assert bob.get("/user/alice/shell-tb/").status_code == 403
-        assert 'href="/user/alice/shell-tb/">TensorBoard</a>' in page(alice.get("/hub/home"))
-        resources = pod(alice, "shell-tb")["spec"]["containers"][0]["resources"]
-        assert "nvidia.com/gpu" not in resources["limits"]
-        alice.stop("shell-tb")
+        assert f'href="{path}"' in home
+        assert bob.get(path).status_code == 403
+        assert "/hub/login" in requests.get(hub.url + path, timeout=30).url
 
 
 def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Person) -> None:
@@ -208,81 +165,9 @@ def test_a_custom_job_has_no_token_and_ends_with_its_command(hub: Hub, alice: Pe
     wait_for(lambda: objects(hub, name) == "", "pod, Secret and Service are gone")
 
 
-def test_a_pod_that_somebody_deletes_ends_its_server(hub: Hub, bob: Person) -> None:
+def test_a_pod_that_is_deleted_ends_its_server(hub: Hub, bob: Person) -> None:
     bob.launch("", template="ssh")
     hub.kubectl("delete", "pod", bob.pod_name(""), "--wait=false")
 
     wait_for(lambda: not bob.server("").get("ready"), "the end of the server", 60)
     wait_for(lambda: "removed from outside the Hub" in page(bob.get("/hub/home")), "the reason on the home page")
-
-
-@pytest.mark.slow
-def test_a_killed_hub_comes_back_to_its_pending_jobs(hub: Hub, bob: Person) -> None:
-    """The pod waits for a node, its Secret and Service were not made before the Hub died."""
-    server, nodes = new_name("wait"), hub.kubectl("get", "nodes", "-o", "name").split()
-    hub.kubectl("cordon", *nodes)
-    try:
-        answer = bob.start(server, template="ssh")
-        assert answer.status_code in {201, 202}
-        name = bob.pod_name(server)
-        wait_for(lambda: objects(hub, server).count("\n") >= 3, "its pod, Secret and Service are there")
-        before = pod(bob, server)
-        hub.stop("hub", signal.SIGKILL)
-        hub.kubectl("delete", f"secret/{name}-ssh", f"service/{name}-ssh")
-        hub.start_hub()
-    finally:
-        hub.kubectl("uncordon", *nodes)
-    wait_for(lambda: bob.server(server).get("ready"), f"the job is ready: {hub.log[-3000:]}", 60)
-
-    after = pod(bob, server)
-    assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    announced = after["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
-    assert announced == host_key(hub, bob, server)
-    assert announced != before["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
-    bob.stop(server)
-    wait_for(lambda: objects(hub, server) == "", "pod, Secret and Service are gone")
-
-
-def host_key(hub: Hub, person: Person, server: str) -> str:
-    found = json.loads(hub.kubectl("get", "secret", f"{person.pod_name(server)}-ssh", "-o", "json"))
-    return base64.b64decode(found["data"]["ssh_host_ed25519_key.pub"]).decode().strip()
-
-
-def ssh(hub: Hub, person: Person, server: str, command: str) -> str:
-    """What a command prints in the job, reached as by the gateway: node and NodePort, pinned key, certificate."""
-    manifest = pod(person, server)
-    job = naming.read_job(manifest["metadata"])
-    assert job is not None
-    found = json.loads(hub.kubectl("get", "service", f"{person.pod_name(server)}-ssh", "-o", "json"))
-    host, port = manifest["status"]["hostIP"], str(found["spec"]["ports"][0]["nodePort"])
-    folder = hub.state / job.id
-    folder.mkdir(exist_ok=True)
-    key = folder / "key"
-    if not key.exists():
-        sign = ["-s", str(hub.state / "user_ca"), "-I", "test", "-n", job.id, "-V", "+5m", f"{key}.pub"]
-        for arguments in (["-t", "ed25519", "-N", "", "-f", str(key)], sign):
-            subprocess.run(["ssh-keygen", "-q", *arguments], check=True)
-    (folder / "known").write_text(f"[{host}]:{port} {job.ssh_host_key}\n")
-    options = ["-F", "none", "-i", str(key), "-p", port, "-o", f"UserKnownHostsFile={folder}/known"]
-    options += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
-    line = ["ssh", *options, f"{job.ssh_login}@{host}", command]
-    return subprocess.run(
-        line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
-    ).stdout
-
-
-@pytest.mark.slow
-def test_a_wrong_file_stops_the_start_with_every_problem(tmp_path: Path) -> None:
-    templates = tmp_path / "templates"
-    shutil.copytree(Hub(tmp_path).templates, templates)
-    (templates / "jobs" / "one.yaml").write_text("titel: One\n")
-    (templates / "jobs" / "two.yaml").write_text("title: Two\ncommand: [x]\ngrace_period_seconds: soon\n")
-    made = Hub(tmp_path, templates=templates)
-    config = Path(made.config) / "jupyterhub_config.py"
-    line = ["jupyterhub", f"--config={config}"]
-    done = subprocess.run(line, env=made.env(), cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
-
-    assert done.returncode != 0
-    assert "one.yaml:1" in done.stderr
-    assert "two.yaml:3" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -1,9 +1,8 @@
-"""A start that takes too long says so before JupyterHub ends it without a word, whatever it was that took the time."""
+"""A start that takes too long is refused with a reason before JupyterHub's own deadline."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -39,7 +38,7 @@ async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: 
         await over.wait()
         return web.json_response({"waiting": []})
 
-    async with answering(late, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(late) as url:
         to_manager = {"manager_url": url, "manager_token": "token", "start_timeout": 2}
         spawner = make_spawner(monkeypatch, settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}
@@ -49,14 +48,16 @@ async def test_the_managers_own_time_is_not_longer_than_the_starts(monkeypatch: 
     assert refused.message == manager.UNDECIDED
 
 
-async def test_a_start_asks_the_manager_one_question_before_its_pod_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_makes_one_request_to_the_manager_before_its_pod_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
         asked.append((request.method, request.path, await request.json()))
         return web.json_response({"job": "j-aaaaaaaaaaaa", "uid": 20_001, "gid": 20_001})
 
-    async with answering(answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(answer) as url:
         to_manager = {"manager_url": url, "manager_token": "token"}
         spawner = make_spawner(monkeypatch, server="train", settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}
@@ -81,7 +82,7 @@ async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
         await made.pod_reflector.stop()
 
 
-async def test_a_hook_that_takes_too_long(spawner: Any) -> None:
+async def test_a_slow_hook_is_given_up_in_time(spawner: Any) -> None:
     async def hook(*_: Any) -> None:
         await asyncio.Event().wait()
 

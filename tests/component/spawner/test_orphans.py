@@ -1,13 +1,10 @@
-"""Which pods belong to no server, and when they are ended; in a real Hub: test_spawner_restarts."""
+"""Pods without a server, and when they are deleted; in a real Hub: test_restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import logging
-import time
-import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,6 @@ from dlspawner.spawner import orphans as module
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.orphans import Orphans, owned_pods, without_server
-from tests.harness.loop_probe import others
 from tests.harness.spawner_builders import make_spawner
 
 ADDRESS = "http://hub:8081/hub/api"
@@ -39,30 +35,22 @@ def pod(address: str = ADDRESS, person: str | None = "alice", **parts: Any) -> d
 
 
 @pytest.mark.parametrize(
-    ("case", "found", "orphan"),
+    ("found", "keep_ended", "orphan"),
     [
-        ("a pod of nobody", pod(), True),
-        ("one that waits for a node", pod(phase="Pending"), True),
-        ("another Hub's", pod("http://other:8081/hub/api"), False),
-        ("one without a person", pod(person=None), False),
-        ("one that is ending", pod(ending=True), False),
-        ("one that has ended and is kept", pod(phase="Failed"), False),
+        pytest.param(pod(), True, True, id="a running pod"),
+        pytest.param(pod(phase="Pending"), True, True, id="a pending pod"),
+        pytest.param(pod("http://other:8081/hub/api"), True, False, id="a pod of another Hub"),
+        pytest.param(pod(person=None), True, False, id="a pod without a user"),
+        pytest.param(pod(ending=True), False, False, id="a pod that is ending"),
+        pytest.param(pod(phase="Failed"), True, False, id="a pod that has ended and is kept"),
+        pytest.param(pod(phase="Failed"), False, True, id="a pod that has ended and is not kept"),
     ],
 )
-def test_a_pod_without_a_server(case: str, found: dict[str, Any], orphan: bool) -> None:
-    assert list(without_server({"jobs/p": found}, set(), ADDRESS, keep_ended=True)) == ["jobs/p"] * orphan, case
+def test_pods_without_a_server(found: dict[str, Any], keep_ended: bool, orphan: bool) -> None:
+    assert list(without_server({"jobs/p": found}, set(), ADDRESS, keep_ended=keep_ended)) == ["jobs/p"] * orphan
 
 
-@pytest.mark.parametrize("keep_ended", [False, True])
-def test_a_pod_that_is_ending_already_is_not_asked_again(keep_ended: bool) -> None:
-    assert list(without_server({"jobs/p": pod(ending=True)}, set(), ADDRESS, keep_ended=keep_ended)) == []
-
-
-def test_a_pod_that_has_ended_is_kept_only_where_the_administrator_said_so() -> None:
-    assert list(without_server({"jobs/p": pod(phase="Failed")}, set(), ADDRESS, keep_ended=False)) == ["jobs/p"]
-
-
-async def test_the_pods_of_servers_that_are_or_may_become() -> None:
+async def test_servers_that_run_or_are_pending_own_their_pods() -> None:
     def server(name: str, **state: Any) -> Any:
         return SimpleNamespace(pod_key=f"jobs/{name}", **{"server": None, "pending": None, **state})
 
@@ -71,7 +59,7 @@ async def test_the_pods_of_servers_that_are_or_may_become() -> None:
     assert list(without_server({"jobs/runs": pod()}, {"jobs/runs"}, ADDRESS, keep_ended=False)) == []
 
 
-def test_it_is_ended_when_it_had_no_server_all_the_time() -> None:
+def test_a_pod_is_due_after_the_whole_time_without_a_server() -> None:
     orphans = Orphans(900)
 
     assert orphans.due({"jobs/p": pod()}, 100.0) == (["jobs/p"], [])
@@ -79,7 +67,7 @@ def test_it_is_ended_when_it_had_no_server_all_the_time() -> None:
     assert orphans.due({"jobs/p": pod()}, 1000.0) == ([], ["jobs/p"])
 
 
-def test_a_server_in_between_or_another_pod_begins_the_time_again() -> None:
+def test_a_server_in_between_or_another_pod_restarts_the_time() -> None:
     orphans = Orphans(900)
     orphans.due({"jobs/p": pod()}, 100.0)
     orphans.due({}, 500.0)
@@ -88,13 +76,10 @@ def test_a_server_in_between_or_another_pod_begins_the_time_again() -> None:
     assert orphans.due({"jobs/p": pod(uid="u2")}, 1900.0) == (["jobs/p"], [])
 
 
-RUNS = {"spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}}
-
-
 class Hub:
-    """A spawner, as much of one as is looked at; ``pods`` are those that its watch follows."""
+    """The attributes of a spawner that the check uses; ``pods`` are those of its watch."""
 
-    orphan_seconds, delete_stopped_pods, asked = 900, True, 0
+    orphan_seconds, delete_stopped_pods = 900, True
 
     def __init__(self, pods: dict[str, Any], *, enable_user_namespaces: bool = False) -> None:
         self.enable_user_namespaces, self.log = enable_user_namespaces, logging.getLogger("orphans")
@@ -106,15 +91,14 @@ class Hub:
         return getattr(self, name)
 
     def get_env(self) -> dict[str, str]:
-        Hub.asked += 1
         return {module.ADDRESS: ADDRESS}
 
-    def looking(self, seconds: float = 0) -> module.OrphanCheck:
-        return module.OrphanCheck(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(seconds))
+    def check(self) -> module.OrphanCheck:
+        return module.OrphanCheck(self.pods, {}, ADDRESS, False, self.enable_user_namespaces, Orphans(0))
 
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one namespace", "all namespaces"])
-async def test_pods_of_all_namespaces_may_be_another_hubs(
+async def test_pods_of_all_namespaces_are_reported_and_not_deleted(
     everywhere: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = []
@@ -125,27 +109,14 @@ async def test_pods_of_all_namespaces_may_be_another_hubs(
     monkeypatch.setattr(PodRequests, "delete", delete)
     running = pod()
     running["spec"] |= {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}
-    await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).looking())
+    await module._look(Hub({"other/p": running}, enable_user_namespaces=everywhere).check())
 
     assert ended == ([] if everywhere else [("other/p", 77)])
     assert "pod=other/p belongs to no server of this Hub" in caplog.text
     assert ("left alone" in caplog.text) is everywhere
 
 
-async def test_who_looks_keeps_no_spawner_and_asks_it_once() -> None:
-    spawner, asked = Hub({}), Hub.asked
-    for _ in range(2):
-        module.look_after(spawner, "a test's")
-    kept = weakref.ref(spawner)
-    del spawner
-    gc.collect()
-    module._tasks.pop("a test's")[1].cancel()
-
-    assert kept() is None
-    assert Hub.asked == asked + 1
-
-
-async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_deletion_does_not_stop_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     async def delete(pods: PodRequests, pod: Any, seconds: int) -> None:
@@ -153,12 +124,12 @@ async def test_one_that_cannot_be_ended_now_does_not_keep_the_next(monkeypatch: 
         raise StartRefused("not now", reason="cluster-error")
 
     monkeypatch.setattr(PodRequests, "delete", delete)
-    await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).looking())
+    await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).check())
 
     assert asked == ["p", "q"]
 
 
-async def test_another_watch_has_another_to_look_after_its_pods_and_the_one_before_ends() -> None:
+async def test_a_new_watch_replaces_the_check_of_the_old_one() -> None:
     earlier, later = Hub({}), Hub({})
     module.look_after(earlier, "a test's")
     first = module._tasks["a test's"][1]
@@ -170,31 +141,23 @@ async def test_another_watch_has_another_to_look_after_its_pods_and_the_one_befo
 
 
 @pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])
-def test_what_one_server_has_of_its_own_is_no_rule_for_all(section: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kubespawner.spawner.load_config", lambda **_: None)
-    config = Config({section: {"orphan_seconds": 77, "delete_stopped_pods": False}})
+def test_the_configuration_counts_and_not_the_values_of_one_server(
+    section: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config({section: {"delete_stopped_pods": DeferredConfigString("False")}})
     spawner = make_spawner(monkeypatch, config={"config": config, "delete_stopped_pods": True, "orphan_seconds": 5})
 
     assert (spawner.delete_stopped_pods, spawner.orphan_seconds) == (True, 5)
-    assert (spawner.configured("delete_stopped_pods"), spawner.configured("orphan_seconds")) == (False, 77)
-
-
-def test_what_is_not_configured_is_the_default_and_a_command_line_is_understood(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    config = Config({"DLSpawner": {"delete_stopped_pods": DeferredConfigString("False")}})
-    spawner = make_spawner(monkeypatch, config={"config": config, "orphan_seconds": 5})
-
     assert (spawner.configured("delete_stopped_pods"), spawner.configured("orphan_seconds")) == (False, 900)
 
 
-async def test_a_pod_without_a_server_ends_with_its_own_grace_and_nobodys_deadline(
+async def test_a_pod_without_a_server_is_deleted_with_its_own_grace_and_no_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    begun = list[module.OrphanCheck]()
+    checks = list[module.OrphanCheck]()
 
-    async def look(looking: module.OrphanCheck) -> None:
-        begun.append(looking)
+    async def look(check: module.OrphanCheck) -> None:
+        checks.append(check)
 
     monkeypatch.setattr(module, "_look_after", look)
     spawner = Hub({})
@@ -202,67 +165,26 @@ async def test_a_pod_without_a_server_ends_with_its_own_grace_and_nobodys_deadli
     module.look_after(spawner, "a test's")
     await module._tasks.pop("a test's")[1]
 
-    assert begun[0].pods.grace(RUNS) == 77
-    assert begun[0].pods.requests.all_seconds == 1
+    assert checks[0].pods.grace({"spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 77}}) == 77
+    assert checks[0].pods.requests.all_seconds == 1
 
 
-async def test_who_looks_for_none_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_zero_orphan_seconds_start_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hub, "orphan_seconds", 0)
     module.look_after(Hub({}), "a test's")
 
     assert "a test's" not in module._tasks
 
 
-def busy() -> None:
-    """As long as a slice of time, and a moment."""
-    end = time.monotonic() + 1.5 * module.SLICE_SECONDS
-    while time.monotonic() < end:
-        pass
-
-
-class Large(dict[str, Any]):
-    """Pods that take long to parse."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        busy()
-        return super().get(key, default)
-
-
-class LargeServer(SimpleNamespace):
-    pending = "spawn"
-    server = None
-
-    @property
-    def pod_key(self) -> str:
-        busy()
-        return "jobs/p"
-
-
-async def test_many_pods_hold_nobody_up() -> None:
-    pods = Large({f"jobs/{number}": pod("http://other/hub/api") for number in range(40)})
-    async with others() as turns:
-        await module._look(Hub(pods).looking())
-
-    assert len(turns) >= 40
-
-
-async def test_many_servers_hold_nobody_up() -> None:
-    person = SimpleNamespace(spawners=dict.fromkeys(range(4), LargeServer()))
-    async with others() as turns:
-        assert await owned_pods(dict.fromkeys(range(10), person)) == {"jobs/p"}
-
-    assert len(turns) >= 40
-
-
-async def test_a_server_that_begins_while_pods_are_looked_at_has_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_starts_during_the_check_keeps_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     server = SimpleNamespace(pod_key="jobs/p", server=None, pending=None)
-    looking = dataclasses.replace(Hub({"jobs/p": pod()}).looking(), users={1: SimpleNamespace(spawners={"": server})})
-    judge = module.without_server
+    check = dataclasses.replace(Hub({"jobs/p": pod()}).check(), users={1: SimpleNamespace(spawners={"": server})})
+    original = module.without_server
 
     def begins(*given: Any, **more: Any) -> Any:
         server.pending = "spawn"
-        return judge(*given, **more)
+        return original(*given, **more)
 
     monkeypatch.setattr(module, "without_server", begins)
 
-    assert await module._found(looking, looking.pods.watch.pods) == {}
+    assert await module._found(check, check.pods.watch.pods) == {}

@@ -1,10 +1,8 @@
-"""What the Hub is told of a pod that goes, while a start is on its way and after it."""
+"""The result of polls while pods start and end, and what is done about ended pods."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +29,10 @@ JOB = naming.PodIdentity(id="j-aaaaaaaaaaaa", user="alice", server="", team="def
 
 @pytest.fixture
 def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One whose start the Hub is about to give up; a test shows it its pod."""
+    """A spawner without a watch: ``shown`` is its pod."""
 
     async def no_cluster(_spawner: DLSpawner) -> None:
-        """There is no watch: the tests say what it would have seen."""
+        """There is no watch."""
 
     monkeypatch.setattr(DLSpawner, "_start_watching_pods", no_cluster)
     monkeypatch.setattr(DLSpawner, "pod", lambda spawner: spawner.shown)
@@ -43,38 +41,30 @@ def spawner(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-@contextlib.asynccontextmanager
-async def clears_up(spawner: Any) -> AsyncIterator[asyncio.Event]:
-    """After a failed start, until the event, the Hub clears up: it has asked for itself, and so has a hook of it."""
-    asked, over = asyncio.Event(), asyncio.Event()
+async def poll_during_cleanup(spawner: Any) -> int | None:
+    """The answer to a poll during the Hub's cleanup after a failed start: it waits for the end of the cleanup."""
+    polled, over = asyncio.Event(), asyncio.Event()
 
     async def start() -> None:
         spawner._stop_pending = True
-        await spawner.poll()
+        await spawner.poll()  # the Hub's own, and one of a hook's task
         await asyncio.ensure_future(spawner.poll())
-        asked.set()
+        polled.set()
         await over.wait()
         spawner._stop_pending = False
         raise StartRefused("This is why.", reason="test")
 
     spawner._spawn_future = failed = asyncio.ensure_future(start())
-    await asyncio.wait_for(asked.wait(), 10)
-    yield over
+    await asyncio.wait_for(polled.wait(), 10)
+    poll = asyncio.ensure_future(spawner.poll())
+    await asyncio.sleep(0.01)
+    assert not poll.done()
     over.set()
+    answer: int | None = await poll
     with pytest.raises(StartRefused, match="This is why"):
         await failed
-    assert (spawner._spawn_future, spawner._ended) == (failed, None), "why it failed is what it says itself"
-
-
-async def told_when_over(spawner: Any) -> int | None:
-    """What somebody else is told who asks meanwhile: not before that is over."""
-    async with clears_up(spawner) as over:
-        asked = asyncio.ensure_future(spawner.poll())
-        await asyncio.sleep(0.01)
-        assert not asked.done()
-        over.set()
-        told: int | None = await asked
-    return told
+    assert (spawner._spawn_future, spawner._ended) == (failed, None), "the start itself says why it failed"
+    return answer
 
 
 async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: Any) -> None:
@@ -84,31 +74,22 @@ async def test_a_failed_start_that_is_being_stopped_has_not_ended_yet(spawner: A
     assert await spawner.poll() is None
 
 
-@pytest.mark.parametrize("pod", [GOING, GONE], ids=["its pod goes", "without a pod"])
-async def test_who_else_asks_hears_it_when_the_failed_start_is_over(pod: dict[str, Any] | None, spawner: Any) -> None:
+@pytest.mark.parametrize("pod", [GOING, GONE], ids=["its pod is ending", "without a pod"])
+async def test_other_polls_wait_for_the_cleanup_of_a_failed_start(pod: dict[str, Any] | None, spawner: Any) -> None:
     spawner.shown = pod
-    assert await told_when_over(spawner) == 1
-
-
-async def test_who_else_asks_hears_it_then_also_where_nothing_was_asked_for(
-    spawner: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DLSpawner, "_sees_pods", lambda _spawner: False)
-    spawner._unasked = True
-    assert await told_when_over(spawner) == 1
+    assert await poll_during_cleanup(spawner) == 1
 
 
 @pytest.mark.parametrize(
     ("starting", "stopping", "pod"),
     [
         pytest.param(False, True, GOING, id="a job that ran and is stopped"),
-        pytest.param(True, False, GOING, id="a pod that somebody else removes while it starts"),
+        pytest.param(True, False, GOING, id="a pod that is removed while it starts"),
         pytest.param(True, True, GONE, id="a start whose server is stopped before it has failed"),
-        pytest.param(True, True, GOING, id="a start whose pod is stopped before it has failed"),
         pytest.param(None, True, GOING, id="a job that an earlier Hub started"),
     ],
 )
-async def test_every_other_pod_that_goes_has_ended(
+async def test_every_other_ending_pod_has_ended(
     starting: bool | None, stopping: bool, pod: dict[str, Any] | None, spawner: Any
 ) -> None:
     if starting is not None:
@@ -122,7 +103,7 @@ async def test_every_other_pod_that_goes_has_ended(
 
 
 class Ended:
-    """A job that ran and whose pod is as it is shown; what is asked for is kept."""
+    """A job that ran, its shown pod, and the grace periods of deletions."""
 
     def __init__(self, spawner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spawner, self.deleted, self.known = spawner, list[int](), True
@@ -154,33 +135,30 @@ def ended(spawner: Any, monkeypatch: pytest.MonkeyPatch) -> Ended:
     return Ended(spawner, monkeypatch)
 
 
-async def test_the_pod_of_an_end_is_deleted_with_its_grace_before_the_hub_is_told(ended: Ended) -> None:
-    ended.show("Running", 3)
+@pytest.mark.parametrize(
+    ("phase", "starting", "keep", "deleted"),
+    [
+        pytest.param("Running", False, False, [20], id="deleted with its grace"),
+        pytest.param("Failed", False, True, [], id="kept where that is configured"),
+        pytest.param("Failed", True, True, [], id="kept after a failed start"),
+        pytest.param("Running", False, True, [20], id="deleted because it would be restarted"),
+    ],
+)
+async def test_pod_of_a_server_that_has_ended(
+    phase: str, starting: bool, keep: bool, deleted: list[int], ended: Ended
+) -> None:
+    ended.spawner.delete_stopped_pods = not keep
+    ended.show(phase, 3, policy="Never" if starting else "OnFailure")
+    if starting:
+        ended.spawner._spawn_future, ended.spawner._stop_pending = asyncio.current_task(), True
 
     assert await ended.spawner.poll() == 3
-    assert ended.deleted == [20]
+    assert ended.deleted == deleted
 
 
-async def test_a_pod_that_has_ended_in_its_start_is_kept_where_that_is_configured(ended: Ended) -> None:
-    ended.spawner.delete_stopped_pods = False
-    ended.show("Failed", 3, policy="Never")
-    ended.spawner._spawn_future, ended.spawner._stop_pending = asyncio.current_task(), True
-
-    assert await ended.spawner.poll() == 3
-    assert ended.deleted == []
-
-
-async def test_who_else_asks_of_such_a_pod_hears_it_when_the_failed_start_is_over(ended: Ended) -> None:
-    ended.show("Running", 3)
-    assert await told_when_over(ended.spawner) == 3
-
-
-ASKED = [pytest.param(True, [], id="it is kept"), pytest.param(False, ["jupyter-alice"], id="it can not be kept")]
-
-
-@pytest.mark.parametrize(("kept", "warned"), ASKED)
-async def test_the_log_of_an_end_is_kept_before_its_pod_is_deleted_and_asked_for_once(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept: bool, warned: list[str]
+@pytest.mark.parametrize(("kept", "warnings"), [(True, 0), (False, 1)])
+async def test_the_log_is_kept_once_before_the_pod_is_deleted(
+    ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept: bool, warnings: int
 ) -> None:
     asked, answered = list[tuple[str, str]](), asyncio.Event()
 
@@ -204,11 +182,10 @@ async def test_the_log_of_an_end_is_kept_before_its_pod_is_deleted_and_asked_for
 
     assert await polls[1] == 3
     assert ended.deleted == [20]
-    said = [one.getMessage() for one in caplog.records if "not all of its log is kept" in one.getMessage()]
-    assert len(said) == len(warned)
+    assert caplog.text.count("not all of its log is kept") == warnings
 
 
-async def test_a_pod_of_which_nobody_knows_what_became_of_it_ends_its_server(ended: Ended) -> None:
+async def test_a_pod_of_an_unknown_phase_ends_its_server(ended: Ended) -> None:
     ended.show("Unknown")
 
     assert await ended.spawner.poll() == 1
@@ -216,40 +193,17 @@ async def test_a_pod_of_which_nobody_knows_what_became_of_it_ends_its_server(end
     assert "node-1 does not answer" in ended.spawner._ended
 
 
-async def test_pods_that_stay_ended_stay_where_the_administrator_wants_to_look_at_them(ended: Ended) -> None:
-    ended.spawner.delete_stopped_pods = False
-    ended.show("Failed", 3)
-
-    assert await ended.spawner.poll() == 3
-    assert ended.deleted == []
-
-
-async def test_a_pod_that_would_run_on_for_nobody_goes_all_the_same(ended: Ended) -> None:
-    ended.spawner.delete_stopped_pods = False
-    ended.show("Running", 3)
-
-    assert await ended.spawner.poll() == 3
-    assert ended.deleted == [20]
-
-
-async def test_what_is_kept_for_the_pages_has_no_manifest_and_no_keys(ended: Ended) -> None:
+async def test_an_end_is_kept_for_jupyterhubs_pages_without_manifest_and_keys(ended: Ended) -> None:
     ended.spawner._created = ended.spawner._waiting = ended.spawner._launch = SimpleNamespace()
     ended.show("Running", 3)
     await ended.spawner.poll()
 
     assert ended.spawner._failed
+    assert "failed with exit code 3" in ended.spawner._spawn_future.exception().jupyterhub_message
     assert [ended.spawner._created, ended.spawner._waiting, ended.spawner._launch] == [None] * 3
 
 
-async def test_jupyterhubs_pages_can_say_why(ended: Ended) -> None:
-    ended.show("Running", 3)
-    await ended.spawner.poll()
-
-    assert ended.spawner._failed
-    assert "failed with exit code 3" in ended.spawner._spawn_future.exception().jupyterhub_message
-
-
-async def test_nothing_has_failed_where_a_job_has_finished(ended: Ended) -> None:
+async def test_a_job_that_has_finished_has_not_failed(ended: Ended) -> None:
     ended.show("Succeeded", 0)
 
     assert await ended.spawner.poll() == 0
@@ -264,7 +218,7 @@ async def test_nothing_has_failed_where_a_job_has_finished(ended: Ended) -> None
         pytest.param("Failed", "node-1", 0, id="it is over"),
     ],
 )
-async def test_nothing_that_may_run_is_deleted_without_grace(phase: str, node: str, seconds: int, ended: Ended) -> None:
+async def test_no_pod_that_may_run_is_deleted_without_grace(phase: str, node: str, seconds: int, ended: Ended) -> None:
     ended.show(phase, node=node)
     await ended.spawner.stop(now=True)
 
@@ -281,9 +235,7 @@ async def test_a_grace_period_of_zero_is_one_second_for_a_pod_that_runs(
     assert ended.deleted == [1]
 
 
-async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
-    ended: Ended, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_stop_does_not_wait_for_a_silent_node(ended: Ended, caplog: pytest.LogCaptureFixture) -> None:
     ended.show("Running")
     ended.known = False
     await ended.spawner.stop()
@@ -294,14 +246,12 @@ async def test_a_stop_is_over_for_the_hub_while_a_silent_node_keeps_the_pod(
 @pytest.mark.parametrize(
     "problem",
     [
-        OSError("no room"),
-        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"),
         KeyError("a-token"),
         StartRefused("no", reason="x"),
     ],
     ids=lambda problem: type(problem).__name__,
 )
-async def test_what_a_pod_lacks_and_nobody_can_make_does_not_end_the_job(
+async def test_a_failed_repair_of_owned_objects_does_not_end_the_job(
     problem: Exception, ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(_spawner: DLSpawner, _pod: Any) -> None:
@@ -315,9 +265,7 @@ async def test_what_a_pod_lacks_and_nobody_can_make_does_not_end_the_job(
     assert "a-token" not in caplog.text
 
 
-async def test_nothing_is_made_for_a_pod_that_is_about_to_be_stopped(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_repaired_during_a_stop(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(_spawner: DLSpawner, _pod: Any) -> None:
         raise AssertionError("a stop waits for this")
 
@@ -329,7 +277,7 @@ async def test_nothing_is_made_for_a_pod_that_is_about_to_be_stopped(
 
 
 @pytest.mark.parametrize(("begun", "told"), [(True, "The Hub was restarted before"), (False, "removed from outside")])
-async def test_a_job_that_a_killed_hub_never_made_was_not_removed_by_anybody(
+async def test_the_reason_of_a_missing_pod_after_a_restart(
     begun: bool, told: str, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = make_spawner(monkeypatch)
@@ -342,12 +290,12 @@ async def test_a_job_that_a_killed_hub_never_made_was_not_removed_by_anybody(
 
 
 @pytest.mark.parametrize("settings", [pytest.param(SETTINGS, id="of a template"), pytest.param(None, id="without any")])
-async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
+async def test_a_start_is_saved_before_its_first_request(
     settings: Settings | None, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = make_spawner(monkeypatch, settings=settings)
     start = killed.start()
-    start.cancel()  # before its first step: JupyterHub commits what the call has left
+    start.cancel()  # before its first step: JupyterHub commits the state
     spawner.load_state(killed.orm_spawner.state or {})
     assert spawner._starting, "an earlier pod of its name would be taken for its server"
     spawner.shown = GONE
@@ -359,7 +307,7 @@ async def test_a_start_is_known_as_one_before_it_has_asked_anybody(
 @pytest.mark.parametrize(
     ("sentence", "told"), [("It had to leave.", "It had to leave."), (None, "removed from outside")]
 )
-async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why(
+async def test_a_job_that_the_manager_stopped_while_the_hub_was_down_says_why(
     sentence: str | None, told: str, monkeypatch: pytest.MonkeyPatch, spawner: Any
 ) -> None:
     async def ending(_manager: ManagerLink, job: str) -> str | None:
@@ -374,7 +322,7 @@ async def test_who_was_stopped_by_the_manager_while_the_hub_was_killed_reads_why
     assert told in spawner._ended
 
 
-async def test_a_pod_that_was_found_after_a_restart_had_been_made(
+async def test_a_pod_that_was_found_after_a_restart_is_not_forgotten(
     spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawner.load_state({"dlspawner_begun": True})
@@ -388,8 +336,8 @@ async def test_a_pod_that_was_found_after_a_restart_had_been_made(
     assert "removed from outside" in later._ended
 
 
-async def test_who_ends_between_our_look_and_kubespawners_reads_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy Hub the watch gets a turn in the middle of a poll: KubeSpawner's part of it looks at the pod anew."""
+async def test_a_pod_that_ends_in_the_middle_of_a_poll_says_why_at_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch may be updated in the middle of a poll: KubeSpawner's part of it reads the pod again."""
     monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
     watch, spawner, loaded = PodWatch(), make_spawner(monkeypatch), asyncio.get_running_loop().create_future()
     loaded.set_result(None)
@@ -418,7 +366,6 @@ async def test_who_ends_between_our_look_and_kubespawners_reads_why(monkeypatch:
 
 
 def pod_of(state: dict[str, Any]) -> dict[str, Any]:
-    """One whose server runs, or has ended and would be started again."""
     status = {"name": "notebook", "ready": "running" in state, "state": state}
     return {
         "metadata": {"name": "jupyter-alice", "uid": "1"},

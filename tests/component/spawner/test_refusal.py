@@ -1,4 +1,4 @@
-"""Refused: what the Hub's pages and API read of it, and what its log prints."""
+"""StartRefused in the Hub's pages, API and log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,11 @@ from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused
 from tests.harness.spawner_builders import make_spawner
 
 
-def test_it_is_an_answer_to_a_request_and_no_fault() -> None:
-    refused = StartRefused("Too many.", reason="options")
+def test_pages_and_api_show_the_sentences() -> None:
+    refused = StartRefused("GPUs: 99 > 8.", "No <team>.", reason="options")
 
     assert isinstance(refused, web.HTTPError)
     assert refused.status_code == 400
-
-
-def test_every_reader_finds_the_sentences() -> None:
-    refused = StartRefused("GPUs: 99 > 8.", "No <team>.", reason="options")
-
     assert refused.jupyterhub_message == refused.message == refused.get_message() == "GPUs: 99 > 8. No <team>."
     assert refused.jupyterhub_html_message == "<ul><li>GPUs: 99 &gt; 8.</li><li>No &lt;team&gt;.</li></ul>"
 
@@ -49,7 +44,7 @@ def test_the_log_has_one_line_and_no_traceback(caplog: pytest.LogCaptureFixture)
     assert len(log.filters) == 1
 
 
-def test_a_refusal_that_is_logged_when_it_was_caught_already_has_no_traceback_either(
+def test_a_refusal_in_the_text_of_a_log_line_has_no_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = logging.getLogger("test-refusals")
@@ -61,7 +56,7 @@ def test_a_refusal_that_is_logged_when_it_was_caught_already_has_no_traceback_ei
     assert caplog.records[0].exc_info is None
 
 
-def test_a_line_of_the_hub_about_a_refusal_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_of_the_hub_about_a_refusal_are_informational(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("test-refusals")
     log.setLevel(logging.INFO)
     QuietRefusals.install(log)
@@ -74,24 +69,15 @@ def test_a_line_of_the_hub_about_a_refusal_is_no_error(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("name", ["asyncio", "tornado.application"])
-def test_a_task_that_nobody_asked_is_not_logged_again(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_of_a_task_is_not_logged_again_and_other_exceptions_are(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     QuietRefusals.install(logging.getLogger("test-refusals"))
     refused = StartRefused("No.", reason="options")
     logging.getLogger(name).error("Task exception was never retrieved", exc_info=refused)
     logging.getLogger(name).error("Task exception was never retrieved", exc_info=ValueError("a bug"))
 
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("a bug",)]
-
-
-def test_real_faults_keep_their_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    log = logging.getLogger("test-refusals")
-    QuietRefusals.install(log)
-    try:
-        raise ValueError("a bug")
-    except ValueError:
-        log.exception("Failed")
-
-    assert caplog.records[0].exc_info
 
 
 async def test_a_hub_that_counts_refusals_starts_nothing_and_does_not_count_that(

@@ -1,10 +1,9 @@
-"""What a restarted Hub makes of KubeSpawner's own children of a pod; in a real Hub: test_spawner_restarts."""
+"""Starts and owned objects after a restart of the Hub; in a real Hub: test_restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +15,6 @@ from dlspawner.core import naming
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import DLSpawner, lifecycle, owned_objects, recovery
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_store import PodWatch
-from dlspawner.spawner.kube.reflector import SLICE_SECONDS
-from tests.harness.loop_probe import others
 from tests.harness.spawner_builders import Answered, Client, make_spawner
 
 POD: dict[str, Any] = {
@@ -28,7 +24,7 @@ POD: dict[str, Any] = {
 
 
 class Api(Client):
-    """Keeps what was created; what is there already is answered with 409."""
+    """Keeps created objects and answers 409 for those that exist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +76,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return made
 
 
-async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_them(spawner: Any) -> None:
+async def test_the_secret_and_service_of_internal_ssl_are_made_once_and_owned_by_the_pod(spawner: Any) -> None:
     await recovery.repair_stock_objects(spawner, POD)
 
     owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
@@ -88,63 +84,28 @@ async def test_the_secret_and_service_of_internal_ssl_are_made_and_the_pod_owns_
     assert {"ssl.key", "ssl.crt", "notebooks-ca_trust.crt"} == set(spawner.api.kept["secret"]["data"])
     assert spawner.api.kept["service"]["spec"]["ports"][0]["targetPort"] == 8888
 
-
-async def test_certificates_that_are_there_are_not_replaced(spawner: Any) -> None:
-    await recovery.repair_stock_objects(spawner, POD)
     before = json.dumps(spawner.api.kept)
     spawner.api.asked.clear()
     await recovery.repair_stock_objects(spawner, POD)
-
     assert spawner.made_certs == 1
     assert spawner.api.asked == ["read secret", "read service"]
     assert json.dumps(spawner.api.kept) == before
 
 
-async def test_what_is_known_to_be_there_is_not_asked_for_again(spawner: Any) -> None:
-    assert await spawner._mend_children(POD)
-    spawner.api.asked.clear()
-
-    assert await spawner._mend_children(POD)
-    assert spawner.api.asked == []
-
-
-async def test_while_many_are_looked_at_the_others_wait_for_their_turn(
+async def test_a_repair_waits_for_others_and_is_done_once(
     spawner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(owned_objects, "_MENDED_AT_ONCE", 1)
     spawner.k8s_api_request_retry_timeout = 0
     async with owned_objects.mending(60):
         assert not await spawner._mend_children(POD)
-
     assert spawner.api.asked == []
     assert "others are looked at first" in caplog.text
+
     assert await spawner._mend_children(POD)
-
-
-async def test_all_servers_of_a_hub_that_is_back_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first list wakes everybody at once, and each looks at its pod then."""
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    watch, listed = PodWatch(), asyncio.get_running_loop().create_future()
-    watch.first_load_future = listed
-
-    async def started(*_: Any, **__: Any) -> PodWatch:
-        return watch
-
-    async def looks() -> None:
-        await spawner._start_watching_pods()
-        end = time.monotonic() + 1.5 * SLICE_SECONDS
-        while time.monotonic() < end:
-            pass
-
-    monkeypatch.setattr("kubespawner.KubeSpawner._start_reflector", started)
-    monkeypatch.setattr("dlspawner.spawner.orphans.look_after", lambda *_: None)
-    spawner = make_spawner(monkeypatch)
-    wait = [asyncio.create_task(looks()) for _ in range(40)]
-    async with others() as turns:
-        asyncio.get_running_loop().call_soon(listed.set_result, None)
-        await asyncio.gather(*wait)
-
-    assert len(turns) >= 40
+    spawner.api.asked.clear()
+    assert await spawner._mend_children(POD)
+    assert spawner.api.asked == []
 
 
 JOB = PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 0)
@@ -156,7 +117,7 @@ def a_job() -> dict[str, Any]:
 
 
 class Resumed:
-    """A start that goes on, whose pod runs as soon as it ``may``; what it lacks can be made at the third try."""
+    """A resumed start whose pod runs as soon as it ``may``; its owned objects can be made at the third try."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pod: dict[str, Any], tries: float = 3) -> None:
         self.may, self.tries, self.waited = asyncio.Event(), 0, tries
@@ -183,7 +144,7 @@ class Resumed:
         monkeypatch.setattr(DLSpawner, "pod", lambda _: pod)
 
 
-async def test_what_a_waiting_pod_lacks_is_made_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_owned_objects_of_a_waiting_pod_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     resumed = Resumed(monkeypatch, a_job())
     async with asyncio.timeout(30):
         url = await make_spawner(monkeypatch).start_again()
@@ -196,7 +157,7 @@ OTHER = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A spawner of a Hub's database, which has tokens of two people."""
+    """A spawner of a Hub's database with tokens of two users."""
     session = orm.new_session_factory("sqlite:///:memory:")()
     orm.Base.metadata.create_all(session.get_bind())
     for role in ("user", "token", "server"):
@@ -223,25 +184,23 @@ def with_token(secret: str | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("secret", "is_saved"),
     [
-        pytest.param("f" * 32, True, id="whose token is the person's"),
-        pytest.param("e" * 32, False, id="whose token nobody has any more"),
-        pytest.param(OTHER, False, id="whose token is another person's"),
-        pytest.param(None, True, id="that has its token from elsewhere"),
+        pytest.param("f" * 32, True, id="with a token of its user"),
+        pytest.param("e" * 32, False, id="with a revoked token"),
+        pytest.param(OTHER, False, id="with a token of another user"),
+        pytest.param(None, True, id="without a token"),
     ],
 )
 def test_a_pod_of_our_name_after_a_restart(secret: str | None, is_saved: bool, saved: Any) -> None:
     assert saved._is_saved(with_token(secret)) is is_saved
 
 
-async def test_an_earlier_pod_is_not_taken_for_the_start_that_had_none_yet(
-    saved: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_earlier_pod_is_not_the_pod_of_a_resumed_start(saved: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, with_token("e" * 32))
     with pytest.raises(StartRefused, match="found an earlier one"):
         await asyncio.wait_for(saved.start_again(), 30)
 
 
-async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_without_its_service_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     Resumed(monkeypatch, a_job(), tries=float("inf")).may.set()
     monkeypatch.setattr(lifecycle, "delays", lambda **_: iter([0.01] * 100_000))
     made = make_spawner(monkeypatch, config={"http_service_type": "nodeport", "start_timeout": 1})
@@ -250,30 +209,7 @@ async def test_a_job_to_which_there_is_no_way_is_given_up(monkeypatch: pytest.Mo
             await made.start_again()
 
 
-async def test_a_pod_that_is_no_job_has_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    Resumed(monkeypatch, POD)
-    made = make_spawner(monkeypatch, config={"http_service_type": "nodeport"})
-    async with asyncio.timeout(30):
-        assert await made.start_again() == "http://10.0.0.1:8888"
-
-
-async def test_a_check_that_has_failed_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Went(Exception):
-        """On with the start."""
-
-    def goes_on() -> None:
-        raise Went
-
-    made = make_spawner(monkeypatch, config={"start_timeout": 1})
-    made._check_pending, made.stop_polling = True, goes_on
-    async with asyncio.timeout(30):
-        with pytest.raises(Went):
-            await recovery._resumed(made)
-
-    assert not made._check_pending
-
-
-async def test_a_server_without_a_route_is_looked_after_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_whose_route_fails_is_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     polled = []
 
     async def nothing(*_: Any) -> Any:

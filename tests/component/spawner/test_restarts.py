@@ -1,4 +1,4 @@
-"""A Hub that is killed at any moment comes back to what it left: every pod found again, none doubled, none orphaned.
+"""A Hub that is killed at any moment finds every pod again; none is doubled, none is orphaned.
 
 Two Hubs share the cluster and its namespace: one with job templates, one without.
 """
@@ -21,7 +21,7 @@ from tests.harness.spawner_hub import running
 
 pytestmark = pytest.mark.slow
 
-# Where the Hub was -> whether the server is there afterwards.
+# Where the Hub is killed -> whether the server exists afterwards.
 POINTS = {
     hub_breakpoints.BEFORE_CLAIM: False,
     hub_breakpoints.BEFORE_POD: False,
@@ -68,7 +68,7 @@ def world(request: pytest.FixtureRequest) -> World:
 
 
 def killed_everywhere(world: World) -> World:
-    """Every point of the table with one kill; afterwards the Hub is back and at rest."""
+    """Kills the Hub once with a server at every point of the table, and starts it again."""
     world.held.mkdir()
     assert world.api("POST", f"/users/{world.user}").status_code == 201
     stopping = [hub_breakpoints.BEFORE_DELETION, hub_breakpoints.AFTER_DELETION]
@@ -114,8 +114,8 @@ def test_a_hub_killed_at_this_point_comes_back(world: World, point: str) -> None
         assert server["ready"]
 
 
-def test_a_pod_that_comes_too_late_is_ended_and_another_hubs_is_not(world: World) -> None:
-    """The request was on its way when the Hub was killed; the restarted Hub had seen that there is no pod."""
+def test_a_late_pod_is_deleted_and_a_pod_of_another_hub_is_not(world: World) -> None:
+    """The pod appears after the restarted Hub has seen that there is none."""
     late = (world.held / hub_breakpoints.LATE).read_text()
     other = json.loads(late)
     other["metadata"]["name"] = f"jupyter-{world.user}x"
@@ -133,7 +133,7 @@ def test_a_pod_that_comes_too_late_is_ended_and_another_hubs_is_not(world: World
 
 @pytest.fixture
 def left_alone(world: World) -> World:
-    """A Hub that was away while one pod ended, one was removed and one waited for a node."""
+    """A Hub that was down while one pod ended, one was removed and one waited for a node."""
     if world.left:
         return world
     world.left = True
@@ -158,14 +158,14 @@ def left_alone(world: World) -> World:
 @pytest.mark.parametrize(
     ("server", "reason"), [("finished", "The job has finished"), ("removed", "removed from outside the Hub")]
 )
-def test_what_ended_while_the_hub_was_away_has_a_reason(left_alone: World, server: str, reason: str) -> None:
+def test_a_server_that_ended_while_the_hub_was_down_has_a_reason(left_alone: World, server: str, reason: str) -> None:
     wait_for(lambda: left_alone.servers()[server]["stopped"], f"{server} is known to have ended", SECONDS)
 
     assert reason in left_alone.servers()[server]["state"]["dlspawner_ended"]
     wait_for(lambda: left_alone.uid(server) is None, "its pod is gone", SECONDS)
 
 
-def test_a_start_that_goes_on_after_a_restart_can_be_watched_and_stopped(left_alone: World) -> None:
+def test_a_resumed_start_shows_its_progress_and_can_be_stopped(left_alone: World) -> None:
     assert left_alone.uid("pending") == left_alone.before["pending"]
     if left_alone.templates:
         assert any("No node" in event["message"] for event in left_alone.progress("pending"))
@@ -177,7 +177,7 @@ def test_a_start_that_goes_on_after_a_restart_can_be_watched_and_stopped(left_al
     left_alone.settled()
 
 
-def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
+def test_a_resumed_start_that_fails_says_why(world: World) -> None:
     world.start("doomed")
     wait_for(lambda: world.uid("doomed"), "the pod that waits", SECONDS)
     world.kill()
@@ -191,30 +191,7 @@ def test_a_start_that_fails_after_a_restart_says_why(world: World) -> None:
     assert "Traceback" not in world.hub.log
 
 
-def test_a_server_that_ran_and_does_not_answer_after_a_restart_goes_on(world: World) -> None:
-    world.start("busy")
-    wait_for(lambda: world.ready("busy"), "it is ready", SECONDS)
-    address = f"http://{world.pods()[world.pod_name('busy')]['status']['podIP']}:8888"
-    requests.get(f"{address}/busy", timeout=30)
-    world.kill()
-    world.hub.start_hub()
-    wait_for(lambda: world.servers()["busy"]["pending"] != "check", "it was looked at", SECONDS)
-
-    assert world.ready("busy")
-    assert world.uid("busy") == world.before["busy"]
-    assert "its server does not answer after a restart of the Hub and goes on" in world.hub.log
-    requests.get(f"{address}/idle", timeout=30)
-    through_the_proxy = f"{world.hub.url}/user/{world.user}/busy/api"
-    wait_for(
-        lambda: requests.get(through_the_proxy, allow_redirects=False, timeout=30).status_code == 200,
-        "it is reached",
-        SECONDS,
-    )
-    world.api("DELETE", f"/users/{world.user}/servers/busy")
-    world.settled()
-
-
-def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, tmp_path: Path) -> None:
+def test_a_database_backup_from_before_the_start_leaves_no_pod(world: World, tmp_path: Path) -> None:
     world.settled()
     world.backup(tmp_path / "backup.sqlite")
     world.start("restored")
@@ -227,19 +204,10 @@ def test_a_database_from_before_the_start_leaves_no_pod_for_ever(world: World, t
     world.settled()
 
 
-@pytest.mark.parametrize(
-    ("seed", "of_templates"),
-    [
-        pytest.param(1, True, id="with templates"),
-        pytest.param(2, True, id="with templates, at other moments"),
-        pytest.param(3, False, id="without templates"),
-    ],
-)
-def test_fifty_starts_survive_kills_at_any_moment(
-    tmp_path: Path, templates: Path, seed: int, *, of_templates: bool
-) -> None:
+@pytest.mark.parametrize("of_templates", [True, False], ids=["with templates", "without templates"])
+def test_fifty_starts_survive_kills_at_any_moment(tmp_path: Path, templates: Path, *, of_templates: bool) -> None:
     more = "" if of_templates else WITHOUT_TEMPLATES
     with running(hub_of(tmp_path, more, templates=templates)) as hub:
-        world = World(hub, f"storm{seed}", templates=of_templates)
+        world = World(hub, "storm", templates=of_templates)
         assert world.api("POST", f"/users/{world.user}").status_code == 201
-        storm(world, seed, servers=50, kills=4, longest=8)
+        storm(world, 1 if of_templates else 3, servers=50, kills=4, longest=8)

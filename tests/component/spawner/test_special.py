@@ -1,9 +1,7 @@
-"""Special permissions in the spawner: which namespace a job is in, and what its final manifest may use."""
+"""Special permissions: the namespace of such jobs, and what their final manifest may use."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,10 +42,10 @@ async def _answer(request: web.Request) -> web.Response:
 
 @pytest.fixture
 async def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Make]:
-    """A spawner with a second namespace and a Manager that says who people are, and that nothing waits."""
+    """Makes spawners with a second namespace and a Manager."""
     ca = tmp_path / "user_ca.pub"
     ca.write_text("ssh-ed25519 AAAA gateway\n")
-    async with answering(_answer, socket.create_server(("127.0.0.1", 0))) as url:
+    async with answering(_answer) as url:
 
         def made(found: Settings = BOTH, **config: Any) -> Any:
             given = {"special_namespace": "jobs-special", "ssh_ca_public_key_file": str(ca), **config}
@@ -62,7 +60,7 @@ async def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
 async def final(
     spawner: Any, template: str, change: Callable[[dict[str, Any]], object] | None = None, **options: object
 ) -> Any:
-    """The manifest that would be sent, after a hook's ``change``."""
+    """The manifest of a request for the pod, after a hook's ``change``."""
     spawner.user_options = {"template": template, **options}
     await spawner.load_user_options()
     pod = spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest())
@@ -71,7 +69,7 @@ async def final(
     return spawner._final(pod)
 
 
-async def test_a_job_with_special_permissions_is_in_the_second_namespace_and_the_next_one_is_not(make: Make) -> None:
+async def test_only_jobs_with_special_permissions_are_in_the_second_namespace(make: Make) -> None:
     spawner = make()
     await final(spawner, "admin")
     assert (spawner.namespace, spawner.pods.namespace, spawner.pod_key.split("/")[0]) == ("jobs-special",) * 3
@@ -86,7 +84,7 @@ async def test_a_job_with_special_permissions_is_in_the_second_namespace_and_the
     assert restarted.namespace == "jobs"
 
 
-async def test_each_namespace_has_a_claim_of_its_own_that_is_made_with_the_first_job_there(make: Make) -> None:
+async def test_each_namespace_has_its_own_claim(make: Make) -> None:
     spawner = make(storage_pvc_ensure=True)
     spawner._pvc_exists = True  # KubeSpawner's, of the ordinary job before
     await final(spawner, "admin")
@@ -99,14 +97,7 @@ async def test_each_namespace_has_a_claim_of_its_own_that_is_made_with_the_first
     assert spawner._pvc_exists is True
 
 
-async def test_a_start_that_chooses_an_ordinary_template_comes_back_by_itself(make: Make) -> None:
-    spawner = make()
-    await final(spawner, "admin")
-    await final(spawner, "ipython")
-    assert spawner.namespace == "jobs"
-
-
-async def test_what_the_template_asks_for_is_in_the_manifest(make: Make) -> None:
+async def test_the_manifest_has_the_permissions_of_the_template(make: Make) -> None:
     pod = await final(make(), "admin")
     assert pod["spec"]["securityContext"]["runAsUser"] == 0
     assert {"name": "scratch", "hostPath": {"path": "/scratch"}} in pod["spec"]["volumes"]
@@ -114,11 +105,11 @@ async def test_what_the_template_asks_for_is_in_the_manifest(make: Make) -> None
     assert (host["spec"]["hostNetwork"], host["spec"]["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
 
 
-async def test_the_manager_is_told_what_is_to_be_approved(make: Make) -> None:
+async def test_the_admission_request_names_the_permissions(make: Make) -> None:
     spawner = make()
     pod = await final(spawner, "admin")
-    asked = manager_link.admission_request(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
-    assert (asked["special"], asked["image"]) == (["host_paths", "root"], "example.org/jobs:1")
+    request = manager_link.admission_request(pod, spawner._launch.job, spawner.namespace, 3, ADMIN)
+    assert (request["special"], request["image"]) == (["host_paths", "root"], "example.org/jobs:1")
     ordinary = await final(spawner, "ipython")
     assert "special" not in manager_link.admission_request(
         ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK
@@ -144,10 +135,9 @@ def _side(pod: dict[str, Any]) -> None:
         ("ipython", _host_network, "hostNetwork (the host's network)"),
         ("ipython", _side, "container side: allowPrivilegeEscalation, container side: keeping capabilities"),
         ("admin", _host_network, "hostNetwork (the host's network)"),
-        ("host", _privileged, "container notebook: privileged (privileged containers)"),
     ],
 )
-async def test_what_a_hook_adds_and_the_template_does_not_ask_for_is_refused(
+async def test_permissions_that_a_hook_adds_are_refused(
     make: Make, template: str, change: Callable[[dict[str, Any]], object], words: str
 ) -> None:
     with pytest.raises(StartRefused) as refused:
@@ -157,19 +147,19 @@ async def test_what_a_hook_adds_and_the_template_does_not_ask_for_is_refused(
     assert (refused.value.reason, refused.value.status_code) == ("special-permission", 403)
 
 
-async def test_what_kubespawner_is_configured_with_is_judged_as_well(make: Make) -> None:
+async def test_permissions_of_kubespawners_configuration_are_refused(make: Make) -> None:
     volumes = [{"name": "etc", "hostPath": {"path": "/etc"}}]
     with pytest.raises(StartRefused, match=r"volume etc \(hostPath\) \(host paths\)"):
         await final(make(volumes=volumes), "ipython")
 
 
-async def test_what_the_cluster_has_switched_off_meanwhile_is_refused(make: Make) -> None:
+async def test_permissions_that_the_cluster_file_no_longer_allows_are_refused(make: Make) -> None:
     off = replace(BOTH, cluster=replace(BOTH.cluster, special=frozenset({SpecialPermission.ROOT})))
     with pytest.raises(StartRefused, match=r"volume scratch \(hostPath\) \(host paths\)"):
         await final(make(off), "admin")
 
 
-async def test_without_a_second_namespace_a_hook_is_kubernetes_to_judge_as_before(make: Make) -> None:
+async def test_without_a_second_namespace_hooks_are_not_checked(make: Make) -> None:
     pod = await final(make(special_namespace=""), "ipython", _privileged)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is True
 
@@ -179,7 +169,7 @@ CHOICES: dict[str, dict[str, object]] = {"custom": {"image": "debian:12", "comma
 
 
 @pytest.mark.parametrize("template", [one.name for one in SHIPPED.templates])
-async def test_no_shipped_template_has_more_rights_than_it_asks_for(make: Make, template: str) -> None:
+async def test_no_shipped_template_needs_special_permissions(make: Make, template: str) -> None:
     spawner = make(SHIPPED, ssh_image="example.org/ssh:1")
     assert await final(spawner, template, **CHOICES.get(template, {}))
     assert spawner.namespace == "jobs"
@@ -194,7 +184,7 @@ async def test_no_shipped_template_has_more_rights_than_it_asks_for(make: Make, 
         ({"manager_token": ""}, "special-approval"),
     ],
 )
-async def test_without_a_place_or_anybody_to_approve_it_such_a_template_starts_nothing(
+async def test_special_templates_need_a_second_namespace_and_a_manager(
     make: Make, config: dict[str, Any], reason: str
 ) -> None:
     spawner = make(**config)
@@ -206,15 +196,7 @@ async def test_without_a_place_or_anybody_to_approve_it_such_a_template_starts_n
     assert spawner.namespace == before
 
 
-async def test_progress_goes_on_while_nobody_watches_the_other_namespace(make: Make) -> None:
-    spawner = make()
-    await final(spawner, "admin")
-    assert spawner.pod_reflector is None
-    async with asyncio.timeout(60):
-        await spawner._changed_or_started()
-
-
-def test_the_form_says_what_is_different_about_such_a_job() -> None:
+def test_the_form_explains_special_permissions() -> None:
     assert forms.note(NOTEBOOK) == ""
     assert forms.note(ADMIN) == (
         "Its jobs have special permissions (root, host paths): an administrator approves each start. "

@@ -1,32 +1,23 @@
-"""A stop when the watch does not show the pod: it is behind the API server, or has no connection to it."""
+"""A stop while the watch does not show the pod."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import lifecycle
-from tests.harness.live_cluster import running
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
 
 
 @pytest.fixture
-async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
-    async with running(tmp_path) as cluster, cluster.client() as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
-        yield made
-
-
-@pytest.fixture
 async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """Its watch has listed the pods, of which there are none, and hears nothing since."""
+    """A spawner whose watch ended after an empty list."""
     monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     made = make_spawner(monkeypatch)
     made.api = core
@@ -37,7 +28,7 @@ async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> As
 
 
 async def make_pod(core: client.CoreV1Api, spawner: Any) -> None:
-    """Of this server, on a node, so that its node alone can let it go."""
+    """Creates the server's pod, bound to a node."""
     containers = [{"name": "notebook", "image": "example.org/image:1"}]
     spec = {"schedulerName": "nobody", "terminationGracePeriodSeconds": 77, "containers": containers}
     metadata = {"name": spawner.pod_name, "labels": {"component": spawner.component_label}}
@@ -47,7 +38,7 @@ async def make_pod(core: client.CoreV1Api, spawner: Any) -> None:
 
 
 async def deletion(core: client.CoreV1Api, name: str) -> int:
-    """The grace period that a pod's deletion was asked with."""
+    """Waits for the deletion of a pod; its grace period."""
     async with asyncio.timeout(PATIENCE):
         while True:
             pod = await core.read_namespaced_pod(name, "jobs")
@@ -56,7 +47,7 @@ async def deletion(core: client.CoreV1Api, name: str) -> int:
             await asyncio.sleep(0.01)
 
 
-async def test_a_pod_that_the_watch_does_not_show_ends_with_its_own_grace_and_is_waited_for(
+async def test_a_pod_that_the_watch_does_not_show_is_deleted_with_its_grace_and_waited_for(
     core: client.CoreV1Api, spawner: Any
 ) -> None:
     await make_pod(core, spawner)
@@ -70,8 +61,8 @@ async def test_a_pod_that_the_watch_does_not_show_ends_with_its_own_grace_and_is
     await asyncio.wait_for(stopping, PATIENCE)
 
 
-@pytest.mark.parametrize("later", [False, True], ids=["and is gone", "and another one has its name"])
-async def test_a_pod_that_goes_unseen_by_the_watch_is_not_waited_for(
+@pytest.mark.parametrize("later", [False, True], ids=["gone", "replaced"])
+async def test_a_pod_that_ends_unseen_by_the_watch_is_not_waited_for(
     later: bool, core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlspawner.spawner.kube.pods._STUCK_SECONDS", 0.05)
@@ -96,7 +87,7 @@ async def test_without_a_pod_nothing_is_deleted(core: client.CoreV1Api, spawner:
     assert not spawner._unsure
 
 
-async def test_who_may_list_no_pods_stops_one_and_does_not_wait_for_what_it_cannot_see(
+async def test_without_the_right_to_list_pods_the_pod_is_deleted_and_not_waited_for(
     core: client.CoreV1Api, spawner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_pod(core, spawner)

@@ -1,4 +1,4 @@
-"""Waiting for a pod: what it is woken by, when it looks closer, and when it gives up."""
+"""Waiting for a pod to run: notes, requests for events, and when a start is given up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from kubernetes_asyncio.client.rest import ApiException
 
 from dlspawner.spawner import start_problems
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import ImagePull
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.start_problems import StartMonitor
@@ -26,7 +25,7 @@ OBJECTS = Path(__file__).parent / "kubernetes_objects"
 
 
 class Api:
-    """The pod, events and claims, and how often these two were asked for."""
+    """The pod, its events and its claim; counts the requests for events."""
 
     def __init__(self) -> None:
         self.api_client = self
@@ -56,7 +55,7 @@ class Api:
 
 
 class Start:
-    """A pod that is waited for, and the hands that change it."""
+    """A start that waits for a pod, which a test changes."""
 
     def __init__(self, watch: PodWatch, seconds: float = 30, request_seconds: float = 1) -> None:
         self.api, self.watch, self.version = Api(), watch, 0
@@ -91,41 +90,26 @@ class Start:
                 await self.waiting.until_running(self.created)
         return str(refused.value.message)
 
-    async def until(self, satisfied: Callable[[], bool]) -> None:
-        """While the start goes on."""
+    async def note(self, wanted: Callable[[str], bool]) -> str:
+        """The first note that is wanted, while the start goes on."""
         task = asyncio.create_task(self.waiting.until_running(self.created))
         try:
             async with asyncio.timeout(30):
-                while not satisfied():
+                while not wanted(self.waiting.note or ""):
                     await self.watch.changed(KEY)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-    async def note(self, wanted: Callable[[str], bool]) -> str:
-        """The first note that is wanted."""
-        await self.until(lambda: wanted(self.waiting.note or ""))
         return self.waiting.note or ""
-
-    async def pull(self) -> ImagePull:
-        await self.until(lambda: self.waiting.pull is not None)
-        assert self.waiting.pull is not None
-        return self.waiting.pull
 
 
 def recorded(name: str) -> dict[str, Any]:
     return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
 
 
-@pytest.fixture
-async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
-    monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: None)
-    return PodWatch()
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closer looks after a moment, and missing objects after another one."""
+    """Short times between requests for events, and until a missing object is a failure."""
     monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([0.05] * 1000))
     monkeypatch.setattr("dlspawner.spawner.start_problems.MISSING_SECONDS", 0.3)
 
@@ -135,7 +119,7 @@ CREATING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "sta
 RUNNING: dict[str, Any] = {"metadata": {}, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
 
 
-async def test_a_pod_that_runs_asks_for_no_events(watch: PodWatch) -> None:
+async def test_no_events_are_requested_for_a_pod_that_runs_soon(watch: PodWatch) -> None:
     start = Start(watch)
     loop = asyncio.get_running_loop()
     for pod in (PENDING, CREATING, RUNNING):
@@ -146,14 +130,14 @@ async def test_a_pod_that_runs_asks_for_no_events(watch: PodWatch) -> None:
     assert start.waiting.note is None
 
 
-async def test_what_stays_wrong_ends_the_start_at_once(watch: PodWatch) -> None:
+async def test_a_lasting_problem_ends_the_start_at_once(watch: PodWatch) -> None:
     start = Start(watch)
     start.show(recorded("pull-not-found-first")["pod"])
 
     assert "does not exist in its registry" in await start.ended()
 
 
-async def test_what_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+async def test_a_problem_that_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
     start = Start(watch, seconds=3600)
     start.waiting.since -= 3595
     start.waiting.seconds = 3595
@@ -164,7 +148,7 @@ async def test_what_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWat
     assert ", and the job was given up after 1 hour: " in said
 
 
-async def test_what_passes_is_forgotten(watch: PodWatch) -> None:
+async def test_a_problem_that_passes_is_forgotten(watch: PodWatch) -> None:
     start = Start(watch)
     start.show(recorded("gpus-in-use")["pod"])
     assert "No node has enough free" in await start.note(bool)
@@ -174,7 +158,7 @@ async def test_what_passes_is_forgotten(watch: PodWatch) -> None:
     assert start.waiting.note is None
 
 
-async def test_a_volume_that_cannot_be_mounted_is_known_from_the_events(watch: PodWatch) -> None:
+async def test_a_failed_mount_is_known_from_the_events(watch: PodWatch) -> None:
     start = Start(watch)
     found = recorded("mount-nfs")
     start.api.events = found["events"]
@@ -184,7 +168,7 @@ async def test_a_volume_that_cannot_be_mounted_is_known_from_the_events(watch: P
     assert start.api.asked[0] == "involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"
 
 
-async def test_a_secret_that_stays_away_ends_the_start(watch: PodWatch) -> None:
+async def test_a_missing_secret_ends_the_start(watch: PodWatch) -> None:
     start = Start(watch)
     found = recorded("mount-no-secret")
     start.api.events = found["events"]
@@ -193,7 +177,7 @@ async def test_a_secret_that_stays_away_ends_the_start(watch: PodWatch) -> None:
     assert "needs the Secret no-such-secret" in await start.ended()
 
 
-async def test_the_secret_of_internal_ssl_is_on_its_way_when_the_pod_looks_for_it(
+async def test_the_secret_of_internal_ssl_may_come_after_the_pod(
     watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Start(watch)
@@ -208,7 +192,7 @@ async def test_the_secret_of_internal_ssl_is_on_its_way_when_the_pod_looks_for_i
     start.show(found["pod"])
     waits = asyncio.create_task(spawner._until_running(start.created))
     async with asyncio.timeout(30):
-        while len(start.api.asked) < 10:  # longer than one that stays away is waited for  # noqa: ASYNC110
+        while len(start.api.asked) < 10:  # longer than MISSING_SECONDS  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert not waits.done()
     start.show(RUNNING)
@@ -217,7 +201,7 @@ async def test_the_secret_of_internal_ssl_is_on_its_way_when_the_pod_looks_for_i
     assert spawner._waiting.note is None
 
 
-async def test_a_claim_without_storage_says_why(watch: PodWatch) -> None:
+async def test_a_claim_without_storage_is_the_reason(watch: PodWatch) -> None:
     start = Start(watch)
     found = recorded("claim-no-class")
     start.api.claim, start.api.events = found["claim"], found["claim_events"]
@@ -226,26 +210,19 @@ async def test_a_claim_without_storage_says_why(watch: PodWatch) -> None:
     assert "no default StorageClass" in await start.note(lambda note: "StorageClass" in note)
 
 
-async def test_a_pull_that_takes_long_is_shown(watch: PodWatch) -> None:
-    start = Start(watch)
+async def test_a_pull_that_takes_long_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
+    start = Start(watch, seconds=2)
     start.api.events = [
         {"type": "Normal", "message": "Successfully assigned", "eventTime": "2026-01-01T00:00:00.000000Z"},
         {"type": "Normal", "message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"},
     ]
     start.show(CREATING)
 
-    pull = await start.pull()
-    assert pull.image == "example.org/big:1"
-    age = (datetime.now(UTC) - pull.since).total_seconds()
-    assert 0 <= age < 3600, "not since last year, as the event of another clock says"
-
-
-async def test_a_pull_is_asked_for_once_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
-    start = Start(watch, seconds=2)
-    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
-    start.show(CREATING)
-
     assert "The image example.org/big:1 takes too long to pull, and the job was given up" in await start.ended()
+    assert start.waiting.pull is not None
+    assert start.waiting.pull.image == "example.org/big:1"
+    age = (datetime.now(UTC) - start.waiting.pull.since).total_seconds()
+    assert 0 <= age < 3600, "since this clock's time, not the event's"
     assert len(start.api.asked) == 1
 
 
@@ -260,7 +237,7 @@ async def test_without_the_right_to_see_events_the_start_goes_on(
     assert "cannot see why it waits: status=403 Forbidden" in caplog.text
 
 
-async def test_events_that_nobody_answers_for_do_not_make_the_reason_late(watch: PodWatch) -> None:
+async def test_an_unanswered_request_for_events_does_not_delay_the_reason(watch: PodWatch) -> None:
     start = Start(watch, seconds=2, request_seconds=60)
     start.api.silent = True
     start.show(recorded("pull-no-registry-backoff")["pod"])
@@ -269,9 +246,12 @@ async def test_events_that_nobody_answers_for_do_not_make_the_reason_late(watch:
     assert start.api.asked
 
 
-async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
+@pytest.mark.parametrize("shown", [CREATING, None], ids=["an old version in the watch", "no pod in the watch"])
+async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(
+    shown: dict[str, Any] | None, watch: PodWatch
+) -> None:
     start = Start(watch)
-    start.show(CREATING)
+    start.show(shown)
     start.version_of(RUNNING)
     async with asyncio.timeout(20):
         await start.waiting.until_running(start.created)
@@ -279,28 +259,7 @@ async def test_a_pod_that_runs_while_the_watch_is_silent_is_found(watch: PodWatc
     assert watch.pods[KEY]["status"]["phase"] == "Running"
 
 
-async def test_a_pull_that_ends_while_the_watch_is_silent_is_found(watch: PodWatch) -> None:
-    start = Start(watch)
-    start.api.events = [{"message": 'Pulling image "example.org/big:1"', "lastTimestamp": "2026-01-01T00:00:01Z"}]
-    start.show(CREATING)
-    await start.pull()
-    start.version_of(RUNNING)
-    async with asyncio.timeout(20):
-        await start.waiting.until_running(start.created)
-
-    assert watch.pods[KEY]["status"]["phase"] == "Running"
-
-
-async def test_a_pod_that_a_silent_watch_has_never_seen_is_found(watch: PodWatch) -> None:
-    start = Start(watch)
-    start.version_of(RUNNING)
-    async with asyncio.timeout(20):
-        await start.waiting.until_running(start.created)
-
-    assert watch.pods[KEY]["status"]["phase"] == "Running"
-
-
-async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_reads_the_pod_before_it_gives_up(watch: PodWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_problems, "look_pauses", lambda: iter([1000.0] * 10))
     start = Start(watch, seconds=4)
     start.show(CREATING)
@@ -310,26 +269,7 @@ async def test_nothing_is_given_up_without_a_last_look(watch: PodWatch, monkeypa
     assert watch.pods[KEY]["status"]["phase"] == "Running"
 
 
-async def test_a_list_of_the_same_pods_is_no_progress(watch: PodWatch) -> None:
-    start = Start(watch)
-    start.api.events = recorded("mount-nfs")["events"]
-    start.show(CREATING)
-    assert "cannot be mounted" in await start.note(bool)
-    start.version -= 1
-    asyncio.get_running_loop().call_soon(start.show, CREATING)
-
-    assert "cannot be mounted" in await start.note(bool)
-
-
-async def test_a_pod_that_is_removed_before_it_runs_ends_the_start(watch: PodWatch) -> None:
-    start = Start(watch)
-    start.show(PENDING)
-    asyncio.get_running_loop().call_later(0.05, start.show, None)
-
-    assert "removed from outside" in await start.ended()
-
-
-async def test_a_pod_that_the_watch_has_not_seen_yet_is_waited_for(watch: PodWatch) -> None:
+async def test_an_earlier_pod_in_the_watch_is_ignored(watch: PodWatch) -> None:
     start = Start(watch)
     start.watch.resources = {KEY: {"metadata": {"uid": "an earlier one"}, "status": {"phase": "Failed"}}}
     asyncio.get_running_loop().call_later(0.05, start.show, RUNNING)

@@ -29,7 +29,6 @@ from dlspawner.spawner import DLSpawner
 from tests.component.spawner.superset.cluster import TOLD, Cluster, Request, running
 
 BOTH = (KubeSpawner, DLSpawner)
-OTHER = "anything but what is there by default"
 SECONDS = 120  # a machine may be busy
 AT_ONCE = 16
 
@@ -45,10 +44,9 @@ USUAL = {
 
 @dataclass(frozen=True)
 class Row:
-    """A configuration, and where it shows: a path into what was recorded, and what is there then and not by default."""
+    """A configuration, and where it shows: paths into what was recorded, and the values there."""
 
-    shows: str
-    value: Any
+    shows: Mapping[str, Any]
     config: Mapping[str, Any] = field(default_factory=dict)  # c.KubeSpawner
     spawner: Mapping[str, Any] = field(default_factory=dict)  # c.Spawner
     user: str = "alice"
@@ -59,12 +57,15 @@ class Row:
     claims: tuple[str, ...] = ()  # that are there before the start
     internal_ssl: bool = False
     progress: bool = False
-    changes_nothing: bool = False
-    starts: bool = True  # or only what it would send is recorded
+    changes_nothing: bool = False  # the values are those of the default
 
-    def shows_in(self, run: Run) -> bool:
-        found = run.at(self.shows)
-        return bool(found == self.value or (isinstance(found, str) and str(self.value) in found))
+    def shown(self, run: Run) -> dict[str, bool]:
+        """Whether each value is there; a text may be a part of what is there."""
+        found = {path: run.at(path) for path in self.shows}
+        return {
+            path: bool(found[path] == value or (isinstance(found[path], str) and str(value) in found[path]))
+            for path, value in self.shows.items()
+        }
 
 
 @dataclass
@@ -158,7 +159,7 @@ class _Spawn:
             except Exception as problem:  # noqa: BLE001 - that both fail alike is what is compared
                 run.error = f"{type(problem).__name__}: {problem}"
             await self.end_watches(spawner)
-            run.names = {name: getattr(spawner, name) for name in _NAMES}
+            run.names = {name: getattr(spawner, name) for name in NAMES}
             requests = self.cluster.of(spawner.namespace)
             run.sent = [self.plain(request, run) for request in requests if request.writes]
             run.asked = {(_verb(request), request.resource) for request in requests}
@@ -209,11 +210,6 @@ class _Spawn:
         await asyncio.ensure_future(_awaited(spawner.run_pre_spawn_hook()))
         if row.internal_ssl:
             spawner.cert_paths = await spawner.move_certs(dict(self.certificates))
-        if not row.starts:
-            await spawner.load_user_options()
-            await self.read_manifests(spawner, run)
-            run.manifests["pod"], run.env = run.manifests["made"], spawner.get_env()
-            return
         await self.start(spawner, run)
         run.states["started"] = spawner.get_state()
         run.env = spawner.get_env()
@@ -279,14 +275,14 @@ _COMPILED: dict[Any, Any] = {}
 
 
 def _database() -> Engine:
-    """A Hub's database without anybody in it: a copy, and with statements that were compiled before, for the time."""
+    """A copy of an empty Hub database, with a shared cache of statements, to save time."""
     connection = sqlite3.connect(":memory:")
     _empty_database().backup(connection)
     options = {"compiled_cache": _COMPILED}
     return create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool, execution_options=options)
 
 
-_NAMES = ("pod_name", "namespace", "dns_name", "pvc_name", "secret_name", "working_dir", "port", "ssl_alt_names")
+NAMES = ("pod_name", "namespace", "dns_name", "pvc_name", "secret_name", "working_dir", "port", "ssl_alt_names")
 
 
 def claim(name: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import logging
 import re
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.session.context import STOPPING
 from tests.component.gateway.peers import PASSWORD, Client, Running, finish, guesses, seen, until, with_token
 from tests.harness.ports import free_port
 from tests.unit.gateway.test_audit import LINE
@@ -101,20 +99,6 @@ async def test_failed_credentials_are_logged_without_secrets(
         "login": "alice+train", "result": "accepted", "user": "alice", "method": "password", "key": "token",
     }  # fmt: skip
     assert "-secret" not in str(logged)
-
-
-async def test_close_has_the_reason_why_the_session_ended(
-    running: Running, alice: Client, logged: list[dict[str, str]]
-) -> None:
-    stopped, barred = [await alice.start("ssh", "alice+train@gateway", "echo ready; sleep 60") for _ in range(2)]
-    await asyncio.gather(seen(stopped, b"ready"), seen(barred, b"ready"))
-    one, _ = running.server.connections
-    one.end("your access has ended")
-    await closed(logged)
-    await running.server.stop()
-    await closed(logged, 2)
-    assert [one["why"] for one in of(logged, "close")] == ["your access has ended", STOPPING]
-    await asyncio.gather(finish(stopped), finish(barred))
 
 
 async def test_forwards_files_and_jumps_are_logged(

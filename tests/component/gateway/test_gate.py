@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-import asyncssh
 import pytest
 
 from ssh_gateway import accept
@@ -14,7 +13,6 @@ from ssh_gateway.auth.rate_limit import FREE_OF_A_NAME, PenaltyRules
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.hostile import DENIED, call
 from tests.component.gateway.peers import (
     HELD_UP,
     MIB,
@@ -55,19 +53,6 @@ async def test_empty_passwords_cost_no_penalty_and_are_limited(strict: Running, 
     assert strict.server.penalties.refusal("127.0.0.1", strict.server.now()) is None
     done = await person.ssh("-o", "NumberOfPasswordPrompts=9", *options, "alice+train@gateway", "true", env=env)
     assert "too many failed attempts" in done.err
-
-
-async def test_abandoned_empty_password_counts_as_an_attempt(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
-    stranger = asyncssh.generate_private_key("ssh-ed25519")
-    async with lab.gateway(limits=GatewayLimits(failure_seconds=60.0, drain_seconds=0.0)) as running:
-        caller = await call(running)
-        for _ in range(3):
-            caller.with_nothing(b"alice+train")
-            assert await caller.with_key(b"alice+train", stranger) == DENIED
-        caller.abort()
-    failed = [line for line in caplog.messages if "result=failed" in line]
-    assert [line.rpartition("attempt=")[2] for line in failed] == ["1", "2", "3"]
 
 
 async def test_address_that_guesses_reads_how_long_it_has_to_wait(strict: Running, person: Client) -> None:

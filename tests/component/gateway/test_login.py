@@ -14,7 +14,6 @@ from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME, PenaltyRules
 from ssh_gateway.core import packets
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.core.routing import JobCondition, JobEndpoint
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.login import TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
@@ -141,37 +140,6 @@ async def test_wrong_credentials_take_the_same_time(running: Running) -> None:
             break
     assert min(fastest) >= 0.1
     assert max(fastest) - min(fastest) < 0.02, times
-
-
-async def test_sixth_wrong_credential_ends_the_connection(running: Running, mallory: Client) -> None:
-    env, _ = mallory.with_token("wrong")
-    options = ["-v", "-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=10", "-o", "PubkeyAuthentication=no"]
-    done = await mallory.ssh(*options, *PASSWORD, "alice+train@gateway", env=env)
-    assert done.err.count("Authentications that can continue") == 6  # the list, and after five wrong tokens
-    assert "too many failed attempts" in done.err
-
-
-async def test_mistyped_server_gets_suggestions_after_the_login(alice: Client) -> None:
-    for command in (
-        ["ssh", "alice+trian@gateway"],
-        ["scp", "alice+trian@gateway:x", "y"],
-        ["sftp", "alice+trian@gateway"],
-    ):
-        done = await alice.run(*command)
-        assert done.status == 255
-        assert "no job trian; yours: train\n" in done.err.replace("\r", "")
-
-
-async def test_stopped_default_server_is_told(alice: Client) -> None:
-    done = await alice.ssh("alice@gateway", "id")
-    assert done.status == 255
-    assert "your default server is not running: start it at http://hub.example/hub/spawn; yours: train" in done.err
-
-
-async def test_starting_job_is_told(alice: Client, running: Running) -> None:
-    running.places.others["alice"] = [JobEndpoint("eval", JobCondition.STARTING)]
-    done = await alice.ssh("alice+eval@gateway", "id")
-    assert "eval is starting: try again in a moment" in done.err
 
 
 @pytest.fixture

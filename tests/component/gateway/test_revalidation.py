@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,20 +14,15 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.clients.hub import HubClient
-from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.auth.revalidation import Revalidator
-from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas
-from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import AccessState, BackendUnavailable, HubAndManager
+from ssh_gateway.auth.trust import REVOKED, UNKNOWN
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.hostile import drop
 from tests.component.gateway.peers import Client, FakePeople, Lab, Running, connect, finish, seen, until
-from tests.component.gateway.test_app import register
-from tests.component.gateway.test_certificates import holder, keygen
-from tests.component.manager.world import World
+from tests.component.gateway.test_certificates import holder, organisation
+
+__all__ = ["organisation"]
 
 SLEEP = ("alice+train@gateway", "echo in; sleep 60")
 
@@ -116,7 +111,7 @@ class SilentHub(FakePeople):
     """A Hub that takes its time from when it is told to, about people and about one token."""
 
     silent = False
-    left_waiting = 0
+    waiting = 0
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         await self._wait(self.silent)
@@ -128,28 +123,16 @@ class SilentHub(FakePeople):
 
     async def _wait(self, silent: bool) -> None:
         if silent:
-            self.left_waiting += 1
+            self.waiting += 1
             await asyncio.Event().wait()
 
 
-OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is deleted"}
-
-
-@pytest.mark.parametrize(("change", "said"), OTHERS.values(), ids=OTHERS)
-async def test_slow_hub_does_not_delay_other_ends(lab: Lab, change: Callable[[Running], None], said: str) -> None:
-    people = SilentHub()
+async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
+    """Neither of keys, which the Manager answers, nor of other tokens."""
+    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
     people.register("alice", lab.alices_key)
     async with lab.gateway(people=people) as running:
-        ssh = await begun(lab.client(running, "client"), *SLEEP)
-        people.silent = True
-        await until(lambda: people.left_waiting)
-        change(running)
-        assert said in (await finish(ssh)).err
-
-
-async def test_slow_check_of_one_token_does_not_delay_another(lab: Lab) -> None:
-    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
-    async with lab.gateway(people=people) as running:
+        by_key = await begun(lab.client(running, "client"), *SLEEP)
         sessions = []
         for token in people.tokens:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
@@ -157,10 +140,12 @@ async def test_slow_check_of_one_token_does_not_delay_another(lab: Lab) -> None:
             sessions.append(await begun(client, *options, *SLEEP, **env))
         people.silent = True
         del people.tokens["quick"]
-        await until(lambda: len(running.server.connections) == 1)
         slow, quick = sessions
-        assert slow.returncode is None
         assert "the token that you came in with was revoked" in (await finish(quick)).err
+        await until(lambda: people.waiting)
+        remove_key(running)
+        assert "was removed from your keys" in (await finish(by_key)).err
+        assert slow.returncode is None
         slow.kill()
         await slow.communicate()
 
@@ -246,88 +231,50 @@ async def test_credentials_that_cannot_be_checked_cost_no_penalty(
             assert (await connection.run("echo in")).stdout == "in\n"
 
 
-class CountingHub(HubClient):
-    """The real one, and what it was asked."""
+class Counting(FakePeople):
+    """Lists the requests of the checks."""
 
-    def __init__(self, url: str, token: str) -> None:
-        super().__init__(url, token)
-        self.asked: list[str] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[str] = []
 
-    async def _call(self, method: str, path: str, *args: Any, **more: Any) -> Any:
-        self.asked.append(f"{method} {path}")
-        return await super()._call(method, path, *args, **more)
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
+        self.requests.append("access_state")
+        return await super().access_state(keys)
 
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
+        self.requests.append(f"deleted_users {sorted(users)}")
+        return await super().deleted_users(users)
 
-class Counting(HubAndManager):
-    """The same of the Manager."""
-
-    def __init__(self, hub: CountingHub, url: str, token: str) -> None:
-        super().__init__(hub, url, token)
-        self.asked = hub.asked
-
-    async def _manager(self, method: str, path: str, *args: Any, **more: Any) -> Any:
-        self.asked.append(f"{method} {path}")
-        return await super()._manager(method, path, *args, **more)
+    async def token_owner(self, token: str) -> TokenOwner | None:
+        self.requests.append(f"token_owner {token}")
+        return await super().token_owner(token)
 
 
-async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab, world: World) -> None:
-    """The real Hub and Manager; half of the sessions came in by one key, the others by one token."""
-    token = world.token("alice")
-    world.server_token("alice", "train")
-    register(world, token, lab.alices_key)
-    gateway_token = world.tokens["gateway"]
-    async with (
-        CountingHub(world.hub_api, gateway_token) as hub,
-        contextlib.aclosing(Counting(hub, f"{world.manager}/services/jobs", gateway_token)) as people,
-        contextlib.AsyncExitStack() as sessions,
-    ):
-        rechecks = Revalidator(people, lab.places, 3600.0)
-        server = GatewayServer(
-            keys=lab.keys,
-            people=people,
-            places=lab.places,
-            activity=ActivityReporter(people, 3600.0),
-            hub_public_url=world.public,
-            limits=GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
-            rechecks=rechecks,
-        )
-        _, port = await server.start("127.0.0.1", 0)
-        sessions.push_async_callback(server.stop)
+async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab) -> None:
+    """Half of the sessions are logged in by one key, the others by one token."""
+    people = Counting()
+    people.register("alice", lab.alices_key)
+    people.tokens["secret"] = TokenOwner("alice", every_server)
+    async with lab.gateway(people=people, interval=3600.0) as running, contextlib.AsyncExitStack() as sessions:
 
-        async def come_in(*, by_key: bool) -> None:
-            proof: dict[str, Any] = (
-                {"client_keys": [lab.alices_key]} if by_key else {"client_keys": None, "password": token}
-            )
-            login = connect(port, **proof)
-            connection = await sessions.enter_async_context(login)
+        async def log_in(*, by_key: bool) -> None:
+            given: dict[str, Any] = {"client_keys": [lab.alices_key]} if by_key else {"password": "secret"}
+            connection = await sessions.enter_async_context(connect(running.port, **given))
             assert (await connection.run("echo in")).stdout == "in\n"
 
-        async def asked_in_a_round() -> list[str]:
-            hub.asked.clear()
-            await rechecks.round()
-            return sorted(hub.asked)
+        async def requests_of_a_round() -> list[str]:
+            people.requests.clear()
+            await running.server.revalidator.round()
+            return sorted(people.requests)
 
-        await come_in(by_key=True)
-        await come_in(by_key=False)
-        of_two = await asked_in_a_round()
+        for by_key in (True, False):
+            await log_in(by_key=by_key)
+        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
         for number in range(8):
-            await come_in(by_key=number % 2 == 0)
-        assert len([one for one in rechecks.visits() if one.open_session().job is not None]) == 10
-        assert await asked_in_a_round() == of_two
-        # The token once, the one user, and keys with blocked users.
-        assert [one.partition("?")[0] for one in of_two] == ["GET /user", "GET /users/alice", "POST /api/ssh-access"]
-        assert len(list(rechecks.visits())) == 10
-
-
-@pytest.fixture
-async def organisation(lab: Lab) -> AsyncIterator[Running]:
-    """A gateway that trusts the CA in `lab.folder`/ca. but for what is in `tmp_path`/revoked."""
-    await keygen("-t", "ed25519", "-N", "", "-f", str(lab.folder / "ca"))
-    (lab.folder / "revoked").write_text("")
-    async with lab.gateway(
-        authorities=TrustedCas(lab.folder / "ca.pub"), revocations=RevocationList(lab.folder / "revoked")
-    ) as found:
-        yield found
+            await log_in(by_key=number % 2 == 0)
+        assert len([one for one in running.server.connections if one.session is not None]) == 10
+        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
 
 
 async def complains(process: asyncio.subprocess.Process, sentence: bytes) -> None:

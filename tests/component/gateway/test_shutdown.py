@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,11 +16,6 @@ from ssh_gateway.session.context import STOPPING, GatewayLimits
 from ssh_gateway.session.terminals import shutdown_message
 from tests.component.gateway.peers import Client, Lab, Running, finish, seen, until
 from tests.component.gateway.test_faults import lives, transfer, under_way
-
-NOTICE = re.compile(
-    rb"\r\n\*\*\* The SSH gateway is restarting: this connection ends at \d\d:\d\d UTC, in 10 minutes\. "
-    rb"Your job goes on; connect again in a moment\. \*\*\*\r\n"
-)
 
 
 @dataclass
@@ -49,20 +43,6 @@ async def stopping(lab: Lab, request: pytest.FixtureRequest) -> AsyncIterator[St
     async with lab.gateway(limits=limits) as running:
         yield Stopping(running, lab.client(running, "alice"))
         running.server.limits = GatewayLimits(drain_seconds=0.0)
-
-
-async def test_terminal_is_notified_and_waited_for(stopping: Stopping) -> None:
-    process = await stopping.terminal()
-    stop = stopping.begin()
-    assert NOTICE.search(await seen(process, b"in a moment. ***\r\n"))
-    assert stopping.running.server.stopping
-    refused = await stopping.client.ssh("alice+train@gateway", "echo in")
-    assert (refused.status, refused.out) == (255, b"")
-    assert not stop.done()
-    done = await finish(process, b"x\n")
-    assert (done.status, b"over" in done.out) == (0, True)
-    assert b"restarting" not in done.out, "once"
-    await asyncio.wait_for(stop, 30)
 
 
 async def test_copy_continues_without_a_notice_in_its_data(stopping: Stopping) -> None:

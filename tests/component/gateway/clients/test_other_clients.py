@@ -30,21 +30,13 @@ def login(desk: Desk, client: str, way: Way) -> list[str]:
 
 
 @both
-async def test_command_has_its_input_output_errors_and_exit_status(two: Desk, client: str) -> None:
-    async def case(way: Way) -> Done:
-        return await two.run(*login(two, client, way), "cat; echo err >&2; exit 7", feed=b"typed")
+async def test_command_has_its_input_output_errors_and_exit_status_or_signal(two: Desk, client: str) -> None:
+    async def case(way: Way) -> list[Done]:
+        commands = ("cat; echo err >&2; exit 7", "echo before; kill -TERM $$; echo after")
+        return [await two.run(*login(two, client, way), command, feed=b"typed") for command in commands]
 
-    assert await two.each(case) == Done(7, b"typed", "err\n")
-
-
-@pytest.mark.slow
-@both
-async def test_command_killed_by_a_signal_ends_as_it_does_directly(two: Desk, client: str) -> None:
-    async def case(way: Way) -> Done:
-        return await two.run(*login(two, client, way), "echo before; kill -TERM $$; echo after")
-
-    status = {"plink": 128, "dbclient": 0}[client]  # Dropbear takes it for a success
-    assert await two.each(case) == Done(status, b"before\n", "")
+    status = {"plink": 128, "dbclient": 0}[client]  # Dropbear takes a signal for a success
+    assert await two.each(case) == [Done(7, b"typed", "err\n"), Done(status, b"before\n", "")]
 
 
 @pytest.mark.slow

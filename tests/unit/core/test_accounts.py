@@ -6,7 +6,7 @@ import pytest
 
 from dlspawner.core import unix_account
 from dlspawner.core.link import derive_hub_token
-from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixAccount, UnixGroup, UnixIds
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UnixAccount, UnixGroup, UnixIds
 
 LDAP = AuthStateKeys("uidNumber", "gidNumber", "memberOf")
 
@@ -40,25 +40,7 @@ def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -
 
 @pytest.mark.parametrize(
     "uid",
-    [
-        0,
-        "0",
-        -1,
-        999,
-        True,
-        5012.0,
-        "5012x",
-        "0x1394",
-        "",
-        "٥٠١٢",
-        [],
-        [5012, 5013],
-        {"a": 1},
-        65534,
-        65535,
-        2**31,
-        10**20,
-    ],
+    [0, "0", -1, 999, True, 5012.0, "5012x", "", "٥٠١٢", [], [5012, 5013], {"a": 1}, 65534, 65535, 2**31],
     ids=repr,
 )
 def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
@@ -153,10 +135,6 @@ def test_what_is_written_is_read() -> None:
     groups = (UnixGroup("vision", 7001), UnixGroup("Ann’s “lab”", 7002))
 
     assert unix_account.read_groups(unix_account.write_groups((*groups, UnixGroup("", 7003)))) == groups
-
-
-def test_a_range_has_both_ends() -> None:
-    assert [number in UidRange(10, 12) for number in (9, 10, 12, 13)] == [False, True, True, False]
 
 
 def test_the_hubs_token_does_not_show_the_services() -> None:

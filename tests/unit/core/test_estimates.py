@@ -167,13 +167,6 @@ def test_who_is_later_in_a_queue_never_starts_earlier(
     assert all(NOW <= one.earliest <= one.latest for one in ranges)
 
 
-@given(LONG)
-@settings(max_examples=20)
-def test_the_same_seed_says_the_same(lengths: list[int]) -> None:
-    here = world(VISION, node("n1"), FULL, NEXT, queues("p", "vision", 2))
-    assert estimated(here, lasted(lengths)) == estimated(here, lasted(lengths))
-
-
 def test_playing_changes_nothing() -> None:
     here = world(VISION, node("n1"), FULL, NEXT)
     before = here.snapshot()

@@ -121,12 +121,6 @@ def test_who_was_not_culled_gives_nothing_back() -> None:
     assert all(not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 E4")), at(60)).values())
 
 
-def test_a_job_that_is_culled_and_not_gone_yet_gives_nothing_back() -> None:
-    assert all(
-        not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 X3"), culled=True), at(60)).values()
-    )
-
-
 _LIVES = some.lists(some.tuples(some.integers(-200, 3_000), some.sampled_from(JobState)), max_size=9)
 MIDNIGHT = datetime(2030, 1, 2, tzinfo=UTC)
 

@@ -51,14 +51,6 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n1",
     ),
-    "on a team's own share, too": (
-        world(
-            *(*HOMES, runs("r", "a", 4, "n1")),
-            *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
-        ),
-        wants("g", "b", 2),
-        "n1",
-    ),
     "a guest leaves the nodes to who waits behind many with an own cap": (
         world(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
@@ -67,11 +59,6 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         ),
         wants("g", "b", 1),
         "turn",
-    ),
-    "a job on its own share is held up by no guest": (
-        world(*HOMES, queues("big", "b", 8, waited=HOUR)),
-        wants("j", "a", 1),
-        "n1",
     ),
     "with more quota than GPUs a small job passes a big one of another team": (
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=MINUTE)),
@@ -87,11 +74,6 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("g", "b", 1, waited=2 * HOUR),
         "n1",
-    ),
-    "it passes it on other nodes": (
-        world(*WIDE, runs("r", "b", 1, "n1"), runs("s", "b", 3, "n2"), queues("big", "a", 8, waited=HOUR)),
-        wants("g", "b", 2),
-        "n2",
     ),
     "closest to holding it is the node with the fewest GPUs of guaranteed jobs": (
         world(

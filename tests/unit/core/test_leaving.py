@@ -26,11 +26,6 @@ WILL: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 1),
         "a preemptible job, which has to leave for it after notice.",
     ),
-    "several of them": (
-        world(*PAIR, lends("r", 4), lends("s", 4)),
-        wants("j", "a", 8),
-        "2 preemptible jobs, which have to leave for it after notice.",
-    ),
     "a colleague's job of a lower priority": (
         world(*PAIR, runs("r", "a", 8, "n1", priority=10)),
         wants("j", "a", 8, priority=100),

@@ -72,7 +72,6 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (*TWO, turned("j", 1, 1), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "nobody of a team that was removed": ((*TWO, turned("j", 1, 1, of="gone")), ""),
     "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
     "one that should leave its team's share for a guest": (
         (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
@@ -83,8 +82,6 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (team("a", 16), N1, N2, turned("j", 8, 1, **SOON), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "not one with notice whose node is gone": ((*TWO, turned("j", 1, 1, "gone", **SOON)), ""),
-    "one whose node is gone": ((*TWO, turned("j", 1, 1, "gone")), "j"),
     "all where nobody has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
 }
 

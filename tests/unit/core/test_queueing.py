@@ -27,7 +27,6 @@ from tests.unit.core.factories import (
     wants,
     world,
 )
-from tests.unit.core.simulator import Comes, play
 
 TEAMS = (team("a", 8), team("b", 8))
 
@@ -35,11 +34,6 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
     "who came first": ([queues("late", "a"), queues("early", "a", waited=HOUR)], {}, "early late"),
     "the higher priority": ([queues("low", "a", waited=HOUR), queues("high", "a", priority=100)], {}, "high low"),
     "the team that used less": ([queues("much", "a", waited=HOUR), queues("little", "b")], {"a": 9.0}, "little much"),
-    "the higher priority, whoever used less": (
-        [queues("high", "a", priority=100), queues("low", "b")],
-        {"a": 9.0},
-        "high low",
-    ),
     "guaranteed jobs before preemptible ones": (
         [queues("borrower", "a", preemptible=True, priority=100, waited=HOUR), queues("owner", "a")],
         {},
@@ -54,11 +48,6 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
         [queues("much", "a", 0, waited=HOUR), queues("little", "b", 0)],
         {"a": 9.0},
         "much little",
-    ),
-    "jobs without GPUs after those that run on idle ones": (
-        [queues("cpu", "b", 0, waited=HOUR), queues("borrower", "a", preemptible=True)],
-        {"a": 9.0},
-        "borrower cpu",
     ),
     "nobody who waits for a login or an approval": (
         [
@@ -250,14 +239,6 @@ def test_who_waits_for_a_node_that_is_closed_holds_up_nobody_until_it_is_open() 
     here.put(small[1])
     here.put_node(replace(closed, cordoned=False))
     assert one_pass(here, NOW) == []
-
-
-def test_a_stream_of_small_jobs_does_not_starve_a_big_one() -> None:
-    stream = [Comes(wants(f"s{number:03}", "a", 2), 5 * number, 60) for number in range(200)]
-    big = Comes(wants("big", "a", 8), 7, 10)
-    started = play(world(team("a", 8), node("n1"), cluster=HURRIED), [*stream, big])
-
-    assert started["big"] <= 7 + 30 + 60, "its patience, and what runs then"
 
 
 def test_advice_is_what_would_start() -> None:

@@ -61,11 +61,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 8, preemptible=True),
         "admit n2",
     ),
-    "a preemptible job of a team without any quota starts": (
-        world(*TWO, team("c")),
-        wants("j", "c", 2, preemptible=True),
-        "admit n1",
-    ),
     "a preemptible job takes the fullest node that can hold it": (
         world(*TWO, runs("r", "b", 6, "n2", preemptible=True)),
         wants("j", "a", 2, preemptible=True),
@@ -113,11 +108,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", [0, 8, 8]),
         "admit n1 n1 n2",
     ),
-    "what is free in pieces waits": (
-        world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("s", "a", 3, "n2")),
-        wants("j", "a", 6),
-        "wait no-node",
-    ),
     "a node without the CPU for it does not count": (
         world(team("a", 16), replace(N1, cpu_milli=500), N2),
         wants("j", "a", 1),
@@ -128,22 +118,12 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 1),
         "wait no-node",
     ),
-    "more CPU than any node has waits": (
-        world(team("a", 8), N1),
-        wants("j", "a", 1, cpu=65_000),
-        "wait no-node",
-    ),
     "a cordoned node starts nothing": (
         world(team("a", 8), replace(N1, cordoned=True)),
         wants("j", "a"),
         "wait no-node",
     ),
     "a silent node starts nothing": (world(team("a", 8), replace(N1, ready=False)), wants("j", "a"), "wait no-node"),
-    "when the own share is cordoned, a free place is taken elsewhere": (
-        world(team("a", 8), team("b", 8), replace(N1, cordoned=True), N2),
-        wants("j", "a", 2),
-        "admit n2",
-    ),
     "a taint that the job does not tolerate keeps it away": (
         world(team("a", 8), replace(N1, taints=(Taint("own"),)), N2),
         wants("j", "a", 2),
@@ -160,11 +140,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         "wait no-node",
     ),
     "a type that no node has waits although nobody has a quota": (world(), wants("j", "default", 1), "wait no-node"),
-    "a job waits where its selector matches no node of the type": (
-        world(team("a", 8), N1),
-        wants("j", "a", charge=FAST),
-        "wait no-node",
-    ),
     "GPUs of another vendor are another type": (
         world(team("a", {"a100": 8, "mi300": 2}), N1, node("m", 4, "mi300")),
         wants("j", "a", 2, kind="mi300"),
@@ -242,31 +217,12 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 4),
         "preempt r on n1",
     ),
-    "an older one of the same size is told instead": (
-        world(
-            *TWO,
-            runs("r", "b", 4, "n1", preemptible=True, age=9 * MINUTE, idle=True),
-            runs("s", "b", 4, "n1", preemptible=True, priority=100),
-        ),
-        wants("j", "a", 4),
-        "preempt s on n1",
-    ),
-    "the own share is waited for although a share of others is idle": (
-        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, age=MINUTE)),
-        wants("j", "a", 8),
-        "preempt r on n1",
-    ),
     "for those who are leaving nobody else is stopped": (
         world(
             *TWO,
             runs("r", "b", 4, "n1", preemptible=True, state=JobState.STOPPING),
             runs("s", "b", 4, "n1", preemptible=True),
         ),
-        wants("j", "a", 4),
-        "wait ending",
-    ),
-    "whoever has had notice is leaving": (
-        world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + MINUTE)),
         wants("j", "a", 4),
         "wait ending",
     ),
@@ -301,16 +257,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 4, priority=100),
         "wait team-quota",
     ),
-    "borrowed GPUs are taken before the team's own": (
-        world(
-            team("a", 8, preempt_within_team=True),
-            N1,
-            runs("r", "a", 4, "n1", priority=10),
-            runs("s", "b", 4, "n1", preemptible=True, priority=50),
-        ),
-        wants("j", "a", 4, priority=100),
-        "preempt s on n1",
-    ),
     # people
     "a person's hard cap makes the next job wait": (
         world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1")),
@@ -332,40 +278,15 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 5),
         "refuse too-many 4",
     ),
-    "more than the quota is refused, whoever would approve": (
-        world(team("a", 2, soft=1), N1),
-        wants("j", "a", 3),
-        "refuse too-many 2",
-    ),
     "nobody reads of approvals where the caps are the same": (
         world(team("a", 8, soft=2, hard=2), N1),
         wants("j", "a", 3),
         "refuse too-many 2",
     ),
-    "what is approved has the hard cap": (
-        world(team("a", 8, soft=2, hard=4), N1),
-        wants("j", "a", 5, approved=True),
-        "refuse too-many 4",
-    ),
-    "who would hold more than the soft cap waits for the own jobs": (
-        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
-        wants("j", "a", 2),
-        "wait approval",
-    ),
-    "within the soft cap nothing has to be approved": (
-        world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 1, "n1")),
-        wants("j", "a", 1),
-        "admit n1",
-    ),
     "a job that was queued before the soft cap was lowered waits": (
         world(team("a", 8, soft=2, hard=4), N1),
         queues("j", "a", 3),
         "wait approval",
-    ),
-    "who holds as much as anybody gets waits for no approval where the caps are the same": (
-        world(team("a", 8, soft=2, hard=2), N1, runs("r", "a", 2, "n1")),
-        wants("j", "a", 1),
-        "wait user-cap",
     ),
     "what is approved waits for the hard cap": (
         world(team("a", 8, soft=2, hard=4), N1, runs("r", "a", 2, "n1")),
@@ -381,11 +302,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         world(team("a", 8, soft=0), N1),
         wants("j", "a", 0),
         "admit n1",
-    ),
-    "the soft cap counts preemptible jobs, too": (
-        world(team("a", 8, soft=2, hard=4), N1),
-        wants("j", "a", 3, preemptible=True),
-        "wait approval",
     ),
     "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
     "another person's jobs are not counted": (
@@ -439,11 +355,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
     ),
     "a queued job larger than a lowered quota waits": (world(team("a", 2), N1), queues("j", "a", 3), "wait too-many"),
     "quota above what the nodes have starts what fits": (world(team("a", 99), N1), wants("j", "a", 8), "admit n1"),
-    "quotas above what the nodes have are first come, first served": (
-        world(team("a", 8), team("b", 8), N1, runs("r", "b", 8, "n1")),
-        wants("j", "a", 1),
-        "wait no-node",
-    ),
     "without any team everything is everybody's": (world(N1), wants("j", "default", 8), "admit n1"),
     "who is in no team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
     "what stops holds its GPUs until it is gone": (
@@ -582,11 +493,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         queues("j", "a", 4, nodes=("n1",)),
         "Team a uses 6 of its 8 GPUs of type a100, and 1 is promised to others of the team; this job needs 4.",
     ),
-    "what is more than a quota that was lowered": (
-        world(*TWO, runs("r", "a", 12, "n1")),
-        wants("j", "a", 2),
-        "Team a uses 12 of its 8 GPUs of type a100; this job needs 2.",
-    ),
     "what would work beyond the quota": (
         world(*TWO),
         wants("j", "a", 9),
@@ -607,11 +513,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 9),
         "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
     ),
-    "nor where it may not borrow so many": (
-        world(team("a", 8, borrow_limit=8), N1),
-        wants("j", "a", 9),
-        "Team a has a quota of 8 GPUs of type a100; you asked for 9.",
-    ),
     "how many more a team may borrow": (
         world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 3, "n1", preemptible=True)),
         wants("j", "a", 2, preemptible=True),
@@ -621,11 +522,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         world(team("a", 8, borrow_limit=4), N1, runs("r", "a", 4, "n1", preemptible=True)),
         wants("j", "a", 2, preemptible=True),
         "Team a borrows 4 of at most 4 GPUs and may borrow no more; this job needs 2.",
-    ),
-    "how much CPU a node has": (
-        world(team("a", 8), N1, node("small", cpu_milli=2500)),
-        wants("j", "a", 1, cpu=65_500),
-        "No node that this job could use has more than 64 CPUs; you asked for 65.5.",
     ),
     "how much memory a node has, in words that are no more than it has": (
         world(team("a", 8), node("n1", memory_bytes=64 * GIB - 1)),
@@ -657,20 +553,10 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         ),
         "There is no node that this job could use; choose another template.",
     ),
-    "which of a job's pods is too large for every node": (
-        world(team("a", 8), N1),
-        wants("j", "a", [2, 1], cpu=65_000),
-        "No node that this job could use has more than 64 CPUs; you asked for 65.",
-    ),
     "how many of a job's pods there could be at one time": (
         world(team("a", 18), N1, N2, node("n3", 4)),
         wants("j", "a", [6, 6, 6]),
         "The cluster's nodes can not hold the 3 pods of this job together, only 2 of them.",
-    ),
-    "how many of many pods of several sizes": (
-        world(team("a", 40), N1, N2, node("n3", 4)),
-        wants("j", "a", [8, 8, 4, 8, 1, 8]),
-        "The cluster's nodes can not hold the 6 pods of this job together, only 3 of them.",
     ),
     "what to do where the nodes with such GPUs are not for the job": (
         world(team("a", 8), N1),
@@ -681,11 +567,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
             charge=ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("own", "rack"),))),)),
         ),
         "No node has GPUs of type a100 that this job could use; choose another type of GPU or another template.",
-    ),
-    "what the nodes have where nobody has a quota": (
-        world(N1),
-        wants("j", "default", 9),
-        "No node has more than 8 GPUs of type a100; you asked for 9 on one node.",
     ),
     "how many the soft cap allows, and who can approve more": (
         world(team("a", 8, soft=2, admins=("vera",)), N1),
@@ -717,11 +598,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 3),
         "You hold or were promised 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are "
         "free.",
-    ),
-    "how many the person holds": (
-        world(team("a", 8, hard=3), N1, runs("r", "a", 2, "n1")),
-        wants("j", "a", 3),
-        "You hold 2 GPUs of the 3 that team a gives one person; this job waits until 2 of them are free.",
     ),
 }
 

@@ -135,22 +135,3 @@ def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_
     started = play(here, coming)
 
     assert (len(started), len(here.jobs)) == (len(coming), 0)
-
-
-@given(loads())
-@settings(max_examples=30)
-def test_quotas_and_nodes_hold_at_every_moment(load: tuple[tuple[int, ...], list[Comes]]) -> None:
-    quotas, coming = load
-    teams = [team(name, quota, borrow_limit=6) for name, quota in zip("abc", quotas, strict=True)]
-    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED)
-    put = here.put
-
-    def watched(job: Any) -> None:
-        put(job)
-        for name, quota in zip("abc", quotas, strict=True):
-            assert here.guaranteed(name, "a100") <= quota * GPU
-            assert here.borrowed(name) <= 6 * GPU
-        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
-
-    here.put = watched  # type: ignore[method-assign]
-    play(here, coming)

@@ -22,11 +22,9 @@ STINGY, MODEST = Team("stingy", borrow_limit=0), Team("modest", title="Modest pe
 
 CHOSEN: dict[str, tuple[tuple[Team, ...], dict[str, Any], tuple[str, bool, bool]]] = {
     "who says nothing is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),
-    "a ticked box": ((FREE,), {"gpus": 1, "preemptible": "true"}, ("test", True, False)),
     "as many as may be borrowed": ((MODEST,), {"gpus": 2, "preemptible": True}, ("test", True, False)),
     "without a GPU there is nothing to leave": ((FREE,), {"gpus": 0, "preemptible": True}, ("test", False, False)),
     "a level": ((FREE,), {"priority": "prod"}, ("prod", False, False)),
-    "an empty level is the lowest": ((FREE,), {"priority": ""}, ("test", False, False)),
     "requeue": ((FREE,), {"gpus": 1, "requeue": "on"}, ("test", False, True)),
 }
 
@@ -51,7 +49,6 @@ REFUSED: dict[str, tuple[tuple[Team, ...], dict[str, Any], str]] = {
         {"gpus": 3, "preemptible": True},
         "Team Modest people may borrow at most 2 GPUs for preemptible jobs; you asked for 3.",
     ),
-    "neither yes nor no": ((FREE,), {"preemptible": "perhaps"}, "Preemptible must be yes or no; you gave “perhaps”."),
 }
 
 

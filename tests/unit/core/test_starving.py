@@ -98,22 +98,10 @@ def test_a_big_job_is_not_starved_by_a_stream(name: str) -> None:
     assert started.get("big", 10_000) <= latest
 
 
-USED = {"nothing": 0.0, "hardly anything": 0.01, "much": 1000.0}  # GPU hours of the team of the big job
-
-
 def used(here: ClusterState, hours: float) -> ClusterState:
     if hours:
         here.usage["a"] = DecayedUsage(hours * GPU_HOUR, NOW)
     return here
-
-
-@pytest.mark.parametrize("hours", USED.values(), ids=USED)
-def test_a_big_job_on_idle_gpus_is_not_starved_by_teams_that_have_used_less(hours: float) -> None:
-    here = used(one_node(0, 0, 0, cluster=HURRIED), hours)
-    small = [*stream("b", 16, 60, 200, preemptible=True), *stream("c", 16, 60, 200, preemptible=True)]
-    started = play(here, [*small, Comes(wants("big", "a", 8, preemptible=True), 20, 10)], end=1500)
-
-    assert started.get("big", 10_000) <= 20 + PATIENCE + 60
 
 
 def test_who_wants_as_much_on_idle_gpus_comes_in_the_order_of_usage_however_long_the_other_has_waited() -> None:
@@ -141,15 +129,6 @@ def test_who_may_not_pass_a_big_job_says_nothing_of_those_of_its_kind_who_came_i
     here.usage["c"] = DecayedUsage(GPU_HOUR, NOW)
 
     assert one_pass(here, NOW) == ["early"]
-
-
-@pytest.mark.parametrize("hours", USED.values(), ids=USED)
-def test_a_big_job_without_gpus_is_not_starved_by_teams_that_have_used_less(hours: float) -> None:
-    here = used(world(team("a", 8), team("b", 8), node("n1", 0, None, cpu_milli=4000), cluster=HURRIED), hours)
-    small = [Comes(wants(f"b{number:04}", "b", 0), 15 * number, 60) for number in range(100)]
-    started = play(here, [*small, Comes(wants("big", "a", 0, cpu=4000), 20, 10)], end=1000)
-
-    assert started.get("big", 10_000) <= 20 + PATIENCE + 60
 
 
 def beside(name: str, of: str, amount: int, without: bool) -> Job:

@@ -213,19 +213,3 @@ def test_a_clock_that_goes_back_takes_no_usage_away() -> None:
     here.tick(NOW - timedelta(days=365))
 
     assert here.usage_of("a", NOW - timedelta(days=365)) == used
-
-
-def test_the_same_job_put_twice_counts_once() -> None:
-    here = world(team("a", 8), node("n1"))
-    for _ in range(2):
-        here.put(runs("j", "a", 3, "n1"))
-
-    assert here.guaranteed("a", "a100") == 3 * GPU
-
-
-def test_a_queued_job_is_in_its_teams_queue_once() -> None:
-    here = world(team("a", 8), node("n1"))
-    for _ in range(2):
-        here.put(queues("j", "a", 3))
-
-    assert here.queues == {("a", "a100"): {"a": [(0, NOW, "j")]}}

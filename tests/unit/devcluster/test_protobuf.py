@@ -35,10 +35,8 @@ def test_a_secret() -> None:
     "body",
     [
         b"",
-        b"{}",
         b"k8s\x00",
         _enveloped(b"Pod", METADATA),
-        _enveloped(b"ObjectMeta", METADATA),
         _enveloped(b"Secret", METADATA + _text(9, b"x")),
         _enveloped(b"Secret", b"\x08\x01"),
         _enveloped(b"Secret", b"\x0a\x7f"),

@@ -149,13 +149,6 @@ def test_wait_sees_a_condition_and_a_deletion(kubectl: Kubectl, start: Start, cl
     assert not kubectl("get", "pods", "-o", "name")
 
 
-def test_errors_are_readable(kubectl: Kubectl) -> None:
-    assert 'Error from server (NotFound): pods "none" not found' in kubectl("get", "pod", "none", fails=True)
-    assert "the server doesn't have a resource type" in kubectl("get", "nonsense", fails=True)
-    kubectl("apply", "-f", "-", given=POD)
-    assert "AlreadyExists" in kubectl("create", "-f", "-", given=POD, fails=True)
-
-
 def test_everyday_creation(kubectl: Kubectl) -> None:
     kubectl("create", "configmap", "c", "--from-literal=a=b")
     kubectl("create", "secret", "generic", "s", "--from-literal=token=abc")

@@ -131,9 +131,9 @@ def test_describe_shows_events_and_fields(kubectl: Kubectl, cluster: Client, pod
     cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
     told = f"{pods.removesuffix('/pods')}/events?fieldSelector=involvedObject.name=p,reason=Scheduled"
     cluster.until(told, lambda events: bool(events["items"]), "the event")
-    story = kubectl("describe", "pod", "p")
-    assert f"Successfully assigned {pods.split('/')[-2]}/p to {node}" in story
-    assert "Node-Selectors:" in story
+    described = kubectl("describe", "pod", "p")
+    assert f"Successfully assigned {pods.split('/')[-2]}/p to {node}" in described
+    assert "Node-Selectors:" in described
     assert "Allocatable:" in kubectl("describe", "node", node)
     kubectl("apply", "-f", "-", given=SERVICE)
     assert "NodePort:" in kubectl("describe", "service", "s")

@@ -85,11 +85,11 @@ async def test_unlisted_source_with_a_header_is_refused(
 async def test_health_check_is_greeted_while_a_flood_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
     limits = replace(LIMITS, rules=PenaltyRules(connections_per_second=0.01))
-    async with lab.gateway(limits=limits) as running, contextlib.AsyncExitStack() as streets:
+    async with lab.gateway(limits=limits) as running, contextlib.AsyncExitStack() as connections:
         lobby = running.server._lobby
         while len(lobby.leaving) < accept.MOST_FAREWELLS:
             _, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            streets.callback(writer.close)
+            connections.callback(writer.close)
         assert await say_first(running, LOCAL) == accept.GREETING
 
 

@@ -168,20 +168,20 @@ async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> Non
     async with lab.gateway(people=people, interval=3600.0) as running:
         client = Client(lab.folder / "client", running.port, None, lab.keys.host)
 
-        async def comes_in(user: str) -> tuple[int, str, str]:
+        async def log_in(user: str) -> tuple[int, str, str]:
             env, options = client.with_token(user)
             done = await client.ssh(*options, f"{user}+train@gateway", "echo in", env=env)
             return done.status, done.text, done.err
 
         for user in ("alice", "mallory"):
-            status, said, problem = await comes_in(user)
+            status, said, problem = await log_in(user)
             assert (status, said) == (255, "")
             assert "nobody can tell right now whether your account may use this gateway: try again later" in problem
         people.told = True  # and no round comes for an hour: the login itself asks
-        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        assert (await log_in("alice"))[:2] == (0, "in\n")
         people.told = False  # what was told once stays known
-        assert (await comes_in("alice"))[:2] == (0, "in\n")
-        status, said, problem = await comes_in("mallory")
+        assert (await log_in("alice"))[:2] == (0, "in\n")
+        status, said, problem = await log_in("mallory")
         assert (status, said) == (255, "")
         assert "your account may not use this gateway: ask an administrator" in problem
 
@@ -218,16 +218,16 @@ async def test_credentials_that_cannot_be_checked_cost_no_penalty(
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0)
     async with lab.gateway(people=people, limits=limits, interval=3600.0) as running:
 
-        async def come_in() -> asyncssh.SSHClientConnection:
+        async def log_in() -> asyncssh.SSHClientConnection:
             return await connect(running.port, **given)
 
         for _ in range(40):  # 13 wrong tokens, or 31 connections that try nothing, would be waited for
             with pytest.raises(asyncssh.Error, match=r"Permission denied|nobody can tell"):
-                await come_in()
+                await log_in()
         await until(lambda: not running.server.connections)
         assert running.server.penalties.penalised(running.server.now()) == (0, 0)
         people.down, people.manager_down, people.told = False, False, True
-        async with await come_in() as connection:
+        async with await log_in() as connection:
             assert (await connection.run("echo in")).stdout == "in\n"
 
 

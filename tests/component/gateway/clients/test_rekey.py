@@ -13,7 +13,7 @@ import asyncssh
 import pytest
 
 from ssh_gateway.transport import keys
-from tests.component.gateway.clients.ways import Desk, Way
+from tests.component.gateway.clients.ways import Rig, Way
 
 MIB = 2**20
 NEW_KEYS = "SSH2_MSG_NEWKEYS received"  # the first ones are received as well
@@ -40,31 +40,31 @@ class Renewed:
     outer: int | None = None
 
 
-async def transfer(desk: Desk, way: Way, *options: str) -> Renewed:
+async def transfer(rig: Rig, way: Way, *options: str) -> Renewed:
     """Send something to the job while it sends something else, with the cipher that its sshd has."""
-    outer, before = desk.directory / "outer", desk.job_log.read_text()
-    given, got = desk.job_folder(way) / "given", desk.job_folder(way) / "got"
+    outer, before = rig.directory / "outer", rig.job_log.read_text()
+    given, got = rig.job_folder(way) / "given", rig.job_folder(way) / "got"
     given.write_bytes(BACK)
     flags = {"Ciphers": "-c", "MACs": "-m"}
-    chosen = [(flags[name], value) for name, value in map(str.split, desk.sshd.settings) if name in flags]
+    chosen = [(flags[name], value) for name, value in map(str.split, rig.sshd.settings) if name in flags]
     alike = [word for one in chosen for word in one]
     if way is Way.JUMP:  # -J would have both clients write to one standard error
-        options += ("-o", f"ProxyCommand={desk.openssh} -v {' '.join(alike)} -W %h:%p jumphost 2>{outer}")
+        options += ("-o", f"ProxyCommand={rig.openssh} -v {' '.join(alike)} -W %h:%p jumphost 2>{outer}")
     command = f"cat {given} & cat >{got}; wait"
-    done = await desk.run("ssh", "-v", *alike, *options, way.value, command, feed=THERE)
+    done = await rig.run("ssh", "-v", *alike, *options, way.value, command, feed=THERE)
     assert (done.status, done.out == BACK) == (0, True), done.err[-2000:]
     assert got.read_bytes() == THERE
     for _, name in chosen:
         assert name in done.err, done.err[:5000]
     return Renewed(
         client=done.err.count(NEW_KEYS),
-        job=(await desk.job_said(before)).count(NEW_KEYS),
+        job=(await rig.job_said(before)).count(NEW_KEYS),
         outer=outer.read_text().count(NEW_KEYS) if way is Way.JUMP else None,
     )
 
 
 @pytest.mark.parametrize(
-    ("restless", "job", "client"),
+    ("configured", "job", "client"),
     [
         pytest.param(
             (FAST, *([LIMIT] if job else []), *suite), job, client,
@@ -73,12 +73,12 @@ async def transfer(desk: Desk, way: Way, *options: str) -> Renewed:
         for who, (job, client, quick) in LIMITED.items()
         for name, suite in SUITES.items()
     ],
-    indirect=["restless"],
+    indirect=["configured"],
 )  # fmt: skip
-async def test_job_and_client_re_key_while_both_send(restless: Desk, *, job: bool, client: bool) -> None:
+async def test_job_and_client_re_key_while_both_send(configured: Rig, *, job: bool, client: bool) -> None:
     """The gateway keeps the exchanges of either side from the other."""
     options = ("-o", LIMIT.replace(" ", "=")) if client else ()
-    found = {way: await transfer(restless, way, *options) for way in Way}
+    found = {way: await transfer(configured, way, *options) for way in Way}
     direct = found[Way.DIRECT]
     assert min(direct.client, direct.job) > 4, found
     for way, outer in ((Way.GATEWAY, None), (Way.JUMP, 1)):
@@ -88,16 +88,16 @@ async def test_job_and_client_re_key_while_both_send(restless: Desk, *, job: boo
 
 
 @pytest.mark.parametrize(
-    "restless",
+    "configured",
     [
         pytest.param(suite, id=name, marks=() if name == "aes128-gcm" else pytest.mark.slow)
         for name, suite in CIPHERS.items()
     ],
     indirect=True,
 )
-async def test_gateway_re_keys_by_its_own_limit(restless: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateway_re_keys_by_its_own_limit(configured: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """On each of its connections: neither client nor job has a limit that this much would reach."""
-    monkeypatch.setattr(restless.running.server._options, "rekey_bytes", MIB // 16)
+    monkeypatch.setattr(configured.running.server._options, "rekey_bytes", MIB // 16)
     make = keys.client_options
 
     def with_limit(**parts: object) -> asyncssh.SSHClientConnectionOptions:
@@ -106,7 +106,7 @@ async def test_gateway_re_keys_by_its_own_limit(restless: Desk, monkeypatch: pyt
         return options
 
     monkeypatch.setattr(keys, "client_options", with_limit)
-    found = {way: await transfer(restless, way) for way in Way}
+    found = {way: await transfer(configured, way) for way in Way}
     assert found[Way.DIRECT] == Renewed(client=1, job=1)
     for way in (Way.GATEWAY, Way.JUMP):
         assert min(found[way].client, found[way].job) > 4, found

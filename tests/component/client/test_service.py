@@ -106,7 +106,7 @@ def test_page_in_place_of_an_answer_is_repeated_and_then_5(
     assert len(logged_in.asked) == 3
 
 
-def test_silence_is_told_and_is_5(
+def test_silent_service_is_reported_with_status_5(
     logged_in: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dlspawner.client.service.ASK_SECONDS", 0.3)

@@ -233,7 +233,7 @@ async def test_streams_to_the_own_job_have_a_rate(lab: Lab) -> None:
         await conn.wait_closed()
 
 
-async def test_login_waits_for_words_about_the_default_server_until_the_deadline(
+async def test_look_at_the_default_server_has_a_deadline(
     starting: Running, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -68,14 +68,14 @@ NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_what_needs_an_approval(name: str) -> None:
+def test_missing_approvals(name: str) -> None:
     here, job, expected = NEEDS[name]
     found = limits.missing_approvals(job, here)
     assert " ".join(f"{one.what}. {one.why}" for one in found) == expected
     assert all(one.kind is ApprovalKind.SOFT_CAP for one in found)
 
 
-def test_what_would_start_at_once_is_what_needs_no_approval() -> None:
+def test_alternatives_need_no_approval() -> None:
     here = world(team("a", 8, soft=2), N1)
     assert [(one.gpus, one.preemptible) for one in find_alternatives(wants("j", "a", 4), here, NOW)] == [
         (2 * GPU, False)

@@ -78,7 +78,7 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CHARGED)
-def test_charge_says(name: str) -> None:
+def test_charge(name: str) -> None:
     manifest, expected = CHARGED[name]
     charged = request_of([manifest], CLUSTER)
 
@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_charge_refuses(name: str) -> None:
+def test_charge_is_refused(name: str) -> None:
     manifest, reason, words = REFUSED[name]
     refused = request_of([manifest], CLUSTER)
 
@@ -183,7 +183,7 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
     assert (charged.pods[0].cpu_milli, charged.pods[0].memory_bytes) == (1510, 2 * GIB)
 
 
-def test_of_types_that_a_node_could_have_both_none_is_guessed() -> None:
+def test_ambiguous_gpu_type_is_refused() -> None:
     anything = GpuType("any", "Any", NVIDIA, CpuMemory(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
     found = request_of([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
@@ -192,7 +192,7 @@ def test_of_types_that_a_node_could_have_both_none_is_guessed() -> None:
     assert "may get any or v100" in found.sentence
 
 
-def test_pods_that_are_no_jobs_hold_what_they_ask_for_until_they_have_ended() -> None:
+def test_other_pods_hold_their_requests_until_they_end() -> None:
     ended = pod(box({NVIDIA: 4})) | {"status": {"phase": "Succeeded"}}
     running = pod(box({NVIDIA: 1, "cpu": 2}, {"cpu": 1}), box(None, {"memory": "1Gi"})) | {
         "status": {"phase": "Running"}
@@ -242,7 +242,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["spec"]), VALUES))
 @settings(max_examples=100)
-def test_whatever_the_manifest_is_the_answer_is_a_charge_or_a_refusal(manifest: dict[str, Any]) -> None:
+def test_any_manifest_is_charged_or_refused(manifest: dict[str, Any]) -> None:
     charged = request_of([manifest], CLUSTER)
 
     assert isinstance(charged, Refuse) or charged.gpus >= 0

@@ -101,14 +101,14 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", GUESTS)
-def test_a_guest(name: str) -> None:
+def test_job_outside_its_share(name: str) -> None:
     here, request, expected = GUESTS[name]
     decision = admit(request, here, NOW)
 
     assert (" ".join(decision.nodes) if isinstance(decision, Admit) else decision.reason.value) == expected
 
 
-def test_of_two_who_have_waited_for_long_the_first_one_starts_and_then_the_other() -> None:
+def test_of_two_jobs_beyond_the_maximum_wait_the_earlier_starts_first() -> None:
     here = world(*TOO_MANY, queues("second", "a", 8, waited=HOUR), queues("first", "b", 8, waited=2 * HOUR))
 
     assert one_pass(here, NOW) == ["first"]
@@ -116,7 +116,7 @@ def test_of_two_who_have_waited_for_long_the_first_one_starts_and_then_the_other
     assert one_pass(here, NOW) == ["second"]
 
 
-def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
+def test_three_jobs_beyond_the_maximum_wait_start_in_order() -> None:
     """Within a team priority decides, between teams the submit time."""
     here = world(
         *TOO_MANY,
@@ -133,7 +133,7 @@ def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
     assert found == ["between", "high", "low"]
 
 
-def test_who_came_first_is_not_held_up_beside_one_of_its_team_that_came_last() -> None:
+def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
     here = world(
         *TOO_MANY,
         queues("low", "a", 8, priority=10, waited=4 * HOUR),
@@ -144,7 +144,7 @@ def test_who_came_first_is_not_held_up_beside_one_of_its_team_that_came_last() -
     assert one_pass(here, NOW) == ["low"]
 
 
-def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:
+def test_caches_do_not_grow_with_time() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     sizes = set()
     for minutes in range(1, 5):
@@ -154,7 +154,7 @@ def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:
     assert len(sizes) == 1
 
 
-def test_who_is_held_up_knows_why() -> None:
+def test_blocked_job_gets_the_reason() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     decision = admit(wants("g", "b", 2), here, NOW)
 
@@ -162,7 +162,7 @@ def test_who_is_held_up_knows_why() -> None:
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 
 
-def test_who_was_promised_a_place_starts_on_its_share_as_soon_as_there_is_room() -> None:
+def test_job_with_a_reservation_starts_on_its_share_as_soon_as_it_is_free() -> None:
     leaves = runs("p", "b", 8, "n1", preemptible=True, notice=NOW + 5 * MINUTE)
     here = world(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
 

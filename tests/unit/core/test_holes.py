@@ -50,13 +50,13 @@ def test_fill(tree: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("tree", ["${nobody}", "a ${nobody}", {"a": [{"b": "${nobody}"}]}])
-def test_a_hole_without_a_value_is_told(tree: Any) -> None:
+def test_placeholder_without_a_value_is_named(tree: Any) -> None:
     with pytest.raises(rendering.MissingValueError) as missing:
         rendering.substitute(tree, {**VALUES, "nobody": None})
     assert missing.value.name == "nobody"
 
 
-def test_holes_are_found_with_their_places() -> None:
+def test_placeholders_are_found_with_their_paths() -> None:
     tree = {"a": ["x", "${one}-${Two}"], "${three}": "$${four} ${five", "b": "${}"}
     found = {(hole.path, hole.name) for hole in rendering.find_placeholders(tree)}
     assert found == {(("a", 1), "one"), (("a", 1), None), ((), None), (("${three}",), None), (("b",), None)}
@@ -87,7 +87,7 @@ def test_no_value_changes_the_structure(tree: Any, value: str) -> None:
 
 @settings(max_examples=80)
 @given(st.text(alphabet="$()AB", max_size=12))
-def test_kubernetes_gives_a_typed_value_back_as_it_was(value: str) -> None:
+def test_escaped_value_survives_the_expansion_of_kubernetes(value: str) -> None:
     assert _kubernetes_expands(rendering.escape_expansion(value)) == value
 
 

@@ -160,7 +160,7 @@ def said(verdict: IdleDecision) -> str:
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_judged(name: str) -> None:
+def test_idle_decision(name: str) -> None:
     activity, policy, expected = JUDGED[name]
 
     assert said(evaluate(activity, policy, NOW)) == expected
@@ -175,7 +175,7 @@ WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_the_window_is(name: str) -> None:
+def test_idle_window(name: str) -> None:
     template, of_team, preemptible, hours = WINDOWS[name]
 
     assert idle_rule_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
@@ -186,7 +186,7 @@ def test_the_window_is(name: str) -> None:
     [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
     ids=["the cluster's dry run", "the cluster's stops", "a template that stops", "a template's dry run"],
 )
-def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, reported: bool) -> None:
+def test_dry_run_of_template_and_cluster(own: bool | None, of_cluster: bool, reported: bool) -> None:
     culling = replace(CULLING, dry_run=of_cluster)
     policy = idle_rule_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
     verdict = evaluate(JobActivity(ago(48), warned=(SentWarning(ago(10), 50), SentWarning(ago(2), 90))), policy, NOW)
@@ -194,7 +194,7 @@ def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, repo
     assert verdict.dry_run is reported
 
 
-def test_a_warning_says_when_the_job_will_be_stopped() -> None:
+def test_warning_has_the_time_of_the_stop() -> None:
     verdict = evaluate(JobActivity(ago(5)), POLICY, NOW)
 
     assert isinstance(verdict, WarnUser)
@@ -211,7 +211,7 @@ SAMPLES: dict[str, tuple[list[tuple[float, float]], GpuUse | None]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples_tell(name: str) -> None:
+def test_gpu_use_from_samples(name: str) -> None:
     samples, expected = SAMPLES[name]
 
     assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
@@ -227,7 +227,7 @@ JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_what_is_known_and_what_is_new_are_joined(name: str) -> None:
+def test_new_samples_are_merged_with_known_use(name: str) -> None:
     old, new, expected = JOINED[name]
 
     assert merge_samples(old, new, CULLING) == expected
@@ -244,13 +244,13 @@ IDLE: dict[str, tuple[JobActivity, IdleRule, bool]] = {
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_known_to_be_idle_is_what_is(name: str) -> None:
+def test_is_idle(name: str) -> None:
     activity, policy, expected = IDLE[name]
 
     assert is_idle(activity, policy, NOW) is expected
 
 
-def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:
+def test_gpu_memory_is_no_use() -> None:
     holds = replace(gpu(), memory_bytes=70 * GIB)
 
     assert isinstance(evaluate(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), StopJob)
@@ -281,7 +281,7 @@ ACTIVITIES = st.builds(
 
 @given(ACTIVITIES)
 @settings(max_examples=300)
-def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: JobActivity) -> None:
+def test_active_or_unknown_job_is_never_stopped(activity: JobActivity) -> None:
     verdict = evaluate(activity, POLICY, NOW)
     if isinstance(verdict, StopJob):
         seen = [activity.started, activity.http, activity.ssh, *(one.last_busy for one in activity.gpus)]
@@ -293,7 +293,7 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
 
 @given(ACTIVITIES)
 @settings(max_examples=100)
-def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: JobActivity) -> None:
+def test_unused_job_is_warned_twice_and_stopped(activity: JobActivity) -> None:
     """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
     activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, tells_ssh=False, warned=())
     now, words = NOW, []

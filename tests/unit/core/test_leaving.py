@@ -40,7 +40,7 @@ WILL: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", WILL)
-def test_what_a_job_needs_is_held_by(name: str) -> None:
+def test_sentence_about_future_victims(name: str) -> None:
     here, request, expected = WILL[name]
     found = admit(request, here, NOW)
 
@@ -69,14 +69,14 @@ ARE: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", ARE)
-def test_what_was_promised_is_held_by(name: str) -> None:
+def test_sentence_about_stopping_victims(name: str) -> None:
     here, request, expected = ARE[name]
     here.put(request)
 
     assert victims_stopping_sentence(request, victims_of(request, here)) == f"What it waits for is held by {expected}"
 
 
-def test_who_leaves_elsewhere_is_not_named() -> None:
+def test_victims_elsewhere_are_not_named() -> None:
     elsewhere = runs("s", "b", 8, "n2", preemptible=True, notice=LATER)
     request = queues("j", "a", 8, nodes=("n1",))
     here = world(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)

@@ -19,13 +19,13 @@ N1, N2 = node("n1"), node("n2")
 TWO = (team("a", 8), team("b", 8), N1, N2)
 
 
-def test_a_lowered_quota_names_the_newest_excess() -> None:
+def test_lowered_quota_turns_the_newest_jobs() -> None:
     jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
 
     assert [job.id for job in over_quota_jobs(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
 
 
-def test_a_lowered_quota_spares_whom_it_can() -> None:
+def test_lowered_quota_turns_as_few_jobs_as_possible() -> None:
     jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
 
     assert [job.id for job in over_quota_jobs(world(team("a", 1), N1, *jobs))] == ["old"]
@@ -37,18 +37,18 @@ def test_a_removed_team_keeps_nothing_guaranteed() -> None:
     assert [job.id for job in over_quota_jobs(world(team("a", 8), N1, *jobs))] == ["j"]
 
 
-def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
+def test_job_from_before_any_quota_is_not_over_quota() -> None:
     jobs = [runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
 
     assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
     assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]
 
 
-def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
+def test_lost_node_makes_no_job_over_quota_without_quotas() -> None:
     assert over_quota_jobs(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
 
 
-def test_who_is_leaving_is_no_excess() -> None:
+def test_stopping_job_is_not_over_quota() -> None:
     jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)]
 
     assert over_quota_jobs(world(team("a", 4), N1, *jobs)) == ()
@@ -87,7 +87,7 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", AGAIN)
-def test_guaranteed_again_is(name: str) -> None:
+def test_jobs_that_are_guaranteed_again(name: str) -> None:
     things, expected = AGAIN[name]
     here = world(*things)
 
@@ -100,7 +100,7 @@ def test_guaranteed_again_is(name: str) -> None:
     st.integers(0, 16),
 )
 @settings(max_examples=200)
-def test_a_quota_that_is_lowered_and_raised_leaves_no_more_guaranteed_than_there_is_and_nobody_out_who_fits(
+def test_quota_lowered_and_raised_restores_what_fits(
     sizes: list[tuple[int, str, bool]], lowered: int, raised: int
 ) -> None:
     jobs = [

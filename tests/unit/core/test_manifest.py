@@ -115,7 +115,7 @@ def test_merge(pod: dict[str, Any], fragment: dict[str, Any], expected: dict[str
     assert (pod, fragment) == before
 
 
-def test_what_is_merged_shares_nothing_with_what_it_was_made_of() -> None:
+def test_merged_pod_shares_nothing_with_its_parts() -> None:
     pod, fragment = {"containers": [{"name": "a", "args": ["x"]}]}, {"containers": [{"name": "b", "args": ["y"]}]}
     merged = merge_pod(pod, fragment)
     for container in merged["containers"]:
@@ -135,7 +135,7 @@ def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any
     assert pod == before
 
 
-def test_a_cluster_without_gpus_of_a_vendor_says_nothing_of_them() -> None:
+def test_vendor_without_gpus_in_the_cluster_is_left_out() -> None:
     env = [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]
     hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})
     assert hidden["spec"]["containers"][0]["env"] == [_VOID, *env]
@@ -167,7 +167,7 @@ _POD = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(_POD, _POD, _POD)
-def test_it_does_not_matter_which_two_fragments_are_merged_first(one: Any, two: Any, three: Any) -> None:
+def test_merging_fragments_is_associative(one: Any, two: Any, three: Any) -> None:
     left = merge_pod(merge_pod(one, two), three)
     right = merge_pod(one, merge_pod(two, three))
     assert _unordered(left) == _unordered(right)

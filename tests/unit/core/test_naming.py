@@ -95,7 +95,7 @@ def test_every_name_has_valid_names_of_its_own(names: list[str]) -> None:
 
 @settings(max_examples=40)
 @given(st.text(max_size=300))
-def test_a_hashed_name_can_not_be_picked_by_somebody_else(name: str) -> None:
+def test_hashed_name_cannot_be_chosen_by_another_user(name: str) -> None:
     taken = naming.slug(name)
     assert naming.slug(taken) != taken or taken == name
     account = naming.unix_name(name)

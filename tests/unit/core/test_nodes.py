@@ -43,7 +43,7 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", DEMANDS)
-def test_a_pod_that_demands(name: str) -> None:
+def test_placement_of_a_pod(name: str) -> None:
     spec, suits = DEMANDS[name]
 
     assert read_placement(spec).matches(NODE) is suits
@@ -60,12 +60,12 @@ TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
 
 
 @pytest.mark.parametrize("name", TOLERATED)
-def test_a_pod_that_tolerates(name: str) -> None:
+def test_tolerations_of_a_pod(name: str) -> None:
     tolerations, suits = TOLERATED[name]
 
     assert NodePlacement(tolerations=tuple(tolerations)).matches(TAINTED) is suits
 
 
 @pytest.mark.parametrize("taint", [Taint("node.kubernetes.io/unschedulable"), Taint("x", effect="PreferNoSchedule")])
-def test_taints_that_pass_or_only_ask_keep_nobody_away_for_ever(taint: Taint) -> None:
+def test_temporary_and_soft_taints_are_ignored(taint: Taint) -> None:
     assert NodePlacement().matches(node("n1", taints=(taint,)))

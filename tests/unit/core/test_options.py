@@ -101,7 +101,7 @@ def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, 
     assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
 
 
-def test_all_bad_choices_are_told_together() -> None:
+def test_all_wrong_choices_are_listed_together() -> None:
     rejected = select_options(NOTEBOOK, CLUSTER, {"gpus": 99, "size": "xl", "typo": 1})
     assert isinstance(rejected, InvalidOptions)
     assert len(rejected.sentences) == 3
@@ -166,7 +166,7 @@ def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
     assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
 
 
-def test_a_job_of_two_pods_is_not_launched_yet_and_says_so() -> None:
+def test_job_of_two_pods_is_refused() -> None:
     gang = replace(NOTEBOOK, roles=(PodRole("worker", 2),))
     rejected = select_options(gang, CLUSTER, {})
     assert rejected == InvalidOptions(
@@ -216,7 +216,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from([option.name for option in NOTEBOOK.options]) | st.text(max_size=12), _JSON))
-def test_no_json_at_all_makes_choosing_crash(wishes: dict[str, Any]) -> None:
+def test_any_json_is_selected_or_refused(wishes: dict[str, Any]) -> None:
     choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
     if isinstance(choices, InvalidOptions):
         assert all(sentence.isprintable() and len(sentence) < 400 for sentence in choices.sentences)

@@ -41,7 +41,7 @@ def test_a_pod_without_the_home_directory_is_neither_bound_nor_binding() -> None
     assert launch_pod.with_home_affinity(POD, "home-bob", ["ReadWriteOnce"]) is POD
 
 
-def test_what_an_administrator_wants_as_well_stays() -> None:
+def test_affinity_of_an_administrator_is_kept() -> None:
     zone = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "zone"}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [zone]}, "nodeAffinity": {"x": 1}}
     pod = launch_pod.with_home_affinity(

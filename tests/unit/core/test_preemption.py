@@ -95,7 +95,7 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_chosen_is(name: str) -> None:
+def test_victims(name: str) -> None:
     jobs, gpus, expected = CHOSEN[name]
     asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
     victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
@@ -112,7 +112,7 @@ def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> No
     assert may_be_stopped(job, wants("new", "a", 1, priority=50), here) is victim
 
 
-def test_nobody_is_chosen_where_all_are_not_enough() -> None:
+def test_no_victims_where_all_are_not_enough() -> None:
     jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
 
     assert choose_victims({"n1": Resources(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
@@ -129,7 +129,7 @@ LEAVES: dict[str, tuple[Job, timedelta]] = {
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_told_now_leaves(name: str) -> None:
+def test_stop_time(name: str) -> None:
     job, expected = LEAVES[name]
 
     assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
@@ -143,14 +143,14 @@ GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
 
 
 @pytest.mark.parametrize("name", GOES_ON)
-def test_when_the_notice_is_over(name: str) -> None:
+def test_deferred_stop_time(name: str) -> None:
     job, expected = GOES_ON[name]
 
     assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
 @pytest.mark.parametrize("hours", [-48, -1, 0, 1, 48])
-def test_a_clock_that_jumps_lets_nobody_leave_without_notice_or_stay_for_longer(hours: int) -> None:
+def test_clock_jump_neither_skips_nor_extends_a_notice(hours: int) -> None:
     """Within a team that opted in a guaranteed job can be a victim: the one case in which the time decides about it."""
     job = runs("j", "a", 8, "n1", priority=10, age=MINUTE)
     here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
@@ -189,7 +189,7 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 
 
 @pytest.mark.parametrize("name", SPARED)
-def test_spared_is(name: str) -> None:
+def test_victims_that_are_not_needed(name: str) -> None:
     jobs, expected = SPARED[name]
 
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
@@ -202,7 +202,7 @@ def lows(*numbers: int) -> list[Job]:
 OPTED_IN = (team("a", 4, preempt_within_team=True), node("n1"))
 
 
-def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> None:
+def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
 
     assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
@@ -214,14 +214,14 @@ def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> Non
     assert one_pass(here, NOW + 5 * MINUTE) == ["p"]
 
 
-def test_two_of_a_team_ask_no_more_than_they_need_together() -> None:
+def test_two_jobs_of_a_team_choose_no_superfluous_victims() -> None:
     jobs = queues("p", "a", priority=100), queues("q", "a", priority=100)
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
 
     assert notice_pass(here, NOW) == {"p": ("low0",), "q": ("low1",)}
 
 
-def test_nobody_is_asked_for_quota_that_comes_back_by_itself() -> None:
+def test_no_victims_for_quota_that_a_stopping_job_returns() -> None:
     ends = replace(lows(0)[0], state=JobState.STOPPING)
     here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
 
@@ -230,7 +230,7 @@ def test_nobody_is_asked_for_quota_that_comes_back_by_itself() -> None:
     assert one_pass(here, NOW) == ["p"]
 
 
-def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken() -> None:
+def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
     here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), borrows("j", "b", 4, "n1"), queues("p", "a", 4))
     notice_pass(here, NOW)
     here.put_node(node("n1", 7))
@@ -241,7 +241,7 @@ def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken()
     assert [job.id for job in unneeded_victims(here)] == ["j"]
 
 
-def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_of_others() -> None:
+def test_job_waits_for_victims_on_its_share_and_takes_no_other_share() -> None:
     here = world(
         *(team("a", 12, preempt_within_team=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
         *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
@@ -292,7 +292,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_promise_is(name: str) -> None:
+def test_stale_reservations(name: str) -> None:
     things, expected = BROKEN[name]
 
     assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
@@ -319,7 +319,7 @@ JOBS = st.lists(
 
 @given(JOBS, st.integers(1, 8), st.randoms())
 @settings(max_examples=150)
-def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job], gpus: int, chance: Any) -> None:
+def test_victims_are_sufficient_necessary_and_preemptible(jobs: list[Job], gpus: int, chance: Any) -> None:
     here = world(*TEAMS, *jobs)
     request = wants("x", "a", gpus)
     decision = admit(request, here, NOW)
@@ -338,7 +338,7 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
 
 @given(JOBS, st.integers(1, 8))
 @settings(max_examples=150)
-def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus: int) -> None:
+def test_victims_of_the_own_team_are_sufficient_and_chosen_once(jobs: list[Job], gpus: int) -> None:
     teams = (team("a", 8, preempt_within_team=True), *TEAMS[1:])
     here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
     decision = admit(here.jobs["x"], here, NOW)

@@ -33,7 +33,7 @@ def test_base_units_are_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["4", "500m", "16Gi", "64Mi", "1001"])
-def test_what_is_written_reads_back(text: str) -> None:
+def test_written_quantity_reads_back(text: str) -> None:
     parsed = units.parse_quantity(text)
     assert parsed is not None
     cpu, memory = units.cpu_milli(parsed), units.memory_bytes(parsed)

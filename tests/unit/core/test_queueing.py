@@ -62,7 +62,7 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_first_is(name: str) -> None:
+def test_queue_order(name: str) -> None:
     jobs, used, expected = ORDERED[name]
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
@@ -77,7 +77,7 @@ def test_usage_is_seen_in_relation_to_the_quota() -> None:
     assert [job.id for job in queue.order(here, NOW)] == ["l", "s"]
 
 
-def test_a_position_counts_those_who_wait_for_the_same() -> None:
+def test_position_counts_jobs_that_wait_for_the_same_gpus() -> None:
     here = world(
         *TEAMS,
         node("n1"),
@@ -109,7 +109,7 @@ def test_positions_of_teams_with_equal_usage_follow_the_submit_times() -> None:
     assert {job.id: queue.position(job, here, NOW) for job in jobs} == {"early": 1, "late": 2}
 
 
-def test_positions_without_gpus_are_those_of_who_came_first() -> None:
+def test_positions_without_gpus_follow_the_submit_times() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
     here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
@@ -170,7 +170,7 @@ def test_an_old_borrower_that_wants_a_whole_node_is_not_starved_by_small_ones() 
     assert one_pass(here, NOW) == []
 
 
-def test_who_waits_for_an_own_cap_holds_up_nobody() -> None:
+def test_job_that_waits_for_its_user_cap_blocks_no_other() -> None:
     here = world(
         replace(team("a", 8), user_caps=UserCaps(hard=4)),
         node("n1"),
@@ -185,7 +185,7 @@ def test_who_waits_for_an_own_cap_holds_up_nobody() -> None:
 CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
 
 
-def test_however_many_wait_for_an_own_cap_the_big_job_behind_them_is_passed_no_more() -> None:
+def test_big_job_behind_capped_jobs_is_not_passed() -> None:
     here = world(
         *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
         *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
@@ -203,7 +203,7 @@ def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_o
     assert one_pass(here, NOW) == []
 
 
-def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = admission.evaluate
 
@@ -219,7 +219,7 @@ def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(mo
     assert asked == ["j1000"]
 
 
-def test_who_wants_less_cpu_than_one_that_fits_nowhere_starts() -> None:
+def test_job_with_less_cpu_than_one_that_fits_nowhere_starts() -> None:
     here = world(
         team("a", 8),
         node("n1", cpu_milli=8000),
@@ -231,7 +231,7 @@ def test_who_wants_less_cpu_than_one_that_fits_nowhere_starts() -> None:
     assert one_pass(here, NOW) == ["j", "less"]
 
 
-def test_who_waits_for_a_node_that_is_closed_holds_up_nobody_until_it_is_open() -> None:
+def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
     closed, small = node("n2", cordoned=True), [queues(f"small{number}", "a", 1) for number in range(2)]
     here = world(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
 
@@ -241,7 +241,7 @@ def test_who_waits_for_a_node_that_is_closed_holds_up_nobody_until_it_is_open() 
     assert one_pass(here, NOW) == []
 
 
-def test_advice_is_what_would_start() -> None:
+def test_alternatives_would_start() -> None:
     here = world(
         team("a", {"a100": 4, "v100": 8}),
         node("n1"),
@@ -258,13 +258,13 @@ def test_advice_is_what_would_start() -> None:
     )
 
 
-def test_no_advice_where_nothing_would_start() -> None:
+def test_no_alternatives_where_nothing_would_start() -> None:
     here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
 
     assert find_alternatives(wants("j", "a", 2), here, NOW) == ()
 
 
-def test_turns_are_taken_until_nothing_fits() -> None:
+def test_jobs_start_until_nothing_fits() -> None:
     here = world(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
     started = one_pass(here, NOW)
 
@@ -272,7 +272,7 @@ def test_turns_are_taken_until_nothing_fits() -> None:
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))
 
 
-def test_a_promise_is_kept_behind_one_of_higher_priority_that_cannot_start_because_of_it() -> None:
+def test_reservation_is_kept_against_a_higher_priority() -> None:
     here = world(
         team("a", 8),
         node("n1"),

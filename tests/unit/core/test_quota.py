@@ -405,7 +405,7 @@ def test_rule(name: str) -> None:
     assert said(admit(request, here, NOW)) == expected
 
 
-def test_a_job_on_the_idle_node_would_keep_a_larger_one_of_its_team_waiting() -> None:
+def test_placement_leaves_a_whole_node_for_a_larger_job_of_the_team() -> None:
     here = world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True))
     elsewhere = runs("j", "a", 2, "n2")
     here.put(elsewhere)
@@ -603,7 +603,7 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", SENTENCES)
-def test_a_sentence_says(name: str) -> None:
+def test_sentence_of_a_decision(name: str) -> None:
     here, request, expected = SENTENCES[name]
     decision = admit(request, here, NOW)
 
@@ -611,7 +611,7 @@ def test_a_sentence_says(name: str) -> None:
     assert decision.sentence == expected
 
 
-def test_whoever_waits_for_notice_knows_until_when() -> None:
+def test_wait_for_a_notice_has_its_end() -> None:
     here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + 3 * MINUTE))
     decision = admit(wants("j", "a", 4), here, NOW)
 
@@ -620,11 +620,11 @@ def test_whoever_waits_for_notice_knows_until_when() -> None:
 
 
 @pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
-def test_a_job_knows_whether_there_was_a_quota_when_it_started(teams: tuple[Team, ...], expected: bool) -> None:
+def test_job_admitted_without_quotas_is_exempt(teams: tuple[Team, ...], expected: bool) -> None:
     assert as_admitted(wants("j", "a"), ["n1"], world(*teams, N1)).exempt_from_quota is expected
 
 
-def test_of_many_requests_for_few_gpus_no_more_start_than_there_are() -> None:
+def test_no_more_jobs_start_than_there_are_gpus() -> None:
     here = world(team("a", 8), N1, *(queues(f"j{number}", "a", 1) for number in range(200)))
 
     assert len(one_pass(here, NOW)) == 8
@@ -641,7 +641,7 @@ LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_the_hub_asks_where_there_is(name: str) -> None:
+def test_limits_require_admission(name: str) -> None:
     teams, cluster, expected = LIMITS[name]
 
     assert teams.has_limits(cluster) is expected

@@ -140,7 +140,7 @@ def test_the_files_of_the_job_are_a_secret_and_some_have_a_second_place() -> Non
     assert "job-files" not in [one["name"] for one in bare["spec"]["volumes"]]
 
 
-def test_the_environment_says_where_and_who() -> None:
+def test_environment_has_user_and_directories() -> None:
     seen = environment(rendered())
     assert seen["HOME"] == seen["JUPYTERHUB_ROOT_DIR"] == "/home/alice"
     assert seen["USER"] == seen["LOGNAME"] == "alice"

@@ -72,7 +72,7 @@ def test_nothing_is_changed_in_place() -> None:
     assert before == POD
 
 
-def test_what_a_template_decides_stays() -> None:
+def test_settings_of_a_template_are_kept() -> None:
     said = {
         "automountServiceAccountToken": True,
         "securityContext": {"seccompProfile": {"type": "Unconfined"}},

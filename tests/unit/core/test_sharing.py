@@ -47,7 +47,7 @@ def test_layout(name: str) -> None:
 
 @given(st.lists(st.integers(0, 8), max_size=6), st.lists(st.integers(0, 20), max_size=5))
 @settings(max_examples=200)
-def test_a_layout_gives_everybody_their_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
+def test_layout_gives_each_team_its_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
     sizes = {f"n{number}": size for number, size in enumerate(nodes)}
     wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
     layout = assign(sizes, wanted)
@@ -101,7 +101,7 @@ def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
 
 @given(loads())
 @settings(max_examples=60)
-def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[int, ...], list[Comes]]) -> None:
+def test_no_job_waits_longer_than_on_a_private_cluster(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
     quotas, coming = load
     teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
@@ -116,7 +116,7 @@ def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[in
 
 @given(loads())
 @settings(max_examples=120)
-def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_starts(
+def test_quotas_hold_and_all_jobs_start_with_preemption_within_teams(
     load: tuple[tuple[int, ...], list[Comes]],
 ) -> None:
     quotas, coming = load

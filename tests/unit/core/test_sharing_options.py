@@ -53,14 +53,18 @@ REFUSED: dict[str, tuple[tuple[Team, ...], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("teams", "given", "expected"), CHOSEN.values(), ids=CHOSEN)
-def test_what_is_chosen(teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]) -> None:
+def test_sharing_options_are_selected(
+    teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]
+) -> None:
     choices = select_options(SHARED, CLUSTER, given, teams)
     assert isinstance(choices, SelectedOptions), choices
     assert (choices.priority, choices.preemptible, choices.requeue) == expected
 
 
 @pytest.mark.parametrize(("teams", "given", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(teams: tuple[Team, ...], given: dict[str, Any], sentence: str) -> None:
+def test_wrong_sharing_option_is_refused_with_a_sentence(
+    teams: tuple[Team, ...], given: dict[str, Any], sentence: str
+) -> None:
     assert select_options(SHARED, CLUSTER, given, teams) == InvalidOptions((sentence,))
 
 
@@ -83,7 +87,7 @@ def test_a_template_that_does_not_offer_it_refuses_it() -> None:
     assert rejected.sentences[0].startswith("“Notebook” has no option “preemptible”")
 
 
-def test_the_form_says_in_one_sentence_what_preemptible_means_with_the_cluster_s_own_notice() -> None:
+def test_help_of_preemptible_has_the_notice_of_the_cluster() -> None:
     cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=3 * MINUTE))
     found = {option.name: option for option in offered_options(SHARED, cluster, (FREE,))}
     assert found["preemptible"].help == (

@@ -13,7 +13,7 @@ from dlspawner.core.units import GPU
 from tests.unit.core.factories import node, queues, runs, team, wants, world
 
 
-def test_a_team_stands_where_its_jobs_are() -> None:
+def test_usage_by_team() -> None:
     here = world(
         team("vision", 8),
         node("n1"),
@@ -70,7 +70,7 @@ SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
         "who waits for a login does not compete",
     ],
 )
-def test_what_is_free_and_of_no_use(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
+def test_closed_and_fragmented_gpus(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
     here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
     assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
 

@@ -104,7 +104,7 @@ def used(here: ClusterState, hours: float) -> ClusterState:
     return here
 
 
-def test_who_wants_as_much_on_idle_gpus_comes_in_the_order_of_usage_however_long_the_other_has_waited() -> None:
+def test_equal_preemptible_jobs_start_in_the_order_of_usage() -> None:
     """Not to be passed by what fits beside it is one thing, to have used more than others another."""
     here = used(
         world(team("a"), team("b"), node("n1"), queues("heavy", "a", preemptible=True, waited=90 * MINUTE)), 9.0
@@ -114,7 +114,7 @@ def test_who_wants_as_much_on_idle_gpus_comes_in_the_order_of_usage_however_long
     assert one_pass(here, NOW) == ["light", "heavy"]
 
 
-def test_small_jobs_that_came_in_time_still_pass_a_big_one_of_a_team_that_has_used_more() -> None:
+def test_earlier_small_jobs_pass_a_big_one_of_a_team_with_more_usage() -> None:
     late, early = (queues(f"b{age}", "b", preemptible=True, waited=age * MINUTE) for age in (59, 61))
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
     here = used(world(team("a"), team("b"), node("n1"), big, late, early, there), 9.0)
@@ -122,7 +122,7 @@ def test_small_jobs_that_came_in_time_still_pass_a_big_one_of_a_team_that_has_us
     assert one_pass(here, NOW) == ["b61"]
 
 
-def test_who_may_not_pass_a_big_job_says_nothing_of_those_of_its_kind_who_came_in_time() -> None:
+def test_late_job_does_not_block_an_earlier_equal_one() -> None:
     late, early = queues("late", "b", preemptible=True), queues("early", "c", preemptible=True, waited=61 * MINUTE)
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
     here = used(world(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
@@ -150,9 +150,7 @@ def crowds_beside(draw: st.DrawFn) -> tuple[list[Comes], bool]:
 
 @given(crowds_beside(), st.sampled_from([0.0, 0.01, 5.0, 1000.0]), st.integers(1, 2))
 @settings(max_examples=20)
-def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_big_job(
-    crowd: tuple[list[Comes], bool], hours: float, nodes: int
-) -> None:
+def test_only_earlier_jobs_start_before_a_big_one(crowd: tuple[list[Comes], bool], hours: float, nodes: int) -> None:
     coming, without = crowd
     machines = [node(f"n{one}", 0, None, cpu_milli=8000) if without else node(f"n{one}") for one in range(nodes)]
     here = used(world(*map(team, "abc"), *machines, cluster=HURRIED), hours)
@@ -165,7 +163,7 @@ def test_whatever_its_team_has_used_only_those_who_came_in_time_start_before_a_b
     assert started.get("big", 10_000) <= max(20 + PATIENCE, *in_time) + kept * LONGEST
 
 
-def test_borrowers_use_what_is_kept_for_somebody_who_waits_for_guaranteed_jobs() -> None:
+def test_borrowers_use_gpus_that_are_kept_for_a_guaranteed_job() -> None:
     """They leave when it is their turn to, so that no GPU is idle in vain."""
     coming = [
         Comes(wants("old", "b", 1), 0, 200),
@@ -195,7 +193,7 @@ def queued(draw: st.DrawFn, preemptible: int = 9) -> list[Job]:
     st.sampled_from([0.0, 9.0]),
 )
 @settings(max_examples=400)
-def test_on_an_idle_cluster_those_who_wait_never_all_wait_for_each_other(
+def test_jobs_on_an_idle_cluster_never_deadlock(
     nodes: list[tuple[int, bool]], quotas: tuple[int, int], jobs: list[Job], hours: float
 ) -> None:
     teams = [team(name, quota) for name, quota in zip("ab", quotas, strict=True)]
@@ -222,7 +220,7 @@ def crowds(draw: st.DrawFn) -> tuple[tuple[int, int, int], int, bool, int, list[
 
 @given(crowds(), st.integers(0, 8))
 @settings(max_examples=50)
-def test_inside_its_quota_nobody_waits_longer_than_for_those_who_are_there(
+def test_job_within_quota_waits_only_for_present_jobs(
     crowd: tuple[tuple[int, int, int], int, bool, int, list[Comes]], there: int
 ) -> None:
     quotas, nodes, closed, gpus, coming = crowd

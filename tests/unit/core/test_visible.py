@@ -32,6 +32,6 @@ from dlspawner.core.text import escape_hidden
         pytest.param("<script>&", "<script>&", id="HTML is the templates'"),
     ],
 )
-def test_nothing_hides(text: str, shown: str) -> None:
+def test_hidden_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_hidden(text) == shown
     shown.encode()

@@ -136,7 +136,7 @@ def test_two_clusters_never_share_an_address(tmp_path: Path) -> None:
         ({"selector": {"matchLabels": {"a": "b"}}}, False),
     ],
 )
-def test_only_claims_that_nobody_else_serves_are_provided_for(spec: dict[str, Any], ours: bool) -> None:
+def test_claims_of_other_provisioners_are_left_alone(spec: dict[str, Any], ours: bool) -> None:
     assert is_ours({"metadata": {"name": "c"}, "spec": spec}) is ours
 
 

@@ -43,7 +43,7 @@ def test_a_secret() -> None:
         _enveloped(b"Secret", b"\xff" * 12),
     ],
 )
-def test_what_cannot_be_read_in_full_is_refused(body: bytes) -> None:
+def test_unreadable_body_is_refused(body: bytes) -> None:
     with pytest.raises(ProtobufError):
         decode(body)
 

@@ -86,7 +86,7 @@ def test_preferences(terms: list[dict[str, Any]], weight: int) -> None:
     assert preference(_spec(), _node()) == 0
 
 
-def test_what_others_hold_is_not_free() -> None:
+def test_resources_of_other_pods_are_not_free() -> None:
     spec = _spec(2)
     assert obstacles(spec, pod_requests(spec), _node(), {"nvidia.com/gpu": Fraction(1)}) == [
         "Insufficient nvidia.com/gpu"

@@ -40,7 +40,7 @@ def test_label_selectors(text: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["a b", "a=b c", "in (a)", "a in", "a in (b c)", "a=b,,c=d", "a=-b", "=", "!"])
-def test_nonsense_is_refused(text: str) -> None:
+def test_malformed_selector_is_refused(text: str) -> None:
     with pytest.raises(ApiError) as error:
         parse_labels(text)
     assert error.value.code == 400
@@ -81,7 +81,7 @@ def test_quantities(text: str, number: Fraction) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "lots", "1 Gi", "1gi", "1.2.3", "0x10", "1ki", True, None, [1]])
-def test_what_is_no_quantity(text: object) -> None:
+def test_malformed_quantity_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="quantities must match"):
         quantity.parse(text)
 
@@ -137,7 +137,7 @@ def test_accept_headers(accept: str, expected: bool) -> None:
     assert wants_table(accept) == expected
 
 
-def test_a_client_that_takes_nothing_we_have_is_told_so() -> None:
+def test_unsupported_accept_header_is_refused() -> None:
     with pytest.raises(ApiError) as error:
         wants_table("application/xml")
     assert error.value.code == 406

@@ -1,4 +1,4 @@
-"""A test rig with the three ways, in front of a gateway that allows agents and X11 and a real sshd that does as well."""
+"""A test rig with three ways to one job, before a gateway that allows agents and X11, and an sshd that does as well."""
 
 from __future__ import annotations
 

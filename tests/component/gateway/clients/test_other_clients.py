@@ -154,7 +154,7 @@ PARAMIKO = {
 
 
 @pytest.mark.parametrize("name", PARAMIKO)
-async def test_paramiko_does_what_it_does_directly(rig: Rig, name: str) -> None:
+async def test_paramiko_works_as_directly(rig: Rig, name: str) -> None:
     script = str(Path(__file__).with_name("paramiko_client.py"))
 
     async def case(way: Way) -> object:

@@ -84,13 +84,6 @@ async def test_refusals_and_penalties_are_counted(lab: Lab) -> None:
         assert value(running, "refusals_total", what="connection") == before + 3
 
 
-async def test_missing_jobs_are_counted_as_refusals(running: Running, alice: Client) -> None:
-    await alice.ssh("alice+trian@gateway", "true")
-    assert value(running, "refusals_total", what="session") == 1
-    await alice.ssh("-J", "alice@gateway", "alice@trian", "true")
-    assert value(running, "refusals_total", what="stream") == 1
-
-
 def test_promtool_accepts_the_metrics() -> None:
     text = GatewayMetrics(
         lambda: GatewayState(unauthenticated=1, authenticated=2, sessions=1, up=3, down=4, stopping=True)

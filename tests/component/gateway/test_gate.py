@@ -65,6 +65,19 @@ async def test_address_that_guesses_reads_how_long_it_has_to_wait(strict: Runnin
     assert strict.people.guesses == 13
 
 
+async def test_few_of_a_thousand_guesses_reach_the_hub(strict: Running) -> None:
+    before = resident()
+
+    async def try_for_long() -> None:
+        for _ in range(13):
+            await guesses(strict, "alice+train")
+
+    for _ in range(10):
+        await asyncio.gather(*(try_for_long() for _ in range(10)))
+    assert strict.people.guesses <= 12 + 10 * 2
+    assert resident() - before < 64 * MIB
+
+
 async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_for_keys(lab: Lab) -> None:
     lab.people.tokens["right"] = TokenOwner("alice", every_server)
     # Time pays nothing meanwhile, however slow this machine is.

@@ -23,7 +23,12 @@ def _names(found: dict[str, Any]) -> list[str]:
     ("selector", "names"),
     [
         ("", "abc"),
+        ("app=web", "ab"),
         ("app==web,tier=front", "a"),
+        ("tier", "a"),
+        ("app in (web, db)", "abc"),
+        ("size<12", ""),
+        ("app>1", ""),
         ("app!=web", "c"),
         ("!tier", "bc"),
         ("app notin (db),tier", "a"),
@@ -36,7 +41,9 @@ def test_label_selectors(cluster: Client, three: str, selector: str, names: str)
     assert _names(cluster.get(three, labelSelector=selector)) == list(names)
 
 
-@pytest.mark.parametrize("selector", ["a b", "app in web", "=x", "app=(", "app in (a,b", "a=b=c"])
+@pytest.mark.parametrize(
+    "selector", ["a b", "app in web", "=x", "app=(", "app in (a,b", "a=b=c", "a=b,,c=d", "a=-b", "!"]
+)
 def test_bad_label_selector_is_refused(cluster: Client, pods: str, selector: str) -> None:
     assert cluster.expect(400, "GET", pods, labelSelector=selector)["reason"] == "BadRequest"
 

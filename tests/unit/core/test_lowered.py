@@ -19,39 +19,41 @@ N1, N2 = node("n1"), node("n2")
 TWO = (team("a", 8), team("b", 8), N1, N2)
 
 
-def test_lowered_quota_turns_the_newest_jobs() -> None:
-    jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
+OVER: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
+    "the newest beyond a lowered quota": (
+        (team("a", 5), N1, *(runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4))),
+        "j1 j2",
+    ),
+    "as few as possible": (
+        (team("a", 1), N1, runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)),
+        "old",
+    ),
+    "all guaranteed ones of a removed team": (
+        (team("a", 8), N1, runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True)),
+        "j",
+    ),
+    "none for jobs from before any quota": (
+        (team("a", 4), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
+        "",
+    ),
+    "a new one beside a job from before any quota": (
+        (team("a", 3), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
+        "new",
+    ),
+    "none where no team has a quota, also when a node leaves": (
+        (N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone")),
+        "",
+    ),
+    "none for a job that is stopping": (
+        (team("a", 4), N1, runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)),
+        "",
+    ),
+}
 
-    assert [job.id for job in over_quota_jobs(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
 
-
-def test_lowered_quota_turns_as_few_jobs_as_possible() -> None:
-    jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
-
-    assert [job.id for job in over_quota_jobs(world(team("a", 1), N1, *jobs))] == ["old"]
-
-
-def test_a_removed_team_keeps_nothing_guaranteed() -> None:
-    jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
-
-    assert [job.id for job in over_quota_jobs(world(team("a", 8), N1, *jobs))] == ["j"]
-
-
-def test_job_from_before_any_quota_is_not_over_quota() -> None:
-    jobs = [runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
-
-    assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
-    assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]
-
-
-def test_lost_node_makes_no_job_over_quota_without_quotas() -> None:
-    assert over_quota_jobs(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
-
-
-def test_stopping_job_is_not_over_quota() -> None:
-    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)]
-
-    assert over_quota_jobs(world(team("a", 4), N1, *jobs)) == ()
+@pytest.mark.parametrize(("things", "expected"), OVER.values(), ids=OVER)
+def test_jobs_over_the_quota(things: tuple[Team | Node | Job, ...], expected: str) -> None:
+    assert " ".join(job.id for job in over_quota_jobs(world(*things))) == expected
 
 
 def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.config import UserCaps
 from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission, queue
 from dlspawner.core.scheduling.admission import admit, find_alternatives
-from dlspawner.core.scheduling.cluster_state import DecayedUsage
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
 from tests.unit.core.factories import (
     GPU_HOUR,
     HOUR,
@@ -117,90 +116,88 @@ def test_positions_without_gpus_follow_the_submit_times() -> None:
     assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 
 
-def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:
-    here = world(
-        team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8, waited=MINUTE), queues("s", "a", 1)
-    )
+FULL = runs("low", "a", 1, "n1", priority=10), runs("high", "a", 7, "n1", priority=100)
+CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
+BIG = queues("big", "a", 8, waited=HOUR)
+# The cluster, and the jobs that start now.
+PASSED: dict[str, tuple[ClusterState, list[str]]] = {
+    "a small job passes a big one that cannot start": (
+        world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8), queues("s", "a", 1)),
+        ["s"],
+    ),
+    "a small job with enough victims passes a big one with too few": (
+        world(
+            *(team("a", 8, preempt_within_team=True), node("n1"), *FULL),
+            *(queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)),
+            cluster=HURRIED,
+        ),
+        ["small"],
+    ),
+    "an old borrower that wants a whole node is not passed": (
+        world(
+            *(*TEAMS, node("n1"), runs("r", "a", 4, "n1", preemptible=True)),
+            *(replace(BIG, preemptible=True), queues("s", "b", 1, preemptible=True)),
+        ),
+        [],
+    ),
+    "a job that waits for its user cap blocks no other": (
+        world(
+            *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1")),
+            *(queues("mine", "a", 4, waited=HOUR), queues("other", "a", 4, user="bob")),
+        ),
+        ["other"],
+    ),
+    "a big job behind many with an own cap is not passed": (
+        world(
+            *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
+            *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
+        ),
+        [],
+    ),
+    "an old job of a team without open nodes is not passed by its team on nodes of others": (
+        world(
+            *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
+            *(runs("r", "a", 1, "n3"), BIG, queues("small", "a", 1)),
+        ),
+        [],
+    ),
+    "a job with less CPU than one that fits nowhere starts": (
+        world(
+            *(team("a", 8), node("n1", cpu_milli=8000), queues("j", "a", cpu=4500)),
+            *(queues("large", "a", cpu=4500), queues("less", "a", cpu=3000)),
+        ),
+        ["j", "less"],
+    ),
+    "a reservation is kept against a higher priority": (
+        world(
+            *(team("a", 8), node("n1")),
+            *(queues("promised", "a", 8, nodes=("n1",), priority=10), queues("higher", "a", 1, priority=100)),
+        ),
+        ["promised"],
+    ),
+}
 
+
+@pytest.mark.parametrize(("here", "started"), PASSED.values(), ids=PASSED)
+def test_jobs_that_start(here: ClusterState, started: list[str]) -> None:
+    assert one_pass(here, NOW) == started
+
+
+def test_small_job_passes_on_a_node_other_than_the_closest_to_holding_a_big_one() -> None:
+    here = world(
+        *(team("a", 16), node("n1"), node("n2"), runs("r", "a", 1, "n1"), runs("q", "a", 4, "n2")),
+        *(BIG, queues("s", "a", 2)),
+    )
     assert one_pass(here, NOW) == ["s"]
+    assert here.jobs["s"].nodes == ("n2",)
 
 
-def test_a_small_job_for_which_its_team_s_own_leave_passes_a_big_one_for_which_too_few_would() -> None:
-    full = runs("low", "a", 1, "n", priority=10), runs("high", "a", 7, "n", priority=100)
-    waiting = queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)
-    here = world(team("a", 8, preempt_within_team=True), node("n"), *full, *waiting, cluster=HURRIED)
-
-    assert one_pass(here, NOW) == ["small"]
-
-
-def test_a_big_job_that_has_waited_for_long_is_passed_no_more() -> None:
-    here = world(
-        team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8, waited=HOUR), queues("s", "a", 1)
-    )
+def test_big_job_that_has_waited_for_long_is_not_passed() -> None:
+    here = world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1))
     decision = admit(here.jobs["s"], here, NOW)
 
     assert isinstance(decision, MustWait)
     assert decision.reason is Reason.BLOCKED_BY_EARLIER
-
-
-def test_small_jobs_still_pass_it_where_it_loses_nothing() -> None:
-    here = world(
-        team("a", 16),
-        node("n1"),
-        node("n2"),
-        runs("r", "a", 1, "n1"),
-        runs("q", "a", 4, "n2"),
-        queues("big", "a", 8, waited=HOUR),
-        queues("s", "a", 2),
-    )
-
-    assert one_pass(here, NOW) == ["s"]
-    assert here.jobs["s"].nodes == ("n2",), "n1 is closest to holding the big one"
-
-
-def test_an_old_borrower_that_wants_a_whole_node_is_not_starved_by_small_ones() -> None:
-    here = world(
-        *TEAMS,
-        node("n1"),
-        runs("r", "a", 4, "n1", preemptible=True),
-        queues("big", "a", 8, preemptible=True, waited=HOUR),
-        queues("s", "b", 1, preemptible=True),
-    )
-
-    assert one_pass(here, NOW) == []
-
-
-def test_job_that_waits_for_its_user_cap_blocks_no_other() -> None:
-    here = world(
-        replace(team("a", 8), user_caps=UserCaps(hard=4)),
-        node("n1"),
-        runs("r", "a", 4, "n1"),
-        queues("mine", "a", 4, waited=HOUR),
-        queues("other", "a", 4, user="bob"),
-    )
-
-    assert one_pass(here, NOW) == ["other"]
-
-
-CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
-
-
-def test_big_job_behind_capped_jobs_is_not_passed() -> None:
-    here = world(
-        *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
-        *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
-    )
-
-    assert one_pass(here, NOW) == []
-
-
-def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_on_those_of_others() -> None:
-    here = world(
-        *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
-        *(runs("r", "a", 1, "n3"), queues("big", "a", 8, waited=HOUR), queues("small", "a", 1)),
-    )
-
-    assert one_pass(here, NOW) == []
 
 
 def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,18 +214,6 @@ def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch:
 
     assert one_pass(here, NOW) == []
     assert asked == ["j1000"]
-
-
-def test_job_with_less_cpu_than_one_that_fits_nowhere_starts() -> None:
-    here = world(
-        team("a", 8),
-        node("n1", cpu_milli=8000),
-        queues("j", "a", cpu=4500),
-        queues("large", "a", cpu=4500),
-        queues("less", "a", cpu=3000),
-    )
-
-    assert one_pass(here, NOW) == ["j", "less"]
 
 
 def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
@@ -270,14 +255,3 @@ def test_jobs_start_until_nothing_fits() -> None:
 
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))
-
-
-def test_reservation_is_kept_against_a_higher_priority() -> None:
-    here = world(
-        team("a", 8),
-        node("n1"),
-        queues("promised", "a", 8, nodes=("n1",), priority=10),
-        queues("higher", "a", 1, priority=100),
-    )
-
-    assert one_pass(here, NOW) == ["promised"]

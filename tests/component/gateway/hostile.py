@@ -145,3 +145,8 @@ def drop(conn: asyncssh.SSHClientConnection) -> None:
     """End it at once; asyncssh's own abort waits until everything is sent."""
     if conn._transport is not None:
         conn._transport.abort()
+
+
+async def disconnect(conn: asyncssh.SSHClientConnection) -> None:
+    drop(conn)
+    await conn.wait_closed()

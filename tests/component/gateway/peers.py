@@ -365,6 +365,13 @@ class Client:
             env={**os.environ, "SSH_AUTH_SOCK": "", **(env or {})},
         )
 
+    async def begin(self, *arguments: str, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
+        """A session of which the command has written `in`; the caller ends it."""
+        process = await self.start("ssh", *arguments, env=env)
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), DEADLINE) == b"in\n"
+        return process
+
     async def run(
         self, *command: str, feed: bytes = b"", env: Mapping[str, str] | None = None, seconds: float = DEADLINE
     ) -> Done:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -73,7 +72,6 @@ async def test_incomplete_header_ends_the_connection_after_the_deadline(behind: 
 async def test_unlisted_source_with_a_header_is_refused(
     lab: Lab, behind: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     heard = await say_first(behind, header("203.0.113.7") + b"SSH-2.0-client\r\n", source="127.0.0.8")
     assert accept.NOT_LISTED.encode() in heard
     assert 'source=127.0.0.8 what=connection why="this gateway takes no PROXY protocol header' in caplog.text

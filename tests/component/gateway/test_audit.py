@@ -22,7 +22,6 @@ from tests.unit.gateway.test_audit import LINE
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, str]]]:
     """The lines as they come, each as its fields; every one has to be well-formed."""
-    caplog.set_level(logging.INFO, "ssh_gateway")
     found: list[dict[str, str]] = []
 
     class Reading(logging.Handler):
@@ -104,9 +103,7 @@ async def test_failed_credentials_are_logged_without_secrets(
     assert "-secret" not in str(logged)
 
 
-async def test_forwards_files_and_jumps_are_logged(
-    running: Running, alice: Client, logged: list[dict[str, str]], tmp_path: Path
-) -> None:
+async def test_forwards_files_and_jumps_are_logged(alice: Client, logged: list[dict[str, str]], tmp_path: Path) -> None:
     local, remote = free_port(), free_port()
     forwards = (
         "-L",

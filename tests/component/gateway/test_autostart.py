@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +36,6 @@ def patient(running: Running) -> None:
 @pytest.fixture(autouse=True)
 def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the log says of starts: each line without its connection."""
-    caplog.set_level(logging.INFO, "ssh_gateway")
 
     def read() -> list[str]:
         lines = [record.getMessage() for record in caplog.records]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 
 import asyncssh
@@ -71,7 +70,6 @@ REFUSED = {
 async def test_refused_certificate_is_told_and_logged_after_its_key(
     organisation: Running, lab: Lab, caplog: pytest.LogCaptureFixture, says: tuple[str, ...], told: str
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     client = await holder(organisation, lab, "-z", "17", *says)
     key = asyncssh.read_public_key(f"{client.directory}/id.pub").get_fingerprint()
     done = await client.ssh("alice+train@gateway", "echo in", env={"TZ": "UTC"})
@@ -85,7 +83,6 @@ async def test_query_for_a_certificate_without_a_signature_is_not_logged(
     organisation: Running, lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     """OpenSSH asks before it signs."""
-    caplog.set_level(logging.INFO, "ssh_gateway")
     client = await holder(organisation, lab, "-n", "alice")
     done = await client.ssh("-v", "alice+train@gateway", "echo in")
     assert (done.text, "Server accepts key" in done.err) == ("in\n", True)
@@ -111,7 +108,6 @@ async def test_unsuitable_certificate_is_denied(organisation: Running, lab: Lab,
 async def test_untrusted_ca_is_denied_and_the_file_is_reloaded(
     organisation: Running, lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     await keygen("-t", "ed25519", "-N", "", "-f", str(lab.folder / "other"))
     client = await holder(organisation, lab, ca="other")
     refused = await client.ssh("alice+train@gateway", "echo in")

@@ -102,7 +102,7 @@ async def test_internal_error_ends_one_connection_and_is_logged(
 
 
 async def test_error_at_the_end_of_a_connection_is_logged(
-    running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Fault(ClientConnection, "_say_farewell").begin(monkeypatch)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"

@@ -13,7 +13,7 @@ from ssh_gateway import transport
 from ssh_gateway.core import packets
 from ssh_gateway.session.relay import Relay
 from ssh_gateway.transport import fastpath
-from tests.component.gateway.hostile import deaf, drop
+from tests.component.gateway.hostile import deaf, disconnect, drop
 from tests.component.gateway.peers import DEADLINE, Running, the_relay, until
 
 KIB = 1024
@@ -89,8 +89,7 @@ async def test_packets_of_several_channels_keep_their_order_however_they_arrive(
     assert relay.bytes_up - before == sum(map(len, sent)) + 10 * 9
     for cat, expected in zip(cats, sent, strict=True):
         assert await asyncio.wait_for(cat.stdout.readexactly(len(expected)), DEADLINE) == expected
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 @CIPHERS

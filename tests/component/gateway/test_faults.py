@@ -92,13 +92,10 @@ async def test_hostile_job_ends_its_own_session_only(  # noqa: PLR0917  (fixture
     harm: Callable[[asyncssh.SSHServerConnection], None],
     said: str,
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     async with hostile(harm) as target:
         running.places.targets["alice", "train"] = target
         running.places.targets["alice", "eval"] = replace(sshd.target(), server="eval")
-        other = await alice.start("ssh", "alice+eval@gateway", "echo in; read line; echo $line")
-        assert other.stdout is not None
-        assert await asyncio.wait_for(other.stdout.readline(), 30) == b"in\n"
+        other = await alice.begin("alice+eval@gateway", "echo in; read line; echo $line")
         done = await alice.ssh("alice+train@gateway", "echo in")
         assert (done.status, done.out) == (255, b"")
         assert said in done.err
@@ -238,9 +235,7 @@ async def test_outage_is_told_to_logins_and_ends_no_session(
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])
     login = (*options, *(["-o", "PubkeyAuthentication=no"] if by_token else []), "alice+train@gateway")
-    ssh = await alice.start("ssh", *login, "echo in; read line; echo $line", env=env)
-    assert ssh.stdout is not None
-    assert await asyncio.wait_for(ssh.stdout.readline(), 30) == b"in\n"
+    ssh = await alice.begin(*login, "echo in; read line; echo $line", env=env)
     set_down(running, part, down=True)
     done = await alice.ssh(*login, "echo in", env=env)
     said = {line.strip().rpartition(":7: ")[2] for line in done.err.splitlines() if "answer" in line}

@@ -15,7 +15,7 @@ import pytest
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core import packets
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.hostile import drop, logged_in
+from tests.component.gateway.hostile import disconnect, logged_in
 from tests.component.gateway.peers import Client, Lab, Running, connect, resident, until
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
@@ -155,8 +155,7 @@ async def spoilt_login(running: Running, chance: random.Random, key: asyncssh.SS
             conn = await connect(
                 running.port, client_keys=[key], preferred_auth=methods, client_factory=lambda: Spoiler(chance)
             )
-            drop(conn)
-            await conn.wait_closed()
+            await disconnect(conn)
 
 
 async def nonsense_in_a_re_key(running: Running, chance: random.Random, key: asyncssh.SSHKey) -> None:
@@ -170,8 +169,7 @@ async def nonsense_in_a_re_key(running: Running, chance: random.Random, key: asy
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(1):
             await conn.wait_closed()
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)

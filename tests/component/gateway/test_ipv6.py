@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 
 import pytest
@@ -16,7 +15,6 @@ from tests.harness.ports import free_port
 
 
 async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     # Time pays nothing meanwhile, however slow this machine is.
     rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
@@ -37,7 +35,6 @@ async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplo
 async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     sshd = Sshd(lab.folder / "job", lab.keys.user_ca, free_port(), address="::1")
     sshd.start()
     try:

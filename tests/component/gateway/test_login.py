@@ -18,7 +18,7 @@ from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.login import TOO_MANY
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.hostile import DENIED as DENIED_PACKET
-from tests.component.gateway.hostile import IGNORE, before_login, call, drop, pour
+from tests.component.gateway.hostile import IGNORE, before_login, call, disconnect, drop, pour
 from tests.component.gateway.peers import (
     DENIED,
     MIB,
@@ -198,8 +198,7 @@ async def test_input_while_a_token_is_checked_is_not_kept(keys: GatewayKeys, pla
         assert await asyncio.gather(*pouring) == [64 * MIB]
         assert resident() - before < 32 * MIB
         assert (await conn.run("echo in")).stdout == "in\n"
-        drop(conn)
-        await conn.wait_closed()
+        await disconnect(conn)
 
 
 def guess_on(conn: asyncssh.SSHClientConnection, times: int) -> None:

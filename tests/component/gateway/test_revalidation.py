@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -18,21 +17,13 @@ from ssh_gateway.auth.trust import REVOKED, UNKNOWN
 from ssh_gateway.backends.directory import AccessState, BackendUnavailable
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.hostile import drop
+from tests.component.gateway.hostile import disconnect
 from tests.component.gateway.peers import Client, FakePeople, Lab, Running, connect, finish, seen, until
 from tests.component.gateway.test_certificates import holder, organisation
 
 __all__ = ["organisation"]
 
 SLEEP = ("alice+train@gateway", "echo in; sleep 60")
-
-
-async def begun(client: Client, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-    """A session that stands."""
-    process = await client.start("ssh", *arguments, env=env)
-    assert process.stdout is not None
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"in\n"
-    return process
 
 
 def block(running: Running) -> None:
@@ -64,7 +55,7 @@ ENDS = {
 async def test_end_of_access_ends_the_session_with_a_sentence(
     alice: Client, running: Running, way: tuple[str, ...], change: Callable[[Running], None], said: str
 ) -> None:
-    ssh = await begun(alice, *way)
+    ssh = await alice.begin(*way)
     change(running)
     done = await finish(ssh)
     assert done.status == 255
@@ -78,11 +69,10 @@ async def test_end_of_access_ends_the_session_with_a_sentence(
 async def test_revoked_token_ends_its_sessions_and_no_others(
     alice: Client, mallory: Client, running: Running, better: TokenOwner | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = mallory.with_token("secret")
-    by_key = await begun(alice, *SLEEP)
-    by_token = await begun(mallory, *options, "-o", "PreferredAuthentications=password", *SLEEP, **env)
+    by_key = await alice.begin(*SLEEP)
+    by_token = await mallory.begin(*options, "-o", "PreferredAuthentications=password", *SLEEP, env=env)
     if better is None:
         del running.people.tokens["secret"]
     else:
@@ -97,7 +87,7 @@ async def test_revoked_token_ends_its_sessions_and_no_others(
 async def test_sessions_outlast_an_outage_which_is_logged_once(
     alice: Client, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ssh = await begun(alice, "alice+train@gateway", "echo in; read line; echo $line")
+    ssh = await alice.begin("alice+train@gateway", "echo in; read line; echo $line")
     running.people.down = running.people.manager_down = running.places.down = True
     await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
     rounds = running.server.revalidator
@@ -132,12 +122,12 @@ async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
     people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
     people.register("alice", lab.alices_key)
     async with lab.gateway(people=people) as running:
-        by_key = await begun(lab.client(running, "client"), *SLEEP)
+        by_key = await lab.client(running, "client").begin(*SLEEP)
         sessions = []
         for token in people.tokens:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
             env, options = client.with_token(token)
-            sessions.append(await begun(client, *options, *SLEEP, **env))
+            sessions.append(await client.begin(*options, *SLEEP, env=env))
         people.silent = True
         del people.tokens["quick"]
         slow, quick = sessions
@@ -308,8 +298,7 @@ async def test_certificate_that_cannot_be_checked_costs_no_attempt(lab: Lab, org
     (lab.folder / "revoked").write_text("nonsense\n")
     conn = await connect(organisation.port, client_keys=[str(client.directory / "id")], password="right")  # fmt: skip
     assert (await conn.run("echo in")).stdout == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
     penalties = organisation.server.penalties
     await until(lambda: not organisation.server.connections)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -19,7 +18,7 @@ from ssh_gateway.session import session as session_module
 from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_ASKING, MOST_PACKETS, TOO_MANY_STREAMS
-from tests.component.gateway.hostile import Listener, drop, logged_in
+from tests.component.gateway.hostile import Listener, disconnect, drop, logged_in
 from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, until
 
 NOT_RUNNING = "your default server is not running"
@@ -73,8 +72,7 @@ async def test_streams_without_a_pod_are_refused_and_the_connection_continues(
         ]
         assert all(NOT_RUNNING in answer for answer in answers)
     assert (await stream(conn, "train", 22)).startswith("SSH-2.0-")
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 async def test_stream_to_a_job_does_not_wait_for_the_default_server(
@@ -88,8 +86,7 @@ async def test_stream_to_a_job_does_not_wait_for_the_default_server(
     assert not asked.done()
     runs(starting, sshd)
     assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 async def test_waiting_streams_are_limited_and_the_session_starts(
@@ -104,8 +101,7 @@ async def test_waiting_streams_are_limited_and_the_session_starts(
     assert {one.result() for one in streams if one.done()} == {TOO_MANY_STREAMS}
     runs(starting, sshd)
     assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     await asyncio.gather(*streams, return_exceptions=True)
 
 
@@ -113,7 +109,6 @@ async def test_waiting_streams_are_limited_and_the_session_starts(
 async def test_client_that_leaves_ends_the_wait_for_the_default_server(
     starting: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture, streams: int
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(starting, alices_key, "alice")
     asked = [asyncio.create_task(stream(conn, "localhost", 80)) for _ in range(streams)]
     asked.append(asyncio.create_task(echo(conn)))
@@ -141,8 +136,7 @@ async def test_keepalives_are_answered_while_the_default_server_starts(
     assert await asyncio.wait_for(alive, DEADLINE) == bytes([packets.REQUEST_SUCCESS])
     assert not asked.done()
     asked.cancel()
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 async def test_default_server_is_user_plus_and_user_alone(alice: Client, running: Running, sshd: Sshd) -> None:
@@ -171,7 +165,6 @@ async def test_requests_before_the_first_session_are_limited(
 async def test_refused_requests_do_not_fill_the_log(
     running: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(running, alices_key)
     await conn.create_process("cat")
     for _ in range(3 * log.BURST):  # the job knows the channel as 0
@@ -179,8 +172,7 @@ async def test_refused_requests_do_not_fill_the_log(
     assert (await conn.run("echo in")).stdout == "in\n"
     lines = [record.getMessage() for record in caplog.records if "auth-agent" in record.getMessage()]
     assert log.BURST // 2 < len(lines) < 2 * log.BURST
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     await until(lambda: any("event=close" in line and " unlogged=" in line for line in caplog.messages))
 
 
@@ -203,7 +195,6 @@ class SlowCluster(FakePlaces):
 async def test_streams_to_missing_jobs_are_limited_and_do_not_fill_the_log(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     cluster = SlowCluster(lab.places.targets)
     async with lab.gateway(places=cluster) as running:
         conn = await logged_in(running, lab.alices_key, "alice")
@@ -216,8 +207,7 @@ async def test_streams_to_missing_jobs_are_limited_and_do_not_fill_the_log(
         assert sum("no job nowhere; yours: train" in answer for answer in answers) == MOST_ASKING
         assert sum("too many streams" in answer for answer in answers) == len(asking) - MOST_ASKING
         assert sum("what=stream" in line for line in caplog.messages) < 2 * log.BURST
-        drop(conn)
-        await conn.wait_closed()
+        await disconnect(conn)
 
 
 async def test_streams_to_the_own_job_have_a_rate(lab: Lab) -> None:
@@ -229,8 +219,7 @@ async def test_streams_to_the_own_job_have_a_rate(lab: Lab) -> None:
         opened = sum(answer.startswith("SSH-") for answer in answers)
         assert 21 <= opened <= 22 + running.server.now() - began
         assert {one for one in answers if not one.startswith("SSH-")} == {"too many streams: try again in 1 second"}
-        drop(conn)
-        await conn.wait_closed()
+        await disconnect(conn)
 
 
 async def test_look_at_the_default_server_has_a_deadline(

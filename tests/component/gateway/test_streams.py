@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -151,7 +150,6 @@ async def test_stream_of_tiny_packets_is_refused_and_logged(
     running: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Everybody else would wait for thousands of them in one turn."""
-    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(running, alices_key, "alice", Listener())
     with pytest.raises(asyncssh.ChannelOpenError, match="may not be limited to less than 1024 bytes"):
         await conn.open_connection("train", 22, max_pktsize=SHORTEST - 1)

@@ -18,7 +18,7 @@ from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotice, JobNotices, read_notice
 from ssh_gateway.session.terminals import LONGEST_LINE, NoticeFollower, line
-from tests.component.gateway.peers import Client, FakePlaces, Lab, finish, seen, until
+from tests.component.gateway.peers import Client, Lab, finish, seen, until
 from tests.component.manager.noticing import job_of, offices, serving
 from tests.component.manager.world import World
 
@@ -89,9 +89,7 @@ async def test_terminal_shows_open_and_new_notices(telling: Telling) -> None:
     assert shown.count(b"***") == 4, "each once"
 
 
-async def test_notices_do_not_change_files_on_the_same_connection(
-    telling: Telling, tmp_path: Path, places: FakePlaces
-) -> None:
+async def test_notices_do_not_change_files_on_the_same_connection(telling: Telling, tmp_path: Path) -> None:
     big, got = os.urandom(4 * MIB), tmp_path / "got"
     (tmp_path / "big").write_bytes(big)
     shared = ["-o", f"ControlPath={tmp_path / 'c'}"]
@@ -177,9 +175,7 @@ async def test_posted_notice_reaches_the_gateway_at_once(
         assert approved.ends is not None
 
 
-async def test_missing_scope_for_notices_is_named(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_scope_for_notices_is_named(world: World) -> None:
     token = world.tokens["other"]
     async with (
         HubClient(world.hub_api, token) as hub,

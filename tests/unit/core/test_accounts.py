@@ -45,7 +45,6 @@ def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -
 )
 def test_invalid_uid_is_refused(uid: object) -> None:
     found = unix_account.read_unix_ids({"uid": uid}, AuthStateKeys(), 1000)
-
     assert isinstance(found, InvalidIds)
     assert "not a uid of 1000 or more" in found.why
 
@@ -63,14 +62,12 @@ def test_invalid_uid_is_refused(uid: object) -> None:
 )
 def test_incomplete_account_is_refused(state: dict[str, object], why: str) -> None:
     found = unix_account.read_unix_ids(state, AuthStateKeys(), 1000)
-
     assert isinstance(found, InvalidIds)
     assert why in found.why
 
 
 def test_teams_add_groups_that_are_not_there_yet() -> None:
     numbers = UnixIds(5012, 5012, (UnixGroup("lab", 7001),))
-
     assert numbers.joining([UnixGroup("vision", 7001), UnixGroup("language", 7002)]).groups == (
         UnixGroup("lab", 7001),
         UnixGroup("language", 7002),
@@ -95,14 +92,12 @@ def test_group_names_are_safe_and_different() -> None:
 
 def test_passwd_and_group_name_the_person_and_their_groups() -> None:
     alice = UnixAccount("alice", 5012, 5012, (UnixGroup("vision", 7001),), "/home/alice")
-
     assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in unix_account.passwd(alice)
     assert "\nalice:x:5012:\nvision:x:7001:alice\n" in unix_account.group(alice)
 
 
 def test_root_by_permission_keeps_the_user_name() -> None:
     alice = UnixAccount("alice", 0, 0, (), "/home/alice")
-
     assert unix_account.passwd(alice).splitlines() == [
         "root:x:0:0:root:/root:/bin/sh",
         "alice:x:0:0:alice:/home/alice:/bin/bash",
@@ -114,7 +109,6 @@ def test_root_by_permission_keeps_the_user_name() -> None:
 
 def test_an_own_group_that_has_a_name_keeps_it() -> None:
     staff = unix_account.account("alice", UnixIds(5012, 100, (UnixGroup("users", 100),)), "/home/alice")
-
     assert unix_account.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
 
 
@@ -122,7 +116,6 @@ def test_similar_names_have_different_accounts() -> None:
     names = {
         unix_account.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")
     }
-
     assert len(names) == 4
 
 
@@ -133,7 +126,6 @@ def test_foreign_annotation_has_no_groups(text: str) -> None:
 
 def test_written_groups_are_read_back() -> None:
     groups = (UnixGroup("vision", 7001), UnixGroup("Ann’s “lab”", 7002))
-
     assert unix_account.read_groups(unix_account.write_groups((*groups, UnixGroup("", 7003)))) == groups
 
 

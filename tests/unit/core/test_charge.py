@@ -81,7 +81,6 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
 def test_charge(name: str) -> None:
     manifest, expected = CHARGED[name]
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, ResourceRequest), charged
     assert f"{charged.gpu_type} {charged.gpus // GPU}" == expected
 
@@ -152,7 +151,6 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
 def test_charge_is_refused(name: str) -> None:
     manifest, reason, words = REFUSED[name]
     refused = request_of([manifest], CLUSTER)
-
     assert isinstance(refused, Refuse), refused
     assert refused.reason is reason
     assert words in refused.sentence
@@ -160,14 +158,12 @@ def test_charge_is_refused(name: str) -> None:
 
 def test_all_pods_of_a_job_are_charged() -> None:
     charged = request_of([pod(box()), pod(box({NVIDIA: 2})), pod(box({NVIDIA: 3}))], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert [one.gpus // GPU for one in charged.pods] == [0, 2, 3]
 
 
 def test_pods_of_one_job_have_gpus_of_one_type() -> None:
     refused = request_of([pod(box({NVIDIA: 1})), pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], CLUSTER)
-
     assert isinstance(refused, Refuse)
     assert refused.reason is Reason.NOT_ALLOWED
 
@@ -178,7 +174,6 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
         box({"cpu": 2, "memory": "1Gi"}, {"cpu": 1}), box({"cpu": "500m"}), init=init, overhead={"cpu": "10m"}
     )
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert (charged.pods[0].cpu_milli, charged.pods[0].memory_bytes) == (1510, 2 * GIB)
 
@@ -187,7 +182,6 @@ def test_ambiguous_gpu_type_is_refused() -> None:
     anything = GpuType("any", "Any", NVIDIA, CpuMemory(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
     found = request_of([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
-
     assert isinstance(found, Refuse)
     assert "may get any or v100" in found.sentence
 
@@ -197,7 +191,6 @@ def test_other_pods_hold_their_requests_until_they_end() -> None:
     running = pod(box({NVIDIA: 1, "cpu": 2}, {"cpu": 1}), box(None, {"memory": "1Gi"})) | {
         "status": {"phase": "Running"}
     }
-
     assert foreign_usage([ended, running, running]) == ForeignUsage(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
 
 
@@ -220,7 +213,6 @@ def test_a_node_is_read_as_kubernetes_describes_it() -> None:
 
 def test_a_priority_is_one_that_the_team_may_use() -> None:
     everybody, testers = team("a"), team("b", priorities=("test",))
-
     assert CLUSTER.priority(everybody, "prod") == PriorityLevel("prod", 100)
     assert CLUSTER.priority(everybody, None) == PriorityLevel("test", 10)
     assert CLUSTER.priority(testers, "prod") is None
@@ -244,7 +236,6 @@ VALUES = st.recursive(
 @settings(max_examples=100)
 def test_any_manifest_is_charged_or_refused(manifest: dict[str, Any]) -> None:
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, Refuse) or charged.gpus >= 0
 
 
@@ -258,6 +249,5 @@ def test_a_pod_costs_no_less_than_any_container_and_no_more_than_all(parts: list
         if kind
     ]
     charged = request_of([pod(*containers, init=tuple(inits))], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert max([gpus for gpus, _ in parts], default=0) <= charged.gpus / GPU <= sum(gpus for gpus, _ in parts)

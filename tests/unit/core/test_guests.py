@@ -104,13 +104,11 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
 def test_job_outside_its_share(name: str) -> None:
     here, request, expected = GUESTS[name]
     decision = admit(request, here, NOW)
-
     assert (" ".join(decision.nodes) if isinstance(decision, Admit) else decision.reason.value) == expected
 
 
 def test_of_two_jobs_beyond_the_maximum_wait_the_earlier_starts_first() -> None:
     here = world(*TOO_MANY, queues("second", "a", 8, waited=HOUR), queues("first", "b", 8, waited=2 * HOUR))
-
     assert one_pass(here, NOW) == ["first"]
     here.remove("first")
     assert one_pass(here, NOW) == ["second"]
@@ -140,7 +138,6 @@ def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
         queues("between", "b", 8, waited=3 * HOUR),
         queues("high", "a", 8, priority=100, waited=MINUTE),
     )
-
     assert one_pass(here, NOW) == ["low"]
 
 
@@ -150,14 +147,12 @@ def test_caches_do_not_grow_with_time() -> None:
     for minutes in range(1, 5):
         admit(wants("g", "b", 2), here, NOW + minutes * MINUTE)
         sizes.add((len(here.memo), len(here.rooms["n1"].cache)))
-
     assert len(sizes) == 1
 
 
 def test_blocked_job_gets_the_reason() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     decision = admit(wants("g", "b", 2), here, NOW)
-
     assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 
@@ -165,5 +160,4 @@ def test_blocked_job_gets_the_reason() -> None:
 def test_job_with_a_reservation_starts_on_its_share_as_soon_as_it_is_free() -> None:
     leaves = runs("p", "b", 8, "n1", preemptible=True, notice=NOW + 5 * MINUTE)
     here = world(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
-
     assert evaluate(here.jobs["j"], here, NOW) == Admit(("n2",))

@@ -162,7 +162,6 @@ def said(verdict: IdleDecision) -> str:
 @pytest.mark.parametrize("name", JUDGED)
 def test_idle_decision(name: str) -> None:
     activity, policy, expected = JUDGED[name]
-
     assert said(evaluate(activity, policy, NOW)) == expected
 
 
@@ -177,7 +176,6 @@ WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
 @pytest.mark.parametrize("name", WINDOWS)
 def test_idle_window(name: str) -> None:
     template, of_team, preemptible, hours = WINDOWS[name]
-
     assert idle_rule_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
 
 
@@ -196,7 +194,6 @@ def test_dry_run_of_template_and_cluster(own: bool | None, of_cluster: bool, rep
 
 def test_warning_has_the_time_of_the_stop() -> None:
     verdict = evaluate(JobActivity(ago(5)), POLICY, NOW)
-
     assert isinstance(verdict, WarnUser)
     assert (verdict.idle_since, verdict.stop_at) == (ago(5), ago(-5))
 
@@ -213,7 +210,6 @@ SAMPLES: dict[str, tuple[list[tuple[float, float]], GpuUse | None]] = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_gpu_use_from_samples(name: str) -> None:
     samples, expected = SAMPLES[name]
-
     assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
 
 
@@ -229,7 +225,6 @@ JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
 @pytest.mark.parametrize("name", JOINED)
 def test_new_samples_are_merged_with_known_use(name: str) -> None:
     old, new, expected = JOINED[name]
-
     assert merge_samples(old, new, CULLING) == expected
 
 
@@ -246,13 +241,11 @@ IDLE: dict[str, tuple[JobActivity, IdleRule, bool]] = {
 @pytest.mark.parametrize("name", IDLE)
 def test_is_idle(name: str) -> None:
     activity, policy, expected = IDLE[name]
-
     assert is_idle(activity, policy, NOW) is expected
 
 
 def test_gpu_memory_is_no_use() -> None:
     holds = replace(gpu(), memory_bytes=70 * GIB)
-
     assert isinstance(evaluate(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), StopJob)
 
 

@@ -43,7 +43,6 @@ WILL: dict[str, tuple[ClusterState, Job, str]] = {
 def test_sentence_about_future_victims(name: str) -> None:
     here, request, expected = WILL[name]
     found = admit(request, here, NOW)
-
     assert isinstance(found, Preempt)
     said = victims_will_stop_sentence(request, [here.jobs[one] for one in found.victims])
     assert said == f"What it needs is held by {expected}"
@@ -72,7 +71,6 @@ ARE: dict[str, tuple[ClusterState, Job, str]] = {
 def test_sentence_about_stopping_victims(name: str) -> None:
     here, request, expected = ARE[name]
     here.put(request)
-
     assert victims_stopping_sentence(request, victims_of(request, here)) == f"What it waits for is held by {expected}"
 
 
@@ -80,5 +78,4 @@ def test_victims_elsewhere_are_not_named() -> None:
     elsewhere = runs("s", "b", 8, "n2", preemptible=True, notice=LATER)
     request = queues("j", "a", 8, nodes=("n1",))
     here = world(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)
-
     assert [job.id for job in victims_of(request, here)] == ["r"]

@@ -92,7 +92,6 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
 def test_jobs_that_are_guaranteed_again(name: str) -> None:
     things, expected = AGAIN[name]
     here = world(*things)
-
     assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
 
 

@@ -45,7 +45,6 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
 @pytest.mark.parametrize("name", DEMANDS)
 def test_placement_of_a_pod(name: str) -> None:
     spec, suits = DEMANDS[name]
-
     assert read_placement(spec).matches(NODE) is suits
 
 
@@ -62,7 +61,6 @@ TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
 @pytest.mark.parametrize("name", TOLERATED)
 def test_tolerations_of_a_pod(name: str) -> None:
     tolerations, suits = TOLERATED[name]
-
     assert NodePlacement(tolerations=tuple(tolerations)).matches(TAINTED) is suits
 
 

@@ -97,7 +97,6 @@ def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, 
     endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH),)
     template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
     chosen = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
-
     assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
 
 

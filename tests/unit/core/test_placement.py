@@ -24,7 +24,6 @@ def required(pod: dict[str, Any]) -> Any:
 
 def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
     pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce"])
-
     assert pod["metadata"]["labels"] == {"app": "x", naming.HOME_LABEL: "home-alice"}
     assert required(pod) == [TERM]
     assert "affinity" not in POD["spec"]
@@ -32,7 +31,6 @@ def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
 
 def test_a_volume_of_many_nodes_does_not() -> None:
     pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
-
     assert required(pod) is None
     assert naming.HOME_LABEL in pod["metadata"]["labels"]
 
@@ -47,6 +45,5 @@ def test_affinity_of_an_administrator_is_kept() -> None:
     pod = launch_pod.with_home_affinity(
         {**POD, "spec": {**POD["spec"], "affinity": affinity}}, "home-alice", ["ReadWriteOnce"]
     )
-
     assert required(pod) == [zone, TERM]
     assert pod["spec"]["affinity"]["nodeAffinity"] == {"x": 1}

@@ -99,7 +99,6 @@ def test_victims(name: str) -> None:
     jobs, gpus, expected = CHOSEN[name]
     asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
     victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
-
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
 
@@ -108,13 +107,11 @@ def test_victims(name: str) -> None:
 def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> None:
     job = runs("own", "a", 1, "n1", priority=priority)
     here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
-
     assert may_be_stopped(job, wants("new", "a", 1, priority=50), here) is victim
 
 
 def test_no_victims_where_all_are_not_enough() -> None:
     jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
-
     assert choose_victims({"n1": Resources(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
 
 
@@ -131,7 +128,6 @@ LEAVES: dict[str, tuple[Job, timedelta]] = {
 @pytest.mark.parametrize("name", LEAVES)
 def test_stop_time(name: str) -> None:
     job, expected = LEAVES[name]
-
     assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
 
 
@@ -145,7 +141,6 @@ GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
 @pytest.mark.parametrize("name", GOES_ON)
 def test_deferred_stop_time(name: str) -> None:
     job, expected = GOES_ON[name]
-
     assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
@@ -156,7 +151,6 @@ def test_clock_jump_neither_skips_nor_extends_a_notice(hours: int) -> None:
     here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
     now = NOW + hours * HOUR
     decision = admit(wants("x", "a", 8, priority=100), here, now)
-
     assert decision == Preempt(("j",), ("n1",))
     assert stop_time(job, here, now) - now == {0: 14 * MINUTE}.get(hours, (15 if hours < 0 else 5) * MINUTE)
 
@@ -191,7 +185,6 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 @pytest.mark.parametrize("name", SPARED)
 def test_victims_that_are_not_needed(name: str) -> None:
     jobs, expected = SPARED[name]
-
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
 
 
@@ -204,7 +197,6 @@ OPTED_IN = (team("a", 4, preempt_within_team=True), node("n1"))
 
 def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
-
     assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
     for minutes in range(5):
         assert notice_pass(here, NOW + minutes * MINUTE) == {}
@@ -217,14 +209,12 @@ def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
 def test_two_jobs_of_a_team_choose_no_superfluous_victims() -> None:
     jobs = queues("p", "a", priority=100), queues("q", "a", priority=100)
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
-
     assert notice_pass(here, NOW) == {"p": ("low0",), "q": ("low1",)}
 
 
 def test_no_victims_for_quota_that_a_stopping_job_returns() -> None:
     ends = replace(lows(0)[0], state=JobState.STOPPING)
     here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
-
     assert notice_pass(here, NOW) == {}
     here.remove("low0")
     assert one_pass(here, NOW) == ["p"]
@@ -236,7 +226,6 @@ def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
     here.put_node(node("n1", 7))
     for job in stale_reservations(here):
         here.put(replace(job, nodes=()))
-
     assert here.jobs["p"].nodes == ()
     assert [job.id for job in unneeded_victims(here)] == ["j"]
 
@@ -247,7 +236,6 @@ def test_job_waits_for_victims_on_its_share_and_takes_no_other_share() -> None:
         *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
         queues("p", "a", 4, priority=100),
     )
-
     assert notice_pass(here, NOW) == {"p": ("low",)}
     assert (stale_reservations(here), unneeded_victims(here), one_pass(here, NOW)) == ((), (), [])
     here.remove("low")
@@ -294,7 +282,6 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_stale_reservations(name: str) -> None:
     things, expected = BROKEN[name]
-
     assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
 
 

@@ -65,14 +65,12 @@ def test_queue_order(name: str) -> None:
     jobs, used, expected = ORDERED[name]
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
-
     assert " ".join(job.id for job in queue.order(here, NOW)) == expected
 
 
 def test_usage_is_seen_in_relation_to_the_quota() -> None:
     here = world(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
     here.usage = {"small": DecayedUsage(2 * GPU_HOUR, NOW), "large": DecayedUsage(8 * GPU_HOUR, NOW)}
-
     assert [job.id for job in queue.order(here, NOW)] == ["l", "s"]
 
 
@@ -97,14 +95,12 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
-
     assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
 
 
 def test_positions_of_teams_with_equal_usage_follow_the_submit_times() -> None:
     jobs = [queues("late", "a", preemptible=True), queues("early", "b", preemptible=True, waited=HOUR)]
     here = world(*TEAMS, node("n1"), *jobs)
-
     assert {job.id: queue.position(job, here, NOW) for job in jobs} == {"early": 1, "late": 2}
 
 
@@ -112,7 +108,6 @@ def test_positions_without_gpus_follow_the_submit_times() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
     here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
-
     assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 
 
@@ -195,7 +190,6 @@ def test_small_job_passes_on_a_node_other_than_the_closest_to_holding_a_big_one(
 def test_big_job_that_has_waited_for_long_is_not_passed() -> None:
     here = world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1))
     decision = admit(here.jobs["s"], here, NOW)
-
     assert isinstance(decision, MustWait)
     assert decision.reason is Reason.BLOCKED_BY_EARLIER
 
@@ -219,7 +213,6 @@ def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch:
 def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
     closed, small = node("n2", cordoned=True), [queues(f"small{number}", "a", 1) for number in range(2)]
     here = world(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
-
     assert one_pass(here, NOW) == ["small0"]
     here.put(small[1])
     here.put_node(replace(closed, cordoned=False))
@@ -245,13 +238,11 @@ def test_alternatives_would_start() -> None:
 
 def test_no_alternatives_where_nothing_would_start() -> None:
     here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
-
     assert find_alternatives(wants("j", "a", 2), here, NOW) == ()
 
 
 def test_jobs_start_until_nothing_fits() -> None:
     here = world(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
     started = one_pass(here, NOW)
-
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))

@@ -401,7 +401,6 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
 @pytest.mark.parametrize("name", RULES)
 def test_rule(name: str) -> None:
     here, request, expected = RULES[name]
-
     assert said(admit(request, here, NOW)) == expected
 
 
@@ -606,7 +605,6 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
 def test_sentence_of_a_decision(name: str) -> None:
     here, request, expected = SENTENCES[name]
     decision = admit(request, here, NOW)
-
     assert isinstance(decision, MustWait | Refuse)
     assert decision.sentence == expected
 
@@ -614,7 +612,6 @@ def test_sentence_of_a_decision(name: str) -> None:
 def test_wait_for_a_notice_has_its_end() -> None:
     here = world(*TWO, runs("r", "b", 8, "n1", preemptible=True, notice=NOW + 3 * MINUTE))
     decision = admit(wants("j", "a", 4), here, NOW)
-
     assert isinstance(decision, MustWait)
     assert decision.until == NOW + 3 * MINUTE
 
@@ -626,7 +623,6 @@ def test_job_admitted_without_quotas_is_exempt(teams: tuple[Team, ...], expected
 
 def test_no_more_jobs_start_than_there_are_gpus() -> None:
     here = world(team("a", 8), N1, *(queues(f"j{number}", "a", 1) for number in range(200)))
-
     assert len(one_pass(here, NOW)) == 8
     assert here.guaranteed("a", "a100") == 8 * GPU
 
@@ -643,5 +639,4 @@ LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_require_admission(name: str) -> None:
     teams, cluster, expected = LIMITS[name]
-
     assert teams.has_limits(cluster) is expected

@@ -40,7 +40,6 @@ LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_layout(name: str) -> None:
     nodes, quotas, expected = LAID_OUT[name]
-
     assert assign(nodes, quotas) == expected
     assert assign(dict(reversed(nodes.items())), quotas) == expected
 
@@ -51,7 +50,6 @@ def test_layout_gives_each_team_its_quota_and_no_gpu_twice(nodes: list[int], quo
     sizes = {f"n{number}": size for number, size in enumerate(nodes)}
     wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
     layout = assign(sizes, wanted)
-
     assert (layout == {}) == (sum(quotas) > sum(nodes) or not any(quotas))
     if layout:
         assert {name: sum(layout.get(name, {}).values()) for name, _ in wanted} == dict(wanted)
@@ -65,7 +63,6 @@ def test_small_jobs_of_one_team_do_not_break_up_the_nodes_of_another() -> None:
         assert isinstance(decision, Admit)
         here.put(runs(name, name[0], gpus, *decision.nodes))
     here.remove("a1")
-
     assert isinstance(admit(wants("big", "a", 8), here, NOW), Admit)
 
 

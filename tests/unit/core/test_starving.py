@@ -94,7 +94,6 @@ STREAMS: dict[str, tuple[Callable[[], ClusterState], list[Comes], int]] = {
 def test_a_big_job_is_not_starved_by_a_stream(name: str) -> None:
     here, coming, latest = STREAMS[name]
     started = play(here(), [*coming, Comes(wants("big", "a", 8), 20, 10)], end=400)
-
     assert started.get("big", 10_000) <= latest
 
 
@@ -110,7 +109,6 @@ def test_equal_preemptible_jobs_start_in_the_order_of_usage() -> None:
         world(team("a"), team("b"), node("n1"), queues("heavy", "a", preemptible=True, waited=90 * MINUTE)), 9.0
     )
     here.put(queues("light", "b", preemptible=True))
-
     assert one_pass(here, NOW) == ["light", "heavy"]
 
 
@@ -118,7 +116,6 @@ def test_earlier_small_jobs_pass_a_big_one_of_a_team_with_more_usage() -> None:
     late, early = (queues(f"b{age}", "b", preemptible=True, waited=age * MINUTE) for age in (59, 61))
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
     here = used(world(team("a"), team("b"), node("n1"), big, late, early, there), 9.0)
-
     assert one_pass(here, NOW) == ["b61"]
 
 
@@ -127,7 +124,6 @@ def test_late_job_does_not_block_an_earlier_equal_one() -> None:
     big, there = queues("big", "a", 8, preemptible=True, waited=90 * MINUTE), runs("r", "b", 6, "n1", preemptible=True)
     here = used(world(*map(team, "abc"), node("n1"), big, late, early, there), 9.0)
     here.usage["c"] = DecayedUsage(GPU_HOUR, NOW)
-
     assert one_pass(here, NOW) == ["early"]
 
 
@@ -171,7 +167,6 @@ def test_borrowers_use_gpus_that_are_kept_for_a_guaranteed_job() -> None:
         Comes(wants("borrower", "b", 7, preemptible=True), 60, 300),
     ]
     started = play(one_node(8, 8, cluster=HURRIED), coming)
-
     assert (started["borrower"], started["big"]) == (60, 200)
 
 

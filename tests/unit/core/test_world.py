@@ -150,7 +150,6 @@ def test_updated_cluster_state_equals_a_rebuilt_one(changes: list[Any]) -> None:
     counted(here)  # so that pools exist and must be kept up
     for what in changes:
         change(here, what)
-
     assert counted(here) == counted(ClusterState.of(here.snapshot()))
 
 
@@ -164,7 +163,6 @@ def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> 
         change(here, what)
         decided(here)  # so that what was found out must be forgotten
     anew = ClusterState.of(here.snapshot())
-
     assert decided(here) == decided(anew)
 
 
@@ -178,7 +176,6 @@ def test_returned_node_has_its_jobs() -> None:
     here = world(team("a", 8), node("n1"), runs("j", "a", 3, "n1"))
     here.remove_node("n1")
     here.put_node(node("n1"))
-
     assert here.rooms["n1"].gpus["nvidia.com/gpu"] == 5 * GPU
 
 
@@ -190,7 +187,6 @@ def test_usage_grows_with_held_gpus_and_decays_by_half() -> None:
     used = here.usage_of("a", NOW + half_life)
     here.remove("j")
     here.tick(NOW + half_life)
-
     assert used > 0
     assert abs(here.usage_of("a", NOW + 2 * half_life) / used - 0.5) < 1e-9
 
@@ -201,7 +197,6 @@ def test_usage_does_not_depend_on_the_number_of_ticks() -> None:
     for minute in range(0, 61, 5):
         often.tick(NOW + timedelta(minutes=minute))
     later = NOW + timedelta(hours=1)
-
     assert abs(once.usage_of("a", later) / often.usage_of("a", later) - 1) < 1e-9
 
 
@@ -211,5 +206,4 @@ def test_clock_that_goes_back_reduces_no_usage() -> None:
     here.tick(NOW + timedelta(hours=1))
     used = here.usage_of("a", NOW + timedelta(hours=1))
     here.tick(NOW - timedelta(days=365))
-
     assert here.usage_of("a", NOW - timedelta(days=365)) == used

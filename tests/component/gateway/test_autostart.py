@@ -115,7 +115,7 @@ async def test_slow_answer_of_the_hub_is_told(
         ([StartStatus("off")], "no job train; you have none that runs"),
         ([StartStatus("refused", "No\x1b[2J \u202e…")], "train does not start: No?[2J ?"),
     ],
-    ids=["quota", "a fresh login", "an approval", "it has ended", "nobody wants that", "nothing moves the cursor"],
+    ids=["quota", "a fresh login", "an approval", "it has ended", "it is off", "nothing moves the cursor"],
 )
 async def test_refused_start_is_one_sentence(
     running: Running, alice: Client, stages: list[StartStatus], told: str

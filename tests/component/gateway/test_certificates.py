@@ -93,7 +93,7 @@ async def test_query_for_a_certificate_without_a_signature_is_not_logged(
 
 SILENT = {
     "a host's": ("-h", "-n", "alice"),
-    "an option that nobody knows": ("-n", "alice", "-O", "critical:nobody@example.org=x"),
+    "an unknown option": ("-n", "alice", "-O", "critical:nobody@example.org=x"),
 }
 
 

@@ -162,7 +162,7 @@ NO_KEYS = {
     "RSA, an exponent that is too large": ("rsa-sha2-256", rsa(2**5000 + 1, 2**4096 + 1)),
     "a point beside the curve": (P256, point(P256, "nistp256", b"\4" + b"\1" * 64)),
     "no point": (P256, point(P256, "nistp256", b"")),
-    "a curve that nobody knows": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
+    "an unknown curve": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
     "a security key beside the curve": (SK, point(SK, "nistp256", b"\4" + b"\1" * 64, String("ssh:"))),
     "too short": ("ssh-ed25519", String("ssh-ed25519") + String(b"x" * 31)),
     "empty": ("ssh-ed25519", b""),

@@ -52,7 +52,7 @@ HARMS: dict[str, tuple[Callable[[asyncssh.SSHServerConnection], None], str]] = {
     "a packet larger than any": (too_large, "the connection to your job was lost"),
     "bytes that are no packet": (malformed, "the connection to your job was lost"),
     "a packet that ends too early": (without_a_channel, "the connection to your job was lost"),
-    "every kind of packet that nobody knows": (unknown, ""),
+    "every unknown kind of packet": (unknown, ""),
     "a reason that would move a terminal": (rude, "evil"),
 }
 

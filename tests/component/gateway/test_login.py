@@ -86,11 +86,11 @@ async def test_wrong_credentials_have_the_same_answer(running: Running, mallory:
     running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
     running.people.tokens["service"] = TokenOwner("alice", every_server, person=False)
     answers = {
-        "somebody else's key for a job": await mallory.ssh("alice+train@gateway", "id"),
-        "somebody else's key for a job that is not there": await mallory.ssh("alice+nothing@gateway", "id"),
+        "a key of another user for a job": await mallory.ssh("alice+train@gateway", "id"),
+        "a key of another user for a missing job": await mallory.ssh("alice+nothing@gateway", "id"),
         "a user who does not exist": await mallory.ssh("ghost+train@gateway", "id"),
         "a name that cannot exist": await mallory.ssh("a/b+train@gateway", "id"),
-        "the default server of somebody else": await mallory.ssh("alice@gateway", "id"),
+        "the default server of another user": await mallory.ssh("alice@gateway", "id"),
     }
     assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in answers.values()} == {
         (255, b"", DENIED)

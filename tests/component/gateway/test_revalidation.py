@@ -191,7 +191,7 @@ def untold(people: Away) -> None:
 OUTAGES = {
     "a right token while the Hub is away": (hub_away, "token"),
     "a key while the Manager is away": (manager_away, "key"),
-    "a key while nobody can tell who is blocked": (untold, "key"),
+    "a key while blocked users are unknown": (untold, "key"),
 }
 
 

@@ -54,7 +54,7 @@ NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
     ),
     "what was approved needs none": (world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
     "nor what is more than the quota": (world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
-    "nor what a person asks for who is blocked": (
+    "a blocked user's job needs none": (
         world(team("a", 8, soft=2), N1, blocked=["alice"]),
         wants("j", "a", 3),
         "",

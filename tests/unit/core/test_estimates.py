@@ -71,7 +71,7 @@ PROMISED = replace(NEXT, nodes=("n1",))
     ],
     ids=[
         "on an empty cluster it starts now, whatever is known",
-        "it starts when who holds its GPUs has run as long as others did",
+        "it starts when the job that holds its GPUs has run as long as others did",
         "of too few ended jobs nothing is concluded",
         "those that ended sooner than the running one has run do not count",
         "where a team has no history, jobs of other teams from the same template say how long",
@@ -80,10 +80,10 @@ PROMISED = replace(NEXT, nodes=("n1",))
         "a victim is gone when its notice is over",
         "a borrower leaves after its notice, whatever is known",
         "what is free now can be had now",
-        "who is behind another one waits for that one as well",
+        "a job behind another one waits for that one as well",
         "that one may be short or long: a range",
         "what never fits is not estimated",
-        "of a job that has run longer than all others nobody knows when it ends",
+        "the end of a job that has run longer than all others is unknown",
     ],
 )
 def test_a_job_starts_when_those_before_it_have_ended(

@@ -72,7 +72,7 @@ def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
         ("S0 E1", 3, {}),
     ],
     ids=[
-        "who never waits asks for what they hold",
+        "a job that never waits requests what it holds",
         "waiting is asked for, not held",
         "so is waiting for approval",
         "what goes on counts until now",
@@ -85,7 +85,7 @@ def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
         "an event of the future has not happened",
         "a job of the future has no hours",
         "a job without events has none",
-        "who is refused at once never asked",
+        "a job that is refused at once requested nothing",
     ],
 )
 def test_requested_and_allocated_hours(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
@@ -106,9 +106,9 @@ def test_requested_and_allocated_hours(told: str, now: float, expected: dict[dat
         "nothing is reclaimed at the moment of the stop",
         "GPUs are reclaimed from then on",
         "until the person asks again",
-        "who asks at once gave nothing back",
+        "a job that is requeued at once gave nothing back",
         "for a day at most",
-        "whoever comes back after that",
+        "also when it is requeued after that",
     ],
 )
 def test_reclaimed_hours(again: float | None, now: float, expected: float) -> None:

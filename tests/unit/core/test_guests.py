@@ -17,7 +17,7 @@ TOO_MANY = (team("a", 8), team("b", 8), N1)  # quotas that can not be laid out
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
 GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
-    "a guest starts where nobody waits": (world(*HOMES), wants("g", "b", 2), "n1"),
+    "a guest starts where no job waits": (world(*HOMES), wants("g", "b", 2), "n1"),
     "a guest leaves another team's share to its waiting job at once": (
         world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 2),
@@ -28,22 +28,22 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2, priority=100, waited=2 * HOUR),
         "turn",
     ),
-    "a guest goes where those who wait have no share": (
+    "a guest goes where the waiting jobs have no share": (
         world(*HOMES, node("n3"), runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 2),
         "n3",
     ),
-    "who waits for its own team's jobs holds up no guest": (
+    "a job that waits for its own team's jobs blocks no guest": (
         world(*HOMES, runs("r", "a", 7, "n1"), queues("big", "a", 8)),
         wants("g", "b", 1),
         "n1",
     ),
-    "who waits for an own cap holds up no guest": (
+    "a job that waits for its user cap blocks no guest": (
         world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 1),
         "n1",
     ),
-    "nor does who waits behind those of the own team": (
+    "nor does a job behind others of its team": (
         world(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
@@ -51,7 +51,7 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n1",
     ),
-    "a guest leaves the nodes to who waits behind many with an own cap": (
+    "a guest leaves the nodes to a job behind many with a user cap": (
         world(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
@@ -84,12 +84,12 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n2",
     ),
-    "a borrower is held up by nobody who could send it away": (
+    "a borrower is not blocked by a job that could preempt it": (
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("p", "b", 7, preemptible=True),
         "n1",
     ),
-    "who has no node left is left what is in nobody's share": (
+    "a team without a node gets nodes of no share": (
         world(
             *(team("a", 8), team("b", 8), team("c", 8), N1, CLOSED, node("n3", cordoned=True), node("n4")),
             *(runs("r", "c", 1, "n4"), queues("big", "b", 8, waited=HOUR)),

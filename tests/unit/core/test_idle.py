@@ -52,8 +52,8 @@ def old(**more: object) -> JobActivity:
 
 
 JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
-    "what nobody used for the window is stopped": (old(), POLICY, "stop unused"),
-    "without a window nobody is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
+    "a job that is unused for the window is stopped": (old(), POLICY, "stop unused"),
+    "without a window no job is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
     "a new job is used": (JobActivity(ago(1)), POLICY, "keep used"),
     # every kind of evidence
     "the Hub's activity": (old(http=ago(1)), POLICY, "keep used"),
@@ -76,7 +76,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "a closed session protects from its last byte on": (old(ssh=ago(10.5)), POLICY, "stop unused"),
     "a job with SSH of which no gateway ever told": (old(tells_ssh=True), POLICY, "keep unknown"),
     "a job with SSH of which none tells any more": (old(tells_ssh=True, ssh_report=ago(1)), POLICY, "keep unknown"),
-    "a job with SSH and a gateway that sees nobody": (old(tells_ssh=True, ssh_report=ago(0.01)), POLICY, "stop unused"),
+    "a job with SSH and a gateway without sessions": (old(tells_ssh=True, ssh_report=ago(0.01)), POLICY, "stop unused"),
     "a gateway tells once a minute, whatever the age of metrics": (
         old(tells_ssh=True, ssh_report=NOW - 2 * MINUTE),
         replace(POLICY, culling=replace(CULLING, metrics_age=0.5 * MINUTE)),
@@ -96,7 +96,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         replace(POLICY, lifetime=DAY),
         "stop lifetime",
     ),
-    "the lifetime ends nobody unwarned": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
+    "the lifetime ends no job without a warning": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
     # TensorBoard
     "an open tab alone keeps a TensorBoard for a while": (
         replace(old(http=ago(0)), started=ago(11)),
@@ -105,7 +105,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     ),
     "but not for ever, either": (old(http=ago(0)), BOARD, "stop unused"),
     "while the job runs that it shows it is used": (old(http=ago(0), watched=ago(0)), BOARD, "keep used"),
-    "a TensorBoard that nobody looks at": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
+    "a TensorBoard without use": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
     # warnings
     "at half of the window": (JobActivity(ago(5)), POLICY, "warn 50 unused"),
     "at nine tenths": (JobActivity(ago(9), warned=(SentWarning(ago(4), 50),)), POLICY, "warn 90 unused"),
@@ -115,7 +115,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         POLICY,
         "warn 90 unused",
     ),
-    "nobody is stopped unwarned": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
+    "no job is stopped without a warning": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
     "nor at once after the warning": (JobActivity(ago(48), warned=(SentWarning(ago(0.3), 90),)), POLICY, "keep used"),
     "half an hour is enough of a warning": (
         JobActivity(ago(48), warned=(SentWarning(ago(0.5), 90),)),
@@ -136,7 +136,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         "keep used",
     ),
     # dry run
-    "a cluster that says nothing of idle jobs stops nobody": (
+    "a cluster without settings for idle jobs stops none": (
         old(warned=(*old().warned, SentWarning(ago(2), 90, Cause.LIFETIME))),
         IdleRule(HOUR, DAY, frozenset(ActivitySource), None, Culling()),
         "would stop lifetime",
@@ -169,7 +169,7 @@ WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
     "the cluster's": (IdlePolicy(), IdleWindows(), False, 10),
     "the team's before the cluster's": (IdlePolicy(), IdleWindows(6 * HOUR), False, 6),
     "a preemptible job has the ordinary one": (IdlePolicy(), IdleWindows(), True, 10),
-    "or one for preemptible jobs, whoever names it": (IdlePolicy(2 * HOUR), IdleWindows(None, HOUR), True, 1),
+    "or the one for preemptible jobs": (IdlePolicy(2 * HOUR), IdleWindows(None, HOUR), True, 1),
 }
 
 

@@ -21,7 +21,7 @@ def lends(name: str, gpus: int, **more: object) -> Job:
 
 
 WILL: dict[str, tuple[ClusterState, Job, str]] = {
-    "a preemptible job of somebody else": (
+    "a preemptible job of another team": (
         world(*PAIR, lends("r", 8)),
         wants("j", "a", 1),
         "a preemptible job, which has to leave for it after notice.",

@@ -69,12 +69,12 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (*TWO, runs("r", "a", 6, "n1"), turned("big", 4, 3), turned("small", 2, 1)),
         "small",
     ),
-    "nobody while other guaranteed jobs hold the quota": ((*TWO, runs("r", "a", 8, "n1"), turned("j", 1, 1)), ""),
-    "nobody with what a job of the team was promised": (
+    "none while other guaranteed jobs hold the quota": ((*TWO, runs("r", "a", 8, "n1"), turned("j", 1, 1)), ""),
+    "none with quota that is reserved for a job of the team": (
         (*TWO, turned("j", 1, 1), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
+    "none that is stopping": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
     "one that should leave its team's share for a guest": (
         (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
         "j",
@@ -84,7 +84,7 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (team("a", 16), N1, N2, turned("j", 8, 1, **SOON), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "all where nobody has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
+    "all where no team has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
 }
 
 

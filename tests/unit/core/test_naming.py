@@ -54,9 +54,9 @@ TENSORBOARDS = {
 }
 
 FORGERIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a user label that is somebody else's": ({naming.USER_LABEL: "bob"}, {}),
+    "a user label of another user": ({naming.USER_LABEL: "bob"}, {}),
     "a server label that is another one": ({naming.SERVER_LABEL: "other"}, {}),
-    "a user annotation that is somebody else's": ({}, {naming.USER_ANNOTATION: "bob"}),
+    "a user annotation of another user": ({}, {naming.USER_ANNOTATION: "bob"}),
     "a job id that is none": ({naming.JOB_LABEL: "j-1"}, {}),
     "a job id with a newline": ({naming.JOB_LABEL: "j-abcdefghij23\n"}, {}),
     "GPUs in other digits": ({naming.GPUS_LABEL: "٣"}, {}),

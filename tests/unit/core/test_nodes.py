@@ -38,7 +38,7 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
     "that a label is none of these": (required(term("gpu", "NotIn", "a100")), False),
     "a larger number": (required(term("rank", "Gt", "4")), True),
     "a smaller number": (required(term("rank", "Lt", "5")), False),
-    "an operator that nobody knows": (required(term("rank", "Near", "5")), False),
+    "an unknown operator": (required(term("rank", "Near", "5")), False),
 }
 
 

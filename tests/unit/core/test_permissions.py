@@ -62,7 +62,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
         {(ROOT, NOTEBOOK + "keeping capabilities (drop without ALL)")},
     ),
     "a usual capability is root": (context(capabilities={"add": ["CHOWN"]}), {(ROOT, NOTEBOOK + "capability CHOWN")}),
-    "low ports are for everybody": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
+    "low ports need no permission": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
     "an unusual capability is privileged": (
         context(capabilities={"add": ["SYS_ADMIN"]}),
         {(PRIVILEGED, NOTEBOOK + "capability SYS_ADMIN")},
@@ -92,7 +92,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
         spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
         {(PRIVILEGED, "sysctl kernel.msgmax")},
     ),
-    "a setting of the pod's own network is for everybody": (
+    "a setting of the pod's own network needs no permission": (
         spec(securityContext={"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}]}),
         set(),
     ),

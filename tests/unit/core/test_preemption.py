@@ -81,7 +81,7 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
         "big",
     ),
     "a job of several pods, by what it has there": ([borrows("j", "b", [4, 4], "n1", "n2")], 4, "j"),
-    "a borrower who has just begun before the team's own who has too": (
+    "a new borrower before a new job of the own team": (
         [
             runs("own", "a", 4, "n1", age=2 * HOUR),
             runs("late", "a", 4, "n1", age=9 * MINUTE),
@@ -116,12 +116,18 @@ def test_no_victims_where_all_are_not_enough() -> None:
 
 
 LEAVES: dict[str, tuple[Job, timedelta]] = {
-    "after the notice, who has run for the minimum time": (borrows("j", "b", 1, "n1", age=10 * MINUTE), 5 * MINUTE),
-    "who has not, after what is missing of it and the notice": (
+    "after the notice: a job that has run for the minimum time": (
+        borrows("j", "b", 1, "n1", age=10 * MINUTE),
+        5 * MINUTE,
+    ),
+    "after the rest of the minimum time and the notice: a job that has not": (
         borrows("j", "b", 1, "n1", age=4 * MINUTE),
         11 * MINUTE,
     ),
-    "who is starting, as if it ran from now on": (replace(borrows("j", "b", 1, "n1"), started=None), 15 * MINUTE),
+    "a job that is starting, as if it ran from now on": (
+        replace(borrows("j", "b", 1, "n1"), started=None),
+        15 * MINUTE,
+    ),
 }
 
 
@@ -132,9 +138,9 @@ def test_stop_time(name: str) -> None:
 
 
 GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
-    "who has run for the minimum time does not": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
-    "who took long to start does until it has run for it": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
-    "who never began to run does not": (replace(borrows("j", "b", 1, "n1"), started=None), None),
+    "a job that has run for the minimum time is not deferred": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
+    "a job that took long to start runs for the minimum time": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
+    "a job that never ran is not deferred": (replace(borrows("j", "b", 1, "n1"), started=None), None),
 }
 
 
@@ -160,19 +166,22 @@ def noticed(name: str, gpus: int) -> Job:
 
 
 SPARED: dict[str, tuple[list[Job], str]] = {
-    "nobody while the one who was promised their place waits": (
+    "none while the job with the reservation waits": (
         [noticed("j", 8), queues("p", "a", 8, nodes=("n1",))],
         "",
     ),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
-    "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
-    "who is starting still": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
-    "nobody who is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
-    "one of a team with too little quota, when nobody of it waits any more": (
+    "a victim that is not needed any more": (
+        [noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))],
+        "k",
+    ),
+    "a victim that is still starting": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
+    "none that is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
+    "one of a team with too little quota, when no job of it waits any more": (
         [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
         "j",
     ),
-    "nobody of the team itself while its quota is exceeded": (
+    "none of the team itself while its quota is exceeded": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
             queues("p", "a", 8, nodes=("n2",), priority=100),
@@ -257,7 +266,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         [team("d", 16, hard=8), node("n3"), runs("j", "d", 8, "n3"), queues("p", "d", 8, nodes=("n1",))],
         "p",
     ),
-    "somebody's pod is on its node and stays": (
+    "another pod is on its node and stays": (
         [node("n3", others=ForeignUsage(((NVIDIA, GPU),))), queues("p", "a", 8, nodes=("n3",))],
         "p",
     ),
@@ -265,14 +274,14 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         [node("n3"), queues("p", "a", 5, nodes=("n3",), waited=HOUR), queues("q", "a", 5, nodes=("n3",))],
         "q",
     ),
-    "the quota is somebody's of the team who has notice": (
+    "a job of the team with a notice has the quota": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
             queues("p", "a", 8, nodes=("n2",), priority=100),
         ],
         "",
     ),
-    "the quota is somebody's of the team who stays": (
+    "a job of the team without a notice has the quota": (
         [runs("j", "a", 8, "n1", priority=10), queues("p", "a", 8, nodes=("n2",), priority=100)],
         "p",
     ),

@@ -30,7 +30,7 @@ from tests.unit.core.factories import (
 TEAMS = (team("a", 8), team("b", 8))
 
 ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
-    "who came first": ([queues("late", "a"), queues("early", "a", waited=HOUR)], {}, "early late"),
+    "the earlier job": ([queues("late", "a"), queues("early", "a", waited=HOUR)], {}, "early late"),
     "the higher priority": ([queues("low", "a", waited=HOUR), queues("high", "a", priority=100)], {}, "high low"),
     "the team that used less": ([queues("much", "a", waited=HOUR), queues("little", "b")], {"a": 9.0}, "little much"),
     "guaranteed jobs before preemptible ones": (
@@ -43,12 +43,12 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
         {},
         "gpu cpu",
     ),
-    "who came first of those without GPUs, whoever used less of these": (
+    "the earlier of the jobs without GPUs, whatever was used": (
         [queues("much", "a", 0, waited=HOUR), queues("little", "b", 0)],
         {"a": 9.0},
         "much little",
     ),
-    "nobody who waits for a login or an approval": (
+    "no job that waits for a login or an approval": (
         [
             replace(queues("login", "a"), state=JobState.LOGIN_REQUIRED),
             replace(queues("asks", "a"), state=JobState.PENDING_APPROVAL),

@@ -71,7 +71,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 2, preemptible=True),
         "admit n1",
     ),
-    "a preemptible job waits while no GPU is idle, and nobody is stopped for it": (
+    "a preemptible job waits while no GPU is idle, and has no victims": (
         world(*TWO, runs("r", "a", 8, "n1", preemptible=True), runs("s", "b", 8, "n2")),
         wants("j", "a", 1, preemptible=True, priority=100),
         "wait no-node",
@@ -139,7 +139,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 1, kind="v100"),
         "wait no-node",
     ),
-    "a type that no node has waits although nobody has a quota": (world(), wants("j", "default", 1), "wait no-node"),
+    "a type that no node has waits without quotas as well": (world(), wants("j", "default", 1), "wait no-node"),
     "GPUs of another vendor are another type": (
         world(team("a", {"a100": 8, "mi300": 2}), N1, node("m", 4, "mi300")),
         wants("j", "a", 2, kind="mi300"),
@@ -150,7 +150,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 0),
         "admit z",
     ),
-    "where nobody has a quota everybody may use everything": (world(team("a", {}), N1), wants("j", "a", 8), "admit n1"),
+    "without quotas every GPU may be used": (world(team("a", {}), N1), wants("j", "a", 8), "admit n1"),
     "and the caps count all the same": (world(team("a", {}, hard=2), N1), wants("j", "a", 3), "refuse too-many 2"),
     "jobs without GPUs leave GPUs the CPU that comes with them": (
         world(team("a"), replace(N1, cpu_milli=33_000)),
@@ -192,7 +192,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 4),
         "preempt r on n1",
     ),
-    "an empty node of the own share is taken before anybody is stopped": (
+    "an empty node of the own share is taken before a job is stopped": (
         world(team("a", 16), N1, N2, runs("r", "b", 8, "n1", preemptible=True)),
         wants("j", "a", 4),
         "admit n2",
@@ -217,7 +217,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 4),
         "preempt r on n1",
     ),
-    "for those who are leaving nobody else is stopped": (
+    "beside leaving victims no others are stopped": (
         world(
             *TWO,
             runs("r", "b", 4, "n1", preemptible=True, state=JobState.STOPPING),
@@ -231,7 +231,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         queues("p", "a", 8, nodes=("n1",)),
         "admit n1",
     ),
-    "nobody else gets what was promised": (
+    "a reservation is kept from other jobs": (
         world(team("a", 8), N1, queues("p", "a", 8, nodes=("n1",))),
         wants("j", "a", 1, preemptible=True),
         "wait no-node",
@@ -242,7 +242,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         "wait team-quota",
     ),
     # within a team
-    "a higher priority alone stops nobody": (
+    "a higher priority alone has no victims": (
         world(team("a", 8), N1, runs("r", "a", 8, "n1", priority=10)),
         wants("j", "a", 4, priority=100),
         "wait team-quota",
@@ -273,12 +273,12 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 3),
         "wait approval",
     ),
-    "more than the hard cap is refused, whoever would approve": (
+    "more than the hard cap is refused in spite of approvals": (
         world(team("a", 8, soft=2, hard=4), N1),
         wants("j", "a", 5),
         "refuse too-many 4",
     ),
-    "nobody reads of approvals where the caps are the same": (
+    "no approval is offered where the caps are the same": (
         world(team("a", 8, soft=2, hard=2), N1),
         wants("j", "a", 3),
         "refuse too-many 2",
@@ -293,7 +293,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 3, approved=True),
         "wait user-cap",
     ),
-    "what waits for an approval competes with nobody": (
+    "a job that waits for an approval competes with no other": (
         world(team("a", 8, soft=2), N1, replace(queues("first", "a", 8, user="bob"), state=JobState.PENDING_APPROVAL)),
         wants("j", "a", 1),
         "admit n1",
@@ -309,7 +309,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 2),
         "admit n1",
     ),
-    "who is blocked starts nothing": (world(team("a", 8), N1, blocked=["alice"]), wants("j", "a", 0), "refuse blocked"),
+    "a blocked user starts nothing": (world(team("a", 8), N1, blocked=["alice"]), wants("j", "a", 0), "refuse blocked"),
     "jobs without GPUs have a cap per person": (
         world(team("a"), N1, runs("r", "a", 0, "n1"), cluster=replace(CLUSTER, cpu_jobs=CpuJobs(1, 9))),
         wants("j", "a", 0),
@@ -355,8 +355,8 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
     ),
     "a queued job larger than a lowered quota waits": (world(team("a", 2), N1), queues("j", "a", 3), "wait too-many"),
     "quota above what the nodes have starts what fits": (world(team("a", 99), N1), wants("j", "a", 8), "admit n1"),
-    "without any team everything is everybody's": (world(N1), wants("j", "default", 8), "admit n1"),
-    "who is in no team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
+    "without any team all users share everything": (world(N1), wants("j", "default", 8), "admit n1"),
+    "a user without a team has no quota": (world(team("a", 8), N1), wants("j", "default", 1), "refuse too-many 0"),
     "what stops holds its GPUs until it is gone": (
         world(team("a", 8), N1, runs("r", "a", 8, "n1", state=JobState.STOPPING)),
         wants("j", "a", 1),
@@ -373,7 +373,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         "wait no-node",
     ),
     # victims although GPUs of the team's own share are idle
-    "nobody is stopped where as much is left of another node of the share": (
+    "no job is stopped where another node of the share has as much left": (
         world(
             team("a", 16),
             N1,
@@ -390,7 +390,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 2),
         "preempt l on n1",
     ),
-    "nobody is stopped for a job that the fuller node can not hold": (
+    "no job is stopped for one that the fuller node cannot hold": (
         world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True)),
         wants("j", "a", 5),
         "admit n2",
@@ -567,7 +567,7 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         ),
         "No node has GPUs of type a100 that this job could use; choose another type of GPU or another template.",
     ),
-    "how many the soft cap allows, and who can approve more": (
+    "how many the soft cap allows, and the approvers": (
         world(team("a", 8, soft=2, admins=("vera",)), N1),
         wants("j", "a", 3),
         "Team a gives one person at most 2 GPUs without approval; you asked for 3, so it waits until somebody approves "
@@ -585,7 +585,7 @@ SENTENCES: dict[str, tuple[ClusterState, Job, str]] = {
         "You hold 2 GPUs of the 3 that team a gives one person without approval; this job waits until 2 of them are "
         "free, or until it is approved. vera, victor or wim can approve it for team a.",
     ),
-    "that nobody approves their own, and what an approval does not do": (
+    "that users do not approve their own jobs, and what an approval does not do": (
         world(team("a", 8, soft=2, hard=4, admins=("alice",)), N1, runs("r", "a", 2, "n1")),
         wants("j", "a", 3),
         "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits until "

@@ -21,7 +21,7 @@ FREE, TESTERS = Team("free"), Team("testers", priorities=("test",))
 STINGY, MODEST = Team("stingy", borrow_limit=0), Team("modest", title="Modest people", borrow_limit=2)
 
 CHOSEN: dict[str, tuple[tuple[Team, ...], dict[str, Any], tuple[str, bool, bool]]] = {
-    "who says nothing is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),
+    "by default a job is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),
     "as many as may be borrowed": ((MODEST,), {"gpus": 2, "preemptible": True}, ("test", True, False)),
     "without a GPU there is nothing to leave": ((FREE,), {"gpus": 0, "preemptible": True}, ("test", False, False)),
     "a level": ((FREE,), {"priority": "prod"}, ("prod", False, False)),

@@ -56,18 +56,18 @@ SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
         ((node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
     ],
     ids=[
-        "where nobody waits nothing is fragmented",
+        "without waiting jobs nothing is fragmented",
         "a cordoned node is closed",
-        "so is a node that nobody hears of",
+        "so is a node that is not ready",
         "three free on one node are too few for four, and four on the other are not",
-        "whoever fits in both places finds all of it usable",
+        "a job that fits in both places makes all of it usable",
         "five fit nowhere",
         "one small job that fits makes everything usable",
         "each pod is looked at for itself",
         "GPUs without the CPU that goes with them are of no use",
         "what is closed is not fragmented as well",
-        "who waits for another type does not count",
-        "who waits for a login does not compete",
+        "a job that waits for another type does not count",
+        "a job that waits for a login does not count",
     ],
 )
 def test_closed_and_fragmented_gpus(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:

@@ -52,12 +52,12 @@ def without_second(lose: Callable[[ClusterState], None]) -> ClusterState:
 LONG = [Comes(wants(f"long{number}", "b", 1, preemptible=True), 0, 1000) for number in range(6)]
 # The world, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
 STREAMS: dict[str, tuple[Callable[[], ClusterState], list[Comes], int]] = {
-    "of borrowers, none of whom ever runs for the minimum time": (
+    "of borrowers that never run for the minimum time": (
         lambda: one_node(8, 0, cluster=UNTOLD),
         stream("b", 1, 9, 300, preemptible=True),
         20 + MIN_RUN,
     ),
-    "of borrowers beside others who have run for long": (
+    "of borrowers beside others that have run for long": (
         lambda: one_node(8, 0, cluster=UNTOLD),
         [*LONG, *stream("b", 4, 9, preemptible=True)],
         20 + MIN_RUN,

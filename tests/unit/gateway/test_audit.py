@@ -95,7 +95,7 @@ def test_request_of_a_client_is_an_event(payload: bytes, event: AuditEvent | Non
         pytest.param(
             opening(b"forwarded-tcpip", STREAM),
             AuditEvent("forward", {"kind": "forwarded-tcpip", "to": "db.example:5432"}),
-            id="somebody came in by -R",
+            id="a connection by -R",
         ),
         pytest.param(
             opening(b"x11", text(b"::1") + number(6010)), AuditEvent("channel", {"kind": "x11"}), id="a window"

@@ -15,7 +15,7 @@ GOOD = UserCertificate("alice@office", 7, True, ("alice",), 100.0, 200.0)
 ROWS: dict[str, tuple[UserCertificate, str, str | None]] = {
     "in its time, for its principal": (GOOD, "alice", None),
     "a principal as people write it": (replace(GOOD, principals=("bob", "Alice")), "alice", None),
-    "for somebody else": (GOOD, "bob", "this certificate is for another login name"),
+    "of another user": (GOOD, "bob", "this certificate is for another login name"),
     "of a host": (replace(GOOD, for_users=False), "alice", "this certificate is for a host, not for a person"),
     "too early": (
         replace(GOOD, valid_after=151.0),

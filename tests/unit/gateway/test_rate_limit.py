@@ -47,12 +47,12 @@ def other_names(penalties: Penalties) -> None:
 
 
 ROWS: dict[str, tuple[Callable[[Penalties], None], float, str | None]] = {
-    "nobody owes anything at first": (lambda _: None, 0.0, None),
+    "an address owes nothing at first": (lambda _: None, 0.0, None),
     "twelve wrong tokens are free": (lambda p: wrong(p, A, "alice", 12), 0.0, None),
     "the thirteenth is waited for": (lambda p: wrong(p, A, "alice", 13), 0.0, ADDRESS.format(5)),
     "so it is when every name is another": (other_names, 0.0, ADDRESS.format(5)),
     "time pays": (lambda p: wrong(p, A, "alice", 13), 5.0, None),
-    "nobody waits longer than nine minutes": (lambda p: wrong(p, A, "alice", 1000), 0.0, ADDRESS.format(540)),
+    "the wait is at most nine minutes": (lambda p: wrong(p, A, "alice", 1000), 0.0, ADDRESS.format(540)),
     "another address owes nothing": (lambda p: wrong(p, B, "alice", 1000), 0.0, None),
     "seven logins without an end are waited for": (lambda p: late(p, A, 7), 0.0, ADDRESS.format(10)),
     "thirty connections that try nothing are free": (lambda p: silent(p, A, 30), 0.0, None),
@@ -72,7 +72,7 @@ PLACES = {
     "so it is where IPv6 wraps it": ("::ffff:192.0.2.1", "192.0.2.1"),
     "a /64 of IPv6 is one": ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
     "an interface is none of our business": ("fe80::1%eth0", "fe80::/64"),
-    "a shared one is nobody's": ("10.3.2.1", ""),
+    "a shared one has no source": ("10.3.2.1", ""),
     "a shared one of IPv6": ("2001:db8:ffff::1", ""),
     "what is no address is itself": ("", ""),
 }

@@ -130,7 +130,7 @@ def test_refusal_names_the_obstacle(
         "a job's name": ("train", "train"),
         "the login of the job": ("alice+train", "train"),
         "the login of the default server": ("alice+", ""),
-        "somebody else's job": ("bob+train", None),
+        "a job of another user": ("bob+train", None),
         "a path": ("../train", None),
     }.values(),
 )

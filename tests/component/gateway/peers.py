@@ -262,7 +262,6 @@ class Running:
     people: FakePeople
     places: FakePlaces
     port: int
-    reporting: asyncio.Task[None]
 
 
 @contextlib.asynccontextmanager
@@ -299,7 +298,7 @@ async def gateway(
     reporting = asyncio.create_task(activity.run(), name="report activity")
     checking = asyncio.create_task(rechecks.run(), name="check again")
     try:
-        yield Running(server, people, places, port, reporting)
+        yield Running(server, people, places, port)
     finally:
         reporting.cancel()
         checking.cancel()

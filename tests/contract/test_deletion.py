@@ -74,11 +74,6 @@ def test_finalizer_holds_an_object_until_it_is_removed(cluster: Client, config_m
     assert cluster.request("GET", f"{config_maps}/a").code == 404
 
 
-def test_nonsense_policy_is_refused(cluster: Client, config_maps: str) -> None:
-    cluster.create(config_maps, {"metadata": {"name": "a"}})
-    assert cluster.request("DELETE", f"{config_maps}/a", {"propagationPolicy": "Sometimes"}).code == 422
-
-
 def _owned(owner: Any, name: str, **extra: Any) -> dict[str, Any]:
     reference = {
         "apiVersion": owner["apiVersion"],

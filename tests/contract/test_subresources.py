@@ -1,7 +1,5 @@
 """Binding, eviction, and the refusals of log and exec that need no node."""
 
-from typing import Any
-
 import pytest
 
 from tests.contract.client import Client, pod
@@ -21,38 +19,6 @@ def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node
     assert ("PodScheduled", "True") in {(c["type"], c["status"]) for c in bound["status"]["conditions"]}
     status = cluster.expect(409, "POST", f"{pods}/p/binding", binding)
     assert f'pod p is already assigned to node "{node}"' in status["message"]
-
-
-@pytest.mark.parametrize("subresource", ["binding", "eviction"])
-@pytest.mark.parametrize("body", [{}, {"metadata": {"name": "other"}, "target": {"kind": "Node", "name": "n"}}])
-def test_binding_or_eviction_of_another_name_is_refused(
-    cluster: Client, pods: str, subresource: str, body: Any
-) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
-    status = cluster.expect(400, "POST", f"{pods}/p/{subresource}", body)
-    assert status["message"] == f"name in URL does not match name in {subresource.capitalize()} object"
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ({}, "target.name: Required value"),
-        ({"kind": "Node", "name": ""}, "target.name: Required value"),
-        ({"kind": "Pod", "name": "p"}, 'target.kind: Unsupported value: "Pod"'),
-    ],
-)
-def test_binding_to_nothing_is_refused(cluster: Client, pods: str, target: Any, words: str) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
-    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": target}
-    assert words in cluster.expect(500, "POST", f"{pods}/p/binding", body)["message"]
-    assert not cluster.get(f"{pods}/p")["spec"].get("nodeName")
-
-
-def test_binding_of_another_pod_conflicts(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
-    metadata = {"name": "p", "uid": "00000000-0000-0000-0000-000000000000"}
-    body = {"metadata": metadata, "target": {"kind": "Node", "name": make_node()}}
-    assert cluster.expect(409, "POST", f"{pods}/p/binding", body)["reason"] == "Conflict"
 
 
 def test_eviction_of_an_unbound_pod_is_its_end(cluster: Client, pods: str) -> None:
@@ -112,14 +78,3 @@ def test_logs_of_a_pod_whose_node_is_gone_name_the_node(cluster: Client, pods: s
     cluster.create(pods, pod(nodeName=node))
     cluster.delete(f"/api/v1/nodes/{node}")
     assert f'"{node}" not found' in cluster.expect(404, "GET", f"{pods}/p/log")["message"]
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_exec_without_an_upgrade_is_refused(cluster: Client, pods: str, method: str, make_node: NodeMaker) -> None:
-    node = make_node()
-    status = {"addresses": [{"type": "InternalIP", "address": "10.199.199.199"}]}
-    status |= {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}
-    cluster.patched(f"/api/v1/nodes/{node}/status", {"status": status})
-    cluster.create(pods, pod(nodeName=node))
-    answer = cluster.request(method, f"{pods}/p/exec", query={"command": "true", "container": "main"})
-    assert (answer.code, answer.json["message"]) == (400, "Upgrade request required")

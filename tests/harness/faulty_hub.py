@@ -1,7 +1,7 @@
-"""A real Hub whose API server has bad days: behind the fault proxy, with everything that can be logged in its log.
+"""A real Hub whose API server is behind the fault proxy, and logs everything.
 
-Users are made by a service's token, so that many can start at once. What their names begin with says how their servers
-are: "stock…" have no templates, "…brief…" give up soon.
+Users are made by a service's token, so that many can start at once. Their names select settings of their servers:
+"stock…" have no templates, "…brief…" give up soon.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FaultyHub(Hub):
         return requests.request(method, f"{self.url}/hub/api{path}", headers=headers, json=body, timeout=120)
 
     def start(self, user: str, **options: object) -> None:
-        """Ask for a start; what came of it says `outcome`."""
+        """Ask for a start; `outcome` returns its result."""
         self.rest("POST", f"/users/{user}")
         given = options or ({} if user.startswith("stock") else {"template": self.template})
         answer = self.rest("POST", f"/users/{user}/server", {"user_options": given} if given else None)
@@ -100,7 +100,7 @@ class FaultyHub(Hub):
         return ""
 
     def outcomes(self, *users: str) -> dict[str, str]:
-        """Start all of them at once; what came of each."""
+        """Start all of them at once, and return the outcome of each."""
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(self.start, users))
             return dict(zip(users, threads.map(self.outcome, users), strict=True))
@@ -124,7 +124,7 @@ class FaultyHub(Hub):
         return [line.partition("/")[2] for line in self.kubectl("get", "pod,secret,service", "-o", "name").splitlines()]
 
     def check_log(self) -> None:
-        """Nothing in it that only the API server should see, no traceback, and the Hub is there."""
+        """The log has no secrets and no traceback, and the Hub runs."""
         assert self.running["hub"].poll() is None, self.log[-3000:]
         assert answers(f"{self.url}/hub/health")
         log = self.log
@@ -146,7 +146,7 @@ class FaultyHub(Hub):
 
 @contextlib.contextmanager
 def faulty(hub: FaultyHub) -> Iterator[tuple[FaultyHub, faults.Proxy]]:
-    """The Hub and its API server's bad days."""
+    """The Hub and the fault proxy in front of its API server."""
     hub.extra += CONFIG
     try:
         if hub.cluster is None:

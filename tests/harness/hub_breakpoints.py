@@ -44,7 +44,7 @@ class Holder:
         self.folder = folder
 
     async def at(self, point: str, server: str, note: str = "") -> None:
-        """Stay for ever when this server is held at this point."""
+        """Block for ever when this server is held at this point."""
         if server != point or (self.folder / FREE).exists():
             return
         (self.folder / point).write_text(note)

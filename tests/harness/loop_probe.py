@@ -1,4 +1,4 @@
-"""What else runs in an event loop, to see that it gets its turns."""
+"""A second task of an event loop, to see that nothing blocks the loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 @contextlib.asynccontextmanager
 async def others() -> AsyncIterator[list[int]]:
-    """A list that grows with every turn of the event loop."""
+    """A list that grows with every iteration of the event loop."""
     turns = list[int]()
 
     async def other() -> None:

@@ -1,4 +1,4 @@
-"""A Hub that is killed again and again, and both sides of what it left: for tests of restarts on any cluster.
+"""A Hub that is killed again and again, and its state in Hub and cluster: for tests of restarts on any cluster.
 
 The Hub is asked by REST which servers it knows, the cluster which pods, Secrets, Services and claims there are.
 """

@@ -57,18 +57,20 @@ def hub(logged_in: Scripted) -> Scripted:
     return logged_in
 
 
-def test_killing_an_ended_job_succeeds(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["kill", "train"]) == 0
-    assert capsys.readouterr().out == f"alice/train ({ID}): has ended already. Its program has ended.\n"
-    assert cli.main(["kill", "train", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == JOB
-
-
-def test_requeue_prints_the_new_job(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["requeue", "train"]) == 0
-    assert capsys.readouterr().out == f"train ({NEW}): queued\nThe quota is used.\n"
-    assert cli.main(["requeue", "train", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["id"] == NEW
+@pytest.mark.parametrize(
+    ("command", "printed", "job"),
+    [
+        ("kill", f"alice/train ({ID}): has ended already. Its program has ended.\n", ID),
+        ("requeue", f"train ({NEW}): queued\nThe quota is used.\n", NEW),
+    ],
+)
+def test_changed_job_is_printed(
+    hub: Scripted, capsys: pytest.CaptureFixture[str], command: str, printed: str, job: str
+) -> None:
+    assert cli.main([command, "train"]) == 0
+    assert capsys.readouterr().out == printed
+    assert cli.main([command, "train", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == job
 
 
 def test_log_as_json_is_one_object_per_line(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,17 +107,10 @@ def test_show_says_whether_older_transitions_are_left_out(
     assert json.loads(capsys.readouterr().out)["events_shortened"] is shortened
 
 
-@pytest.mark.parametrize("command", ["list --all", "queue"])
-def test_tables_name_a_team_by_its_title(hub: Scripted, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert cli.main(command.split()) == 0
-    assert "Everybody else" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", ["completion tcsh", f"logs {ID}"], ids=["completion", "logs"])
-def test_closed_pipe_ends_the_command_without_an_error(hub: Scripted, words: str) -> None:
+def test_closed_pipe_ends_the_command_without_an_error(hub: Scripted) -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    line = [sys.executable, "-m", "dlspawner.cli", *words.split()]
+    line = [sys.executable, "-m", "dlspawner.cli", "logs", ID]
     with os.fdopen(writes, "wb") as out:
         done = subprocess.run(line, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (cli.READ_ENOUGH, "")
@@ -138,11 +133,8 @@ def test_characters_that_the_terminal_lacks_are_escaped(hub: Scripted, words: st
     assert shown in done.stdout.decode(encoding)
 
 
-@pytest.mark.parametrize("words", [("show", "tr\udcffin"), ("list", "--team", "\udcff"), ("show", "\udcff/train")])
-def test_argument_that_is_not_utf_8_is_wrong_usage(
-    hub: Scripted, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
-) -> None:
-    assert cli.main(words) == 2
+def test_argument_that_is_not_utf_8_is_wrong_usage(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "tr\udcffin"]) == 2
     assert capsys.readouterr().err == "dlspawner: An argument is not text that can be sent: it is not UTF-8.\n"
 
 
@@ -157,18 +149,13 @@ def asked(server: Scripted) -> list[dict[str, list[str]]]:
     return [parse_qs(query, keep_blank_values=True) for query in server.queries("/jobs")]
 
 
-def test_list_stops_at_500_and_says_that_there_are_more(
-    logged_in: Scripted, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_list_reads_as_many_pages_as_the_limit_needs(logged_in: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     logged_in.answers = [ME, page(500, "more")]
     assert cli.main(["list", "-a", "-A"]) == 0
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 501
     assert printed.err == "dlspawner: There are more than these 500; --limit N shows up to N.\n"
-    assert asked(logged_in) == [{"limit": ["500"]}]
-
-
-def test_list_reads_as_many_pages_as_the_limit_needs(logged_in: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    logged_in.asked.clear()
     logged_in.answers = [ME, page(500, "second"), page(200, "third"), ME, page(2)]
     assert cli.main(["list", "-a", "-A", "--limit", "700", "--json"]) == 0
     printed = capsys.readouterr()
@@ -182,11 +169,9 @@ def test_list_reads_as_many_pages_as_the_limit_needs(logged_in: Scripted, capsys
     ("words", "expected"),
     [
         ("", {"user": ["alice"], "state": ["live"]}),
-        ("-a", {"user": ["alice"]}),
         ("--state ended", {"user": ["alice"], "state": ["ended"]}),
         ("-a --state queued --state running", {"user": ["alice"], "state": ["queued", "running"]}),
         ("--server=", {"user": ["alice"], "state": ["live"], "server": [""]}),
-        ("-aA --server train", {"server": ["train"]}),
         ("-aA --since 2031-12-24T18:00:00+01:00", {"since": ["2031-12-24T18:00:00+01:00"]}),
     ],
 )
@@ -198,8 +183,14 @@ def test_options_of_list_become_its_query(logged_in: Scripted, words: str, expec
 
 @pytest.mark.parametrize(
     "words",
-    ["--limit 0", "--limit -1", "--limit many", "--state done"]
-    + [f"--since={one}" for one in ("tomorrow", "", "2031-13-01", "0001-01-01T00:00:00+10:00")],
+    [
+        "--limit 0",
+        "--limit many",
+        "--state done",
+        "--since=",
+        "--since=2031-13-01",
+        "--since=0001-01-01T00:00+10:00",
+    ],
 )
 def test_invalid_option_of_list_is_wrong_usage(
     logged_in: Scripted, capsys: pytest.CaptureFixture[str], words: str
@@ -323,17 +314,12 @@ done
 COMPLETED = {
     "su": "submit",
     "approv": "approvals approve",
-    "keep": "keep-alive",
     "show --": "--json --help",
     "logs train --s": "--search",
-    "events train --s": "--search",
-    "ssh-config --w": "--write",
     "completion z": "zsh",
     "--v": "--version",
-    "bootstrap --log": "--login",
     "list nothing": "",
     "list --s": "--server --since --state",
-    "list --li": "--limit",
     "list --state pen": "pending-approval",
 }
 

@@ -38,15 +38,8 @@ def test_any_page_of_the_hub_is_its_address(given: str, url: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        *("ftp://hub", "file:///etc/passwd", "https://", "https://me:pw@hub.example.org"),
-        *(
-            "https://[x",
-            "https://hub:99999",
-            "https://hub:x",
-            "https://hub.example.org/l\u00e4b",
-            "https://\u5b57.example",
-        ),
-        *("https://hub .example.org", "https://hub.example.org/\x7f"),
+        *("ftp://hub", "https://", "https://me:pw@hub.example.org", "https://[x", "https://hub:99999"),
+        *("https://\u5b57.example", "https://hub .example.org", "https://hub.example.org/\x7f"),
     ],
     ids=ascii,
 )

@@ -31,16 +31,17 @@ def test_follow_continues_after_the_end_of_a_response(hub: Scripted, capsys: pyt
     assert rest == [f"follow=true&after={first.removeprefix('follow=true&place=')}"] * 2
 
 
-def test_follow_of_a_log_that_ends_before_its_job_is_5(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    hub.answers = [RUNS, (LOG, "1\n"), GONE, RUNS]
-    assert cli.main(["logs", "-f", ID]) == 5
-    assert capsys.readouterr() == ("1\n", f"dlspawner: {logs.GOES_ON}\n")
-
-
-def test_follow_waits_until_the_job_is_known_to_have_ended(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
-    hub.answers = [RUNS, (LOG, "1\n"), GONE, RUNS, RUNS, ENDED]
-    assert cli.main(["logs", "-f", ID]) == 0
-    assert capsys.readouterr() == ("1\n", "")
+@pytest.mark.parametrize(
+    ("later", "code", "told"),
+    [([RUNS], 5, f"dlspawner: {logs.GOES_ON}\n"), ([RUNS, RUNS, ENDED], 0, "")],
+    ids=["the job goes on", "the end of the job is known a little later"],
+)
+def test_follow_of_a_log_that_ends_before_its_job(
+    hub: Scripted, capsys: pytest.CaptureFixture[str], later: list[tuple[int, Any]], code: int, told: str
+) -> None:
+    hub.answers = [RUNS, (LOG, "1\n"), GONE, *later]
+    assert cli.main(["logs", "-f", ID]) == code
+    assert capsys.readouterr() == ("1\n", told)
 
 
 def test_follow_searches_by_itself(hub: Scripted, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -14,6 +15,12 @@ from tests.component.gateway.peers import Client, FakePeople, FakePlaces, Lab, R
 from tests.component.manager.world import World
 from tests.component.manager.world import running as running_world
 from tests.harness.ports import free_port
+
+
+@pytest.fixture(autouse=True)
+def info(caplog: pytest.LogCaptureFixture) -> None:
+    """The gateway's log has all of its lines."""
+    caplog.set_level(logging.INFO, "ssh_gateway")
 
 
 @pytest.fixture(scope="session")

@@ -61,11 +61,6 @@ class Caller(asyncssh.SSHClientConnection):
         """The answer to a wrong password."""
         return await self._ask(name, String("password"), Boolean(False), String("wrong"))
 
-    def with_nothing(self, name: bytes) -> None:
-        """Send an empty password without waiting for the answer."""
-        method = String("password"), Boolean(False), String("")
-        self.send_packet(USERAUTH_REQUEST, String(name), String("ssh-connection"), *method)
-
     async def with_key(self, name: bytes, key: asyncssh.SSHKey) -> bytes:
         """The answer to the question whether a key would do."""
         return await self._ask(
@@ -150,3 +145,8 @@ def drop(conn: asyncssh.SSHClientConnection) -> None:
     """End it at once; asyncssh's own abort waits until everything is sent."""
     if conn._transport is not None:
         conn._transport.abort()
+
+
+async def disconnect(conn: asyncssh.SSHClientConnection) -> None:
+    drop(conn)
+    await conn.wait_closed()

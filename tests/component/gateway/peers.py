@@ -263,7 +263,6 @@ class Running:
     people: FakePeople
     places: FakePlaces
     port: int
-    reporting: asyncio.Task[None]
 
 
 @contextlib.asynccontextmanager
@@ -300,7 +299,7 @@ async def gateway(
     reporting = asyncio.create_task(activity.run(), name="report activity")
     checking = asyncio.create_task(rechecks.run(), name="check again")
     try:
-        yield Running(server, people, places, port, reporting)
+        yield Running(server, people, places, port)
     finally:
         reporting.cancel()
         checking.cancel()
@@ -365,6 +364,13 @@ class Client:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "SSH_AUTH_SOCK": "", **(env or {})},
         )
+
+    async def begin(self, *arguments: str, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
+        """A session of which the command has written `in`; the caller ends it."""
+        process = await self.start("ssh", *arguments, env=env)
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), DEADLINE) == b"in\n"
+        return process
 
     async def run(
         self, *command: str, feed: bytes = b"", env: Mapping[str, str] | None = None, seconds: float = DEADLINE

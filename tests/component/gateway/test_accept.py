@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -50,8 +49,7 @@ async def say_first(running: Running, first: bytes, source: str = BALANCER) -> b
     ("first", "logged"),
     [
         pytest.param(b"SSH-2.0-client\r\n", "no PROXY protocol header", id="no header"),
-        pytest.param(b"PROXY TCP4 1.2.3.4 5.6.7.8 1 22\r\n", "of version 1, not 2", id="version 1"),
-        pytest.param(header("203.0.113.7", family=0), "address family 0x00", id="nobody known"),
+        pytest.param(header("203.0.113.7", family=0), "address family 0x00", id="no address"),
     ],
 )
 async def test_balancer_without_a_valid_header_is_refused(
@@ -74,7 +72,6 @@ async def test_incomplete_header_ends_the_connection_after_the_deadline(behind: 
 async def test_unlisted_source_with_a_header_is_refused(
     lab: Lab, behind: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     heard = await say_first(behind, header("203.0.113.7") + b"SSH-2.0-client\r\n", source="127.0.0.8")
     assert accept.NOT_LISTED.encode() in heard
     assert 'source=127.0.0.8 what=connection why="this gateway takes no PROXY protocol header' in caplog.text
@@ -86,11 +83,11 @@ async def test_unlisted_source_with_a_header_is_refused(
 async def test_health_check_is_greeted_while_a_flood_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accept, "FAREWELL_SECONDS", 60.0)  # they stay as long as the test asks
     limits = replace(LIMITS, rules=PenaltyRules(connections_per_second=0.01))
-    async with lab.gateway(limits=limits) as running, contextlib.AsyncExitStack() as streets:
+    async with lab.gateway(limits=limits) as running, contextlib.AsyncExitStack() as connections:
         lobby = running.server._lobby
         while len(lobby.leaving) < accept.MOST_FAREWELLS:
             _, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            streets.callback(writer.close)
+            connections.callback(writer.close)
         assert await say_first(running, LOCAL) == accept.GREETING
 
 

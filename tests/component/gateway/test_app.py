@@ -245,13 +245,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "there is no setting Gateway.Job.user_ca_file: did you mean Gateway.user_ca_file?",
     ),
     "nothing like it": (["--Gateway.qqq=1"], "there is no setting Gateway.qqq: --help-all tells all that there are"),
-    "no section": (["--port=0"], "there is no setting port: did you mean Gateway.port?"),
     "no dashes": (["Gateway.port=s3cret"], "write --Gateway.port=…"),
     "misspelled, no dashes": (["Gateway.prot=s3cret"], f"{STRAY}did you mean --Gateway.port=…?"),
-    "another dash": (["--Gateway.user-ca-file=s3cret"], f"{STRAY}did you mean --Gateway.user_ca_file=…?"),
     "behind a space": (["--Gateway.user_ca_file=", "postgresql://u:s3cret@h/x?port=1"], f"{STRAY}{ALL}"),
-    "no option": (["--s3-cret"], f"{STRAY}{ALL}"),
-    "a word": (["s3cret"], f"{STRAY}{ALL}"),
     **{
         setting: ([f"--Gateway.{setting}"], setting.partition("=")[0])
         for setting in ("max_attempts=0", "port=70000", "penalty_seconds=nan", "penalty_seconds=inf")

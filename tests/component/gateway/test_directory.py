@@ -73,12 +73,12 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
         yield Registry(people, register, world.token)
 
 
-def somebody() -> str:
+def new_user() -> str:
     return f"user-{uuid.uuid4().hex[:8]}"
 
 
 async def test_registered_key_has_its_data_and_fingerprint(registry: Registry) -> None:
-    user, key = somebody(), asyncssh.generate_private_key("ssh-ed25519")
+    user, key = new_user(), asyncssh.generate_private_key("ssh-ed25519")
     registry.register(user, key)
     (found,) = await registry.people.registered_keys(user)
     assert (found.data, found.fingerprint) == (key.public_data, key.get_fingerprint())
@@ -86,7 +86,7 @@ async def test_registered_key_has_its_data_and_fingerprint(registry: Registry) -
 
 
 async def test_token_has_its_owner_and_opens_the_owner_s_servers(registry: Registry) -> None:
-    user = somebody()
+    user = new_user()
     bearer = await registry.people.token_owner(registry.token(user))
     assert bearer is not None
     assert (bearer.user, bearer.person, bearer.opens("train")) == (user, True, True)
@@ -101,28 +101,24 @@ async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) ->
     for name in ("nobody-of-this-name", "..nobody..", "a b+c/ü"):
         assert await registry.people.registered_keys(name) == ()
     assert await registry.people.servers("nobody-of-this-name") == frozenset()
-    assert await registry.people.start(somebody(), "train") == StartStatus("off")
-    assert await registry.people.start_status(somebody(), "train", "") == StartStatus("off")
+    assert await registry.people.start(new_user(), "train") == StartStatus("off")
+    assert await registry.people.start_status(new_user(), "train", "") == StartStatus("off")
 
 
 async def test_token_for_one_server_opens_only_that(world: World) -> None:
-    user = somebody()
+    user = new_user()
     token = world.server_token(user, "train")
     async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
         bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(token)
         assert bearer is not None
         assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
-
-
-async def test_token_of_a_service_is_of_no_user(world: World) -> None:
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
-        bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(world.tokens["other"])
-        assert bearer is not None
-        assert not bearer.person
+        of_service = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(world.tokens["other"])
+        assert of_service is not None
+        assert not of_service.person
 
 
 async def test_activity_of_a_server_reaches_the_hub(world: World) -> None:
-    user = somebody()
+    user = new_user()
     world.server_token(user, "train")
     at = datetime.now(UTC).replace(microsecond=0)
     async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
@@ -154,23 +150,22 @@ async def test_silent_cluster_is_unavailable_with_a_sentence(kubeconfig: Path, t
 
 @pytest.mark.parametrize(
     "entry",
-    [None, {}, {"id": 1, "key": "ssh-ed25519", "fingerprint": "x"}, {"id": 1, "key": "a b!", "fingerprint": "x"},
-     {"id": "x", "key": "ssh-ed25519 AAAA", "fingerprint": "x"}, {"id": 1, "key": 7, "fingerprint": "x"}],
+    [None, {}, {"id": 1, "key": "a b!", "fingerprint": "x"}, {"id": 1, "key": 7, "fingerprint": "x"}],
 )  # fmt: skip
 def test_unreadable_key_is_ignored(entry: object) -> None:
     assert read_key(entry) is None
 
 
 @dataclass
-class Town:
-    """Places, and how a job comes to be there."""
+class PlacedJobs:
+    """A directory of jobs, and the function that adds a running job."""
 
     places: JobDirectory
     launch: Callable[[str, str], object]
 
 
 @pytest.fixture(params=["fake", "real"])
-async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
+async def placed(request: pytest.FixtureRequest) -> AsyncIterator[PlacedJobs]:
     if request.param == "fake":
         fake = FakePlaces()
 
@@ -180,7 +175,7 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
             )
             return fake.targets[user, server]
 
-        yield Town(fake, launch)
+        yield PlacedJobs(fake, launch)
         return
     async with await KubernetesClient.connect(request.getfixturevalue("kubeconfig")) as cluster:
 
@@ -191,37 +186,32 @@ async def town(request: pytest.FixtureRequest) -> AsyncIterator[Town]:
             port = await create_service(cluster, name, made)
             return SshEndpoint(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
 
-        yield Town(ClusterJobDirectory(cluster, NAMESPACE), create)
+        yield PlacedJobs(ClusterJobDirectory(cluster, NAMESPACE), create)
 
 
-async def test_running_job_has_address_host_key_and_account(town: Town) -> None:
-    user = somebody()
-    expected = await town.launch(user, "train")
-    assert [(found.server, found.condition) for found in await town.places.jobs(user)] == [
+async def test_running_job_has_address_host_key_and_account(placed: PlacedJobs) -> None:
+    user = new_user()
+    expected = await placed.launch(user, "train")
+    assert [(found.server, found.condition) for found in await placed.places.jobs(user)] == [
         ("train", JobCondition.READY)
     ]
-    assert await town.places.endpoint(user, "train") == expected
+    assert await placed.places.endpoint(user, "train") == expected
 
 
-async def test_exact_server_of_several_is_found(town: Town) -> None:
-    user = somebody()
-    await town.launch(user, "train")
-    default = await town.launch(user, "")
-    assert {found.server for found in await town.places.jobs(user)} == {"train", ""}
-    assert await town.places.endpoint(user, "") == default
-
-
-async def test_jobs_of_other_users_and_missing_jobs_are_not_found(town: Town) -> None:
-    user = somebody()
-    await town.launch(user, "train")
-    assert await town.places.jobs(user[:-1]) == ()
-    assert await town.places.endpoint(user[:-1], "train") is None
-    assert await town.places.endpoint(user, "trai") is None
+async def test_exact_server_of_the_user_is_found(placed: PlacedJobs) -> None:
+    user = new_user()
+    await placed.launch(user, "train")
+    default = await placed.launch(user, "")
+    assert {found.server for found in await placed.places.jobs(user)} == {"train", ""}
+    assert await placed.places.endpoint(user, "") == default
+    assert await placed.places.jobs(user[:-1]) == ()
+    assert await placed.places.endpoint(user[:-1], "train") is None
+    assert await placed.places.endpoint(user, "trai") is None
 
 
 async def test_pod_with_another_user_s_label_is_ignored(kubeconfig: Path) -> None:
     """Labels select; the exact names in the annotations decide."""
-    user = somebody()
+    user = new_user()
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         forged = job("mallory", "train", ssh_host_key=HOST_KEY)
         await create_pod(cluster, f"forged-{user}", forged)
@@ -234,7 +224,7 @@ async def test_pod_with_another_user_s_label_is_ignored(kubeconfig: Path) -> Non
 
 async def test_newer_copy_of_a_pod_is_ignored(kubeconfig: Path) -> None:
     """Whoever can make pods, and a Service for them: the Hub's own came first."""
-    user, server, forger = somebody(), "train", asyncssh.generate_private_key("ssh-ed25519")
+    user, server, forger = new_user(), "train", asyncssh.generate_private_key("ssh-ed25519")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         places, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
         await create_pod(cluster, f"z-own-{user}", own)
@@ -251,7 +241,7 @@ async def test_newer_copy_of_a_pod_is_ignored(kubeconfig: Path) -> None:
 
 
 async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:
-    user, second = somebody(), "jobs-special"
+    user, second = new_user(), "jobs-special"
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         with contextlib.suppress(Conflict):
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
@@ -272,7 +262,7 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeco
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1"], ids=["no node yet", "no Service"])
 async def test_pod_without_node_or_service_has_no_target(kubeconfig: Path, address: str | None) -> None:
-    user = somebody()
+    user = new_user()
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         await create_pod(cluster, f"pod-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=address)
         places = ClusterJobDirectory(cluster, NAMESPACE)
@@ -290,7 +280,7 @@ SERVICE = {
 
 
 async def test_deleted_jobs_are_not_running(kubeconfig: Path) -> None:
-    kept, stopped = job(somebody(), "kept"), job(somebody(), "stopped")
+    kept, stopped = job(new_user(), "kept"), job(new_user(), "stopped")
     async with await KubernetesClient.connect(kubeconfig) as cluster:
         places = ClusterJobDirectory(cluster, NAMESPACE)
         for one in (kept, stopped):
@@ -304,7 +294,7 @@ async def test_deleted_jobs_are_not_running(kubeconfig: Path) -> None:
 
 async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
     mine, theirs = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
-    user, other = somebody(), somebody()
+    user, other = new_user(), new_user()
     registry.token(user)
     registry.token(other)
     registry.register(user, mine)
@@ -316,7 +306,7 @@ async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
 
 
 async def test_deleted_users_are_named(world: World) -> None:
-    stays, leaves = somebody(), somebody()
+    stays, leaves = new_user(), new_user()
     for user in (stays, leaves):
         world.token(user)
     async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import asyncssh
 import pytest
 from asyncssh.packet import MPInt, String
 
@@ -103,7 +102,7 @@ async def test_internal_error_ends_one_connection_and_is_logged(
 
 
 async def test_error_at_the_end_of_a_connection_is_logged(
-    running: Running, alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    alice: Client, logged: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Fault(ClientConnection, "_say_farewell").begin(monkeypatch)
     assert (await alice.ssh("alice+train@gateway", "echo in")).text == "in\n"
@@ -159,14 +158,11 @@ def rsa(exponent: int, modulus: int) -> bytes:
 
 NO_KEYS = {
     "RSA, an even exponent": ("rsa-sha2-256", rsa(2, 15)),
-    "RSA, nothing": ("rsa-sha2-256", rsa(65537, 0)),
     "RSA, negative": ("rsa-sha2-256", rsa(-3, -15)),
-    "RSA, an even modulus": ("rsa-sha2-256", rsa(65537, 2**3072)),
     "RSA, an exponent that is too large": ("rsa-sha2-256", rsa(2**5000 + 1, 2**4096 + 1)),
     "a point beside the curve": (P256, point(P256, "nistp256", b"\4" + b"\1" * 64)),
-    "a point without an end": (P256, point(P256, "nistp256", b"\0")),
     "no point": (P256, point(P256, "nistp256", b"")),
-    "a curve that nobody knows": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
+    "an unknown curve": (P256, point(P256, "nistp999", b"\4" + b"\1" * 64)),
     "a security key beside the curve": (SK, point(SK, "nistp256", b"\4" + b"\1" * 64, String("ssh:"))),
     "too short": ("ssh-ed25519", String("ssh-ed25519") + String(b"x" * 31)),
     "empty": ("ssh-ed25519", b""),
@@ -183,18 +179,4 @@ async def test_impossible_key_is_denied_without_an_internal_error(
     signature = (String(String(kind) + String(b"s" * 64)),) if signed else ()
     assert await caller.with_any(b"alice", kind, data, *signature) == DENIED
     assert lines(logged, "failed") == []
-    caller.abort()
-
-
-async def test_impossible_key_is_not_logged_as_an_earlier_key(
-    running: Running, logged: list[dict[str, str]], alices_key: asyncssh.SSHKey
-) -> None:
-    caller = await call(running)
-    asking = asyncio.create_task(caller.with_key(b"alice+train", alices_key))  # asyncssh keeps a yes to itself
-    (visitor,) = running.server.connections
-    await until(lambda: visitor.attempt.key == alices_key.get_fingerprint())
-    asking.cancel()
-    assert await caller.with_any(b"alice+train", *NO_KEYS["empty"]) == DENIED
-    (failed,) = lines(logged, "auth")
-    assert (failed["result"], failed["method"], failed.get("key")) == ("failed", "publickey", None)
     caller.abort()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 
-import asyncssh
 import pytest
 
 from ssh_gateway import accept
@@ -14,7 +12,6 @@ from ssh_gateway.auth.rate_limit import FREE_OF_A_NAME, PenaltyRules
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.hostile import DENIED, call
 from tests.component.gateway.peers import (
     HELD_UP,
     MIB,
@@ -57,19 +54,6 @@ async def test_empty_passwords_cost_no_penalty_and_are_limited(strict: Running, 
     assert "too many failed attempts" in done.err
 
 
-async def test_abandoned_empty_password_counts_as_an_attempt(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
-    stranger = asyncssh.generate_private_key("ssh-ed25519")
-    async with lab.gateway(limits=GatewayLimits(failure_seconds=60.0, drain_seconds=0.0)) as running:
-        caller = await call(running)
-        for _ in range(3):
-            caller.with_nothing(b"alice+train")
-            assert await caller.with_key(b"alice+train", stranger) == DENIED
-        caller.abort()
-    failed = [line for line in caplog.messages if "result=failed" in line]
-    assert [line.rpartition("attempt=")[2] for line in failed] == ["1", "2", "3"]
-
-
 async def test_address_that_guesses_reads_how_long_it_has_to_wait(strict: Running, person: Client) -> None:
     assert "too many failed attempts" in await guesses(strict, "alice+train")
     assert "too many failed attempts" in await guesses(strict, "bob+train")
@@ -110,10 +94,7 @@ async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_fo
 
 
 async def test_user_with_too_many_connections_is_refused(strict: Running, person: Client) -> None:
-    open_ = [await person.start("ssh", "alice+train@gateway", "echo in; sleep 60") for _ in range(2)]
-    for process in open_:
-        assert process.stdout is not None
-        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"in\n"
+    open_ = [await person.begin("alice+train@gateway", "echo in; sleep 60") for _ in range(2)]
     done = await person.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
     assert "you have 2 connections already: close some of them" in done.err
@@ -126,7 +107,6 @@ async def test_user_with_too_many_connections_is_refused(strict: Running, person
 
 
 async def test_flood_is_refused_with_a_sentence_and_one_line_of_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     limits = GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(connections_per_second=0.01))
     async with lab.gateway(limits=limits) as running:
         person = lab.client(running, "c")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import re
 import shutil
@@ -67,7 +66,6 @@ async def _greeted(port: int) -> bool:
 async def test_log_and_penalties_have_the_client_s_address_behind_haproxy(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     async with lab.gateway(limits=LIMITS) as running, haproxy(running, lab.folder) as through:
         client = lab.client(through, "alice")
         done = await client.ssh("-b", "127.0.0.5", "alice+train@gateway", "cat", feed=b"x" * 3_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import replace
 
 import pytest
@@ -11,13 +10,11 @@ import pytest
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.metrics import HealthServer
 from ssh_gateway.session.context import GatewayLimits
-from ssh_gateway.transport import sockets
 from tests.component.gateway.peers import HELD_UP, FakePlaces, Lab, Sshd, gateway, guesses
 from tests.harness.ports import free_port
 
 
 async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     # Time pays nothing meanwhile, however slow this machine is.
     rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
@@ -38,7 +35,6 @@ async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplo
 async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     sshd = Sshd(lab.folder / "job", lab.keys.user_ca, free_port(), address="::1")
     sshd.start()
     try:
@@ -55,16 +51,6 @@ async def test_job_on_an_ipv6_node_is_reached_and_its_host_key_checked(
     opened, refused = (line for line in caplog.messages if f"pod=[::1]:{sshd.port} " in f"{line} ")
     assert "event=open" in opened
     assert "result=host-key" in refused
-
-
-@pytest.mark.parametrize(
-    ("ip", "written"),
-    [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]"), ("0.0.0.0", "0.0.0.0")],  # noqa: S104
-)
-def test_address_is_written_with_brackets_for_ipv6(ip: str, written: str) -> None:
-    with sockets.listen(ip, 0) as found:
-        host, port = sockets.written(found)
-        assert (host, port) == (written, found.getsockname()[1])
 
 
 async def test_probes_are_answered_on_ipv4_and_ipv6() -> None:

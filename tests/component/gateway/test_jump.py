@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from ssh_gateway.core.proof import TokenOwner, every_server
@@ -73,7 +71,6 @@ async def test_jump_to_one_job_opens_no_other(running: Running, alice: Client) -
 async def test_shell_and_jump_share_one_connection(
     running: Running, alice: Client, sshd: Sshd, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     running.places.targets["alice", ""] = sshd.target("")
     control = alice.directory / "c"
     options = ("-S", str(control), "-o", "ControlMaster=auto", "-o", "ControlPersist=3")

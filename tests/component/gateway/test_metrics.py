@@ -84,13 +84,6 @@ async def test_refusals_and_penalties_are_counted(lab: Lab) -> None:
         assert value(running, "refusals_total", what="connection") == before + 3
 
 
-async def test_missing_jobs_are_counted_as_refusals(running: Running, alice: Client) -> None:
-    await alice.ssh("alice+trian@gateway", "true")
-    assert value(running, "refusals_total", what="session") == 1
-    await alice.ssh("-J", "alice@gateway", "alice@trian", "true")
-    assert value(running, "refusals_total", what="stream") == 1
-
-
 def test_promtool_accepts_the_metrics() -> None:
     text = GatewayMetrics(
         lambda: GatewayState(unauthenticated=1, authenticated=2, sessions=1, up=3, down=4, stopping=True)
@@ -108,39 +101,29 @@ def test_readme_has_every_metric() -> None:
     assert {name for name in names if f"`{name}`" not in readme} == set()
 
 
-async def test_health_port_answers_any_path() -> None:
-    server = await HealthServer().serve("127.0.0.1", 0)
+async def test_health_port_serves_health_readiness_and_metrics(running: Running) -> None:
+    ready = [True]
+    server = await HealthServer(metrics=running.server.metrics, ready=lambda: ready[0]).serve("127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/healthz") as answer:
-        assert (answer.status, await answer.text()) == (200, "ok\n")
+
+    async def get(path: str) -> tuple[int, str]:
+        async with session.get(f"http://{host}:{port}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async with server, aiohttp.ClientSession() as session:
+        assert await get("/healthz") == (200, "ok\n")
+        assert "dlspawner_gateway_sessions 0.0\n" in (await get("/metrics"))[1]
+        assert (await get("/ready"))[0] == 200
+        ready[0] = False
+        assert [(await get(path))[0] for path in ("/ready", "/")] == [503, 200]
 
 
-async def test_metrics_are_served_beside_the_health_answers(running: Running) -> None:
-    server = await HealthServer(metrics=running.server.metrics).serve("127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    async with server, aiohttp.ClientSession() as session, session.get(f"http://{host}:{port}/metrics") as answer:
-        assert "dlspawner_gateway_sessions 0.0\n" in await answer.text()
-
-
-@pytest.mark.parametrize("method", ["none", "../../etc", "gssapi-with-mic" * 1000])
+@pytest.mark.parametrize("method", ["none", "gssapi-with-mic" * 1000])
 def test_labels_do_not_grow_with_the_input_of_clients(method: str) -> None:
     meters = GatewayMetrics()
     before = meters.text().count(b"\n")
     meters.judged(method, proven=False)
     assert meters.text().count(b"\n") <= before
-
-
-async def test_stopping_gateway_is_alive_and_not_ready() -> None:
-    ready = [True]
-    server = await HealthServer(ready=lambda: ready[0]).serve("127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    async with server, aiohttp.ClientSession() as session:
-        for expected in (200, 503):
-            async with session.get(f"http://{host}:{port}/ready") as answer:
-                assert answer.status == expected
-            async with session.get(f"http://{host}:{port}/") as answer:
-                assert answer.status == 200
-            ready[0] = False
 
 
 @pytest.mark.parametrize(
@@ -150,10 +133,9 @@ async def test_stopping_gateway_is_alive_and_not_ready() -> None:
         (b"GET /ready?x=1 HTTP/1.1\r\nHost: x\r\n\r\n", STOPPING),
         (b"GET /readyness HTTP/1.1\r\n\r\n", OK),
         (b"GET / HTTP/1.1\r\nX: /ready\r\n\r\n", OK),
-        (b"\r\n\r\n", OK),
         (b"\xff\x00 \r\n\r\n", OK),
     ],
-    ids=["readiness", "with a query", "another address", "in a header", "nothing", "nonsense"],
+    ids=["readiness", "with a query", "another path", "in a header", "nonsense"],
 )
 async def test_only_the_readiness_path_is_readiness(request_: bytes, answer: HealthAnswer) -> None:
     assert await HealthServer(ready=lambda: False).answer(request_) is answer

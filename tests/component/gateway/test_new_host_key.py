@@ -10,7 +10,7 @@ import pytest
 
 from ssh_gateway.core.packets import GLOBAL_REQUEST, PROVE_HOST_KEYS, REQUEST_SUCCESS, text
 from ssh_gateway.session.session import MOST_PROOFS
-from tests.component.gateway.hostile import drop, logged_in
+from tests.component.gateway.hostile import disconnect, logged_in
 from tests.component.gateway.peers import Client, Lab, connect, gateway
 
 
@@ -91,5 +91,4 @@ async def test_proofs_of_host_keys_before_a_session_are_few(lab: Lab) -> None:
         assert [await proven(ours) for _ in range(100)] == [True] * (MOST_PROOFS - 1) + [False] * (101 - MOST_PROOFS)
         with pytest.raises(asyncssh.ChannelOpenError, match="no job nowhere; yours: train"):
             await conn.open_connection("nowhere", 22)  # it is served as before
-        drop(conn)
-        await conn.wait_closed()
+        await disconnect(conn)

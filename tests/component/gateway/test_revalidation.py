@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,23 +21,14 @@ from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas
 from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import TokenOwner, every_server
-from ssh_gateway.server import GatewayServer
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.hostile import drop
+from tests.component.gateway.hostile import disconnect
 from tests.component.gateway.peers import Client, FakePeople, Lab, Running, connect, finish, seen, until
-from tests.component.gateway.test_app import register
-from tests.component.gateway.test_certificates import holder, keygen
-from tests.component.manager.world import World
+from tests.component.gateway.test_certificates import holder, organisation
+
+__all__ = ["organisation"]
 
 SLEEP = ("alice+train@gateway", "echo in; sleep 60")
-
-
-async def begun(client: Client, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-    """A session that stands."""
-    process = await client.start("ssh", *arguments, env=env)
-    assert process.stdout is not None
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"in\n"
-    return process
 
 
 def block(running: Running) -> None:
@@ -70,7 +60,7 @@ ENDS = {
 async def test_end_of_access_ends_the_session_with_a_sentence(
     alice: Client, running: Running, way: tuple[str, ...], change: Callable[[Running], None], said: str
 ) -> None:
-    ssh = await begun(alice, *way)
+    ssh = await alice.begin(*way)
     change(running)
     done = await finish(ssh)
     assert done.status == 255
@@ -84,11 +74,10 @@ async def test_end_of_access_ends_the_session_with_a_sentence(
 async def test_revoked_token_ends_its_sessions_and_no_others(
     alice: Client, mallory: Client, running: Running, better: TokenOwner | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = mallory.with_token("secret")
-    by_key = await begun(alice, *SLEEP)
-    by_token = await begun(mallory, *options, "-o", "PreferredAuthentications=password", *SLEEP, **env)
+    by_key = await alice.begin(*SLEEP)
+    by_token = await mallory.begin(*options, "-o", "PreferredAuthentications=password", *SLEEP, env=env)
     if better is None:
         del running.people.tokens["secret"]
     else:
@@ -103,7 +92,7 @@ async def test_revoked_token_ends_its_sessions_and_no_others(
 async def test_sessions_outlast_an_outage_which_is_logged_once(
     alice: Client, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ssh = await begun(alice, "alice+train@gateway", "echo in; read line; echo $line")
+    ssh = await alice.begin("alice+train@gateway", "echo in; read line; echo $line")
     running.people.down = running.people.manager_down = running.places.down = True
     await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
     rounds = running.server.revalidator
@@ -117,7 +106,7 @@ class SilentHub(FakePeople):
     """A Hub that takes its time from when it is told to, about people and about one token."""
 
     silent = False
-    left_waiting = 0
+    waiting = 0
 
     async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
         await self._wait(self.silent)
@@ -129,39 +118,29 @@ class SilentHub(FakePeople):
 
     async def _wait(self, silent: bool) -> None:
         if silent:
-            self.left_waiting += 1
+            self.waiting += 1
             await asyncio.Event().wait()
 
 
-OTHERS = {name: row for name, row in ENDS.items() if name != "a user who is deleted"}
-
-
-@pytest.mark.parametrize(("change", "said"), OTHERS.values(), ids=OTHERS)
-async def test_slow_hub_does_not_delay_other_ends(lab: Lab, change: Callable[[Running], None], said: str) -> None:
-    people = SilentHub()
+async def test_slow_hub_does_not_delay_other_checks(lab: Lab) -> None:
+    """Neither of keys, which the Manager answers, nor of other tokens."""
+    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
     people.register("alice", lab.alices_key)
     async with lab.gateway(people=people) as running:
-        ssh = await begun(lab.client(running, "client"), *SLEEP)
-        people.silent = True
-        await until(lambda: people.left_waiting)
-        change(running)
-        assert said in (await finish(ssh)).err
-
-
-async def test_slow_check_of_one_token_does_not_delay_another(lab: Lab) -> None:
-    people = SilentHub(tokens={token: TokenOwner("alice", every_server) for token in ("slow", "quick")})
-    async with lab.gateway(people=people) as running:
+        by_key = await lab.client(running, "client").begin(*SLEEP)
         sessions = []
         for token in people.tokens:
             client = Client(lab.folder / token, running.port, None, lab.keys.host)
             env, options = client.with_token(token)
-            sessions.append(await begun(client, *options, *SLEEP, **env))
+            sessions.append(await client.begin(*options, *SLEEP, env=env))
         people.silent = True
         del people.tokens["quick"]
-        await until(lambda: len(running.server.connections) == 1)
         slow, quick = sessions
-        assert slow.returncode is None
         assert "the token that you came in with was revoked" in (await finish(quick)).err
+        await until(lambda: people.waiting)
+        remove_key(running)
+        assert "was removed from your keys" in (await finish(by_key)).err
+        assert slow.returncode is None
         slow.kill()
         await slow.communicate()
 
@@ -184,20 +163,20 @@ async def test_logins_are_refused_until_blocked_users_are_known(lab: Lab) -> Non
     async with lab.gateway(people=people, interval=3600.0) as running:
         client = Client(lab.folder / "client", running.port, None, lab.keys.host)
 
-        async def comes_in(user: str) -> tuple[int, str, str]:
+        async def log_in(user: str) -> tuple[int, str, str]:
             env, options = client.with_token(user)
             done = await client.ssh(*options, f"{user}+train@gateway", "echo in", env=env)
             return done.status, done.text, done.err
 
         for user in ("alice", "mallory"):
-            status, said, problem = await comes_in(user)
+            status, said, problem = await log_in(user)
             assert (status, said) == (255, "")
             assert "nobody can tell right now whether your account may use this gateway: try again later" in problem
         people.told = True  # and no round comes for an hour: the login itself asks
-        assert (await comes_in("alice"))[:2] == (0, "in\n")
+        assert (await log_in("alice"))[:2] == (0, "in\n")
         people.told = False  # what was told once stays known
-        assert (await comes_in("alice"))[:2] == (0, "in\n")
-        status, said, problem = await comes_in("mallory")
+        assert (await log_in("alice"))[:2] == (0, "in\n")
+        status, said, problem = await log_in("mallory")
         assert (status, said) == (255, "")
         assert "your account may not use this gateway: ask an administrator" in problem
 
@@ -217,7 +196,7 @@ def untold(people: Away) -> None:
 OUTAGES = {
     "a right token while the Hub is away": (hub_away, "token"),
     "a key while the Manager is away": (manager_away, "key"),
-    "a key while nobody can tell who is blocked": (untold, "key"),
+    "a key while blocked users are unknown": (untold, "key"),
 }
 
 
@@ -234,29 +213,37 @@ async def test_credentials_that_cannot_be_checked_cost_no_penalty(
     limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0)
     async with lab.gateway(people=people, limits=limits, interval=3600.0) as running:
 
-        async def come_in() -> asyncssh.SSHClientConnection:
+        async def log_in() -> asyncssh.SSHClientConnection:
             return await connect(running.port, **given)
 
         for _ in range(40):  # 13 wrong tokens, or 31 connections that try nothing, would be waited for
             with pytest.raises(asyncssh.Error, match=r"Permission denied|nobody can tell"):
-                await come_in()
+                await log_in()
         await until(lambda: not running.server.connections)
         assert running.server.penalties.penalised(running.server.now()) == (0, 0)
         people.down, people.manager_down, people.told = False, False, True
-        async with await come_in() as connection:
+        async with await log_in() as connection:
             assert (await connection.run("echo in")).stdout == "in\n"
 
 
-class CountingHub(HubClient):
-    """The real one, and what it was asked."""
+class Counting(FakePeople):
+    """Lists the requests of the checks."""
 
-    def __init__(self, url: str, token: str) -> None:
-        super().__init__(url, token)
-        self.asked: list[str] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[str] = []
 
-    async def _call(self, method: str, path: str, *args: Any, **more: Any) -> Any:
-        self.asked.append(f"{method} {path}")
-        return await super()._call(method, path, *args, **more)
+    async def access_state(self, keys: Collection[tuple[str, str]]) -> AccessState:
+        self.requests.append("access_state")
+        return await super().access_state(keys)
+
+    async def deleted_users(self, users: Collection[str]) -> frozenset[str]:
+        self.requests.append(f"deleted_users {sorted(users)}")
+        return await super().deleted_users(users)
+
+    async def token_owner(self, token: str) -> TokenOwner | None:
+        self.requests.append(f"token_owner {token}")
+        return await super().token_owner(token)
 
 
 async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(
@@ -300,32 +287,18 @@ async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(
             connection = await sessions.enter_async_context(login)
             assert (await connection.run("echo in")).stdout == "in\n"
 
-        async def asked_in_a_round() -> list[str]:
-            hub.asked.clear()
-            await rechecks.round()
-            return sorted(hub.asked)
+        async def requests_of_a_round() -> list[str]:
+            people.requests.clear()
+            await running.server.revalidator.round()
+            return sorted(people.requests)
 
-        await come_in(by_key=True)
-        await come_in(by_key=False)
-        of_two = await asked_in_a_round()
+        for by_key in (True, False):
+            await log_in(by_key=by_key)
+        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
         for number in range(8):
-            await come_in(by_key=number % 2 == 0)
-        assert len([one for one in rechecks.visits() if one.open_session().job is not None]) == 10
-        assert await asked_in_a_round() == of_two
-        # The token once, the one user, and keys with blocked users.
-        assert [one.partition("?")[0] for one in of_two] == ["GET /user", "GET /users/alice", "POST /api/ssh-access"]
-        assert len(list(rechecks.visits())) == 10
-
-
-@pytest.fixture
-async def organisation(lab: Lab) -> AsyncIterator[Running]:
-    """A gateway that trusts the CA in `lab.folder`/ca. but for what is in `tmp_path`/revoked."""
-    await keygen("-t", "ed25519", "-N", "", "-f", str(lab.folder / "ca"))
-    (lab.folder / "revoked").write_text("")
-    async with lab.gateway(
-        authorities=TrustedCas(lab.folder / "ca.pub"), revocations=RevocationList(lab.folder / "revoked")
-    ) as found:
-        yield found
+            await log_in(by_key=number % 2 == 0)
+        assert len([one for one in running.server.connections if one.session is not None]) == 10
+        assert await requests_of_a_round() == ["access_state", "deleted_users ['alice']", "token_owner secret"]
 
 
 async def complains(process: asyncio.subprocess.Process, sentence: bytes) -> None:
@@ -359,8 +332,7 @@ async def test_certificate_that_cannot_be_checked_costs_no_attempt(lab: Lab, org
     (lab.folder / "revoked").write_text("nonsense\n")
     conn = await connect(organisation.port, client_keys=[str(client.directory / "id")], password="right")  # fmt: skip
     assert (await conn.run("echo in")).stdout == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     assert (await client.ssh("alice+train@gateway", "echo in")).status == 255
     penalties = organisation.server.penalties
     await until(lambda: not organisation.server.connections)

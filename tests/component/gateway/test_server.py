@@ -127,22 +127,6 @@ async def test_stopped_client_may_finish_the_gateway_s_exchange_late(
     assert (done.status, done.out) == (0, b"on"), done.err
 
 
-async def test_client_stopped_within_the_gateway_s_exchange_is_waited_for(
-    running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has answered the gateway's wish, and is stopped before it does the rest: it did not begin."""
-    listener = Listener()
-    conn = await logged_in(running, alices_key, "alice+train", listener)
-    leg = the_leg(running)
-    leg._send_kexinit()
-    leg._kexinit_sent = True
-    begin_and_leave(conn, monkeypatch)
-    await until(lambda: not leg._kexinit_sent)  # its answer is here
-    await passes(3 * SECONDS)
-    assert (leg.arrived, leg.rekeying, listener.why) == (True, True, "")
-    drop(conn)
-
-
 async def test_flood_within_an_exchange_ends_the_connection(
     running: Running, alices_key: asyncssh.SSHKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

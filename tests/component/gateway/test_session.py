@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import asyncssh
@@ -19,8 +18,8 @@ from ssh_gateway.session import session as session_module
 from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_ASKING, MOST_PACKETS, TOO_MANY_STREAMS
-from tests.component.gateway.hostile import Listener, drop, logged_in
-from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, gateway, until
+from tests.component.gateway.hostile import Listener, disconnect, drop, logged_in
+from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, until
 
 NOT_RUNNING = "your default server is not running"
 
@@ -73,18 +72,7 @@ async def test_streams_without_a_pod_are_refused_and_the_connection_continues(
         ]
         assert all(NOT_RUNNING in answer for answer in answers)
     assert (await stream(conn, "train", 22)).startswith("SSH-2.0-")
-    drop(conn)
-    await conn.wait_closed()
-
-
-async def test_session_behind_a_refused_stream_reads_the_reason(running: Running, alices_key: asyncssh.SSHKey) -> None:
-    client = Listener()
-    conn = await logged_in(running, alices_key, "alice", client)
-    refused = asyncio.create_task(stream(conn, "localhost", 80))
-    with pytest.raises(asyncssh.Error):
-        await asyncio.wait_for(asyncio.gather(echo(conn), refused), DEADLINE)
-    assert NOT_RUNNING in await refused
-    assert NOT_RUNNING in client.why
+    await disconnect(conn)
 
 
 async def test_stream_to_a_job_does_not_wait_for_the_default_server(
@@ -98,8 +86,7 @@ async def test_stream_to_a_job_does_not_wait_for_the_default_server(
     assert not asked.done()
     runs(starting, sshd)
     assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 async def test_waiting_streams_are_limited_and_the_session_starts(
@@ -114,8 +101,7 @@ async def test_waiting_streams_are_limited_and_the_session_starts(
     assert {one.result() for one in streams if one.done()} == {TOO_MANY_STREAMS}
     runs(starting, sshd)
     assert await asyncio.wait_for(asked, DEADLINE) == "in\n"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     await asyncio.gather(*streams, return_exceptions=True)
 
 
@@ -123,7 +109,6 @@ async def test_waiting_streams_are_limited_and_the_session_starts(
 async def test_client_that_leaves_ends_the_wait_for_the_default_server(
     starting: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture, streams: int
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(starting, alices_key, "alice")
     asked = [asyncio.create_task(stream(conn, "localhost", 80)) for _ in range(streams)]
     asked.append(asyncio.create_task(echo(conn)))
@@ -151,23 +136,7 @@ async def test_keepalives_are_answered_while_the_default_server_starts(
     assert await asyncio.wait_for(alive, DEADLINE) == bytes([packets.REQUEST_SUCCESS])
     assert not asked.done()
     asked.cancel()
-    drop(conn)
-    await conn.wait_closed()
-
-
-async def test_keepalive_is_answered_after_the_request_before_it(
-    starting: Running, sshd: Sshd, alices_key: asyncssh.SSHKey
-) -> None:
-    conn = await logged_in(starting, alices_key, "alice")
-    forward = asyncio.create_task(request(conn, b"tcpip-forward", packets.text(b"127.0.0.1"), bytes(4)))
-    alive = asyncio.create_task(request(conn, packets.KEEPALIVE))
-    await until(lambda: starting.people.looks > 1)
-    runs(starting, sshd)
-    answers = await asyncio.wait_for(asyncio.gather(forward, alive), DEADLINE)
-    assert [answer[0] for answer in answers] == [packets.REQUEST_SUCCESS, packets.REQUEST_FAILURE]
-    assert packets.number_at(answers[0], 1) > 0, "the port that the job's sshd has taken"
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
 
 
 async def test_default_server_is_user_plus_and_user_alone(alice: Client, running: Running, sshd: Sshd) -> None:
@@ -196,7 +165,6 @@ async def test_requests_before_the_first_session_are_limited(
 async def test_refused_requests_do_not_fill_the_log(
     running: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     conn = await logged_in(running, alices_key)
     await conn.create_process("cat")
     for _ in range(3 * log.BURST):  # the job knows the channel as 0
@@ -204,8 +172,7 @@ async def test_refused_requests_do_not_fill_the_log(
     assert (await conn.run("echo in")).stdout == "in\n"
     lines = [record.getMessage() for record in caplog.records if "auth-agent" in record.getMessage()]
     assert log.BURST // 2 < len(lines) < 2 * log.BURST
-    drop(conn)
-    await conn.wait_closed()
+    await disconnect(conn)
     await until(lambda: any("event=close" in line and " unlogged=" in line for line in caplog.messages))
 
 
@@ -225,61 +192,37 @@ class SlowCluster(FakePlaces):
         return frozenset(jobs)
 
 
-@pytest.fixture
-async def slow_cluster(lab: Lab) -> AsyncIterator[Running]:
-    async with gateway(lab.keys, lab.people, SlowCluster(lab.places.targets)) as found:
-        yield found
-
-
 async def test_streams_to_missing_jobs_are_limited_and_do_not_fill_the_log(
-    slow_cluster: Running, alices_key: asyncssh.SSHKey, caplog: pytest.LogCaptureFixture
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
-    cluster = slow_cluster.places
-    assert isinstance(cluster, SlowCluster)
-    conn = await logged_in(slow_cluster, alices_key, "alice")
-    before = cluster.questions
-    asking = [asyncio.create_task(stream(conn, "nowhere", 22)) for _ in range(3 * log.BURST)]
-    await until(lambda: sum(task.done() for task in asking) == len(asking) - MOST_ASKING)
-    assert cluster.questions == before + MOST_ASKING
-    cluster.answers.set()
-    answers = await asyncio.gather(*asking)
-    assert sum("no job nowhere; yours: train" in answer for answer in answers) == MOST_ASKING
-    assert sum("too many streams" in answer for answer in answers) == len(asking) - MOST_ASKING
-    assert sum("what=stream" in record.getMessage() for record in caplog.records) < 2 * log.BURST
-    drop(conn)
-    await conn.wait_closed()
-
-
-@pytest.fixture
-async def counted(lab: Lab) -> AsyncIterator[Running]:
     cluster = SlowCluster(lab.places.targets)
-    cluster.answers.set()
+    async with lab.gateway(places=cluster) as running:
+        conn = await logged_in(running, lab.alices_key, "alice")
+        before = cluster.questions
+        asking = [asyncio.create_task(stream(conn, "nowhere", 22)) for _ in range(3 * log.BURST)]
+        await until(lambda: sum(task.done() for task in asking) == len(asking) - MOST_ASKING)
+        assert cluster.questions == before + MOST_ASKING
+        cluster.answers.set()
+        answers = await asyncio.gather(*asking)
+        assert sum("no job nowhere; yours: train" in answer for answer in answers) == MOST_ASKING
+        assert sum("too many streams" in answer for answer in answers) == len(asking) - MOST_ASKING
+        assert sum("what=stream" in line for line in caplog.messages) < 2 * log.BURST
+        await disconnect(conn)
+
+
+async def test_streams_to_the_own_job_have_a_rate(lab: Lab) -> None:
     rules = PenaltyRules(penalty_seconds=0.0, connections_per_second=1.0)
-    async with gateway(lab.keys, lab.people, cluster, limits=GatewayLimits(drain_seconds=0.0, rules=rules)) as found:
-        yield found
+    async with lab.gateway(limits=GatewayLimits(drain_seconds=0.0, rules=rules)) as running:
+        began = running.server.now()
+        conn = await logged_in(running, lab.alices_key, "alice")
+        answers = [await stream(conn, "train", 22) for _ in range(60)]
+        opened = sum(answer.startswith("SSH-") for answer in answers)
+        assert 21 <= opened <= 22 + running.server.now() - began
+        assert {one for one in answers if not one.startswith("SSH-")} == {"too many streams: try again in 1 second"}
+        await disconnect(conn)
 
 
-async def test_streams_to_the_own_job_have_a_rate(counted: Running, alices_key: asyncssh.SSHKey) -> None:
-    cluster, began = counted.places, counted.server.now()
-    assert isinstance(cluster, SlowCluster)
-    conn = await logged_in(counted, alices_key, "alice")
-    before, refused = cluster.questions, list[str]()
-    for _ in range(100):
-        try:
-            _, writer = await conn.open_connection("train", 22)
-            writer.close()
-        except asyncssh.ChannelOpenError as problem:
-            refused.append(problem.reason)
-    opened = 100 - len(refused)
-    assert 21 <= opened <= 22 + counted.server.now() - began
-    assert cluster.questions == before + opened
-    assert set(refused) == {"too many streams: try again in 1 second"}
-    drop(conn)
-    await conn.wait_closed()
-
-
-async def test_login_waits_for_words_about_the_default_server_until_the_deadline(
+async def test_look_at_the_default_server_has_a_deadline(
     starting: Running, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

@@ -48,11 +48,8 @@ async def test_every_host_of_the_configuration_reaches_its_server(lab: Lab, host
     assert (done.status, done.text) == (0, "in\n"), done.err
 
 
-@pytest.mark.parametrize("host", ["train.dl", "newer.dl"])
-async def test_changed_host_key_is_refused(
-    host: str, running: Running, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> None:
-    done = await own_ssh(running, alices_key, asyncssh.generate_private_key("ssh-ed25519"), host, tmp_path)
+async def test_changed_host_key_is_refused(running: Running, alices_key: asyncssh.SSHKey, tmp_path: Path) -> None:
+    done = await own_ssh(running, alices_key, asyncssh.generate_private_key("ssh-ed25519"), "newer.dl", tmp_path)
     assert (done.status, done.out) == (255, b"")
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in done.err
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import subprocess
-import time
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,63 +19,40 @@ from ssh_gateway.core.proof import CertificateId
 from ssh_gateway.transport.keys import KeysUnusable
 from ssh_gateway.transport.reading import read_certificate
 
+PRIVATE_KEY = asyncssh.generate_private_key("ssh-ed25519").export_private_key("openssh").decode()
+PKCS8 = asyncssh.generate_private_key("ssh-ed25519").export_private_key("pkcs8-pem").decode()
+IS_PRIVATE = "line 3: this is a private key: give its public half"
+NEGATIVE = base64.b64encode(packets.text(b"ssh-rsa") + packets.text(b"\xff") + packets.text(b"\xfe")).decode()
+WRONG: dict[str, tuple[str, str]] = {
+    "another text": ("token: hunter2", "line 3: this is n"),
+    "a key cut short": ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
+    "negative numbers": (f"ssh-rsa {NEGATIVE}", "line 3: what begins with “ssh-rsa” is no public key"),
+    "a private key": (PRIVATE_KEY, IS_PRIVATE),
+    "a private key of another form": (PKCS8, IS_PRIVATE),
+    "a private key without its first line": (PRIVATE_KEY.partition("\n")[2], "line 3: this is no public key"),
+}
+
+
+@pytest.mark.parametrize("load", [TrustedCas, RevocationList])
+@pytest.mark.parametrize(("content", "why"), WRONG.values(), ids=WRONG)
+def test_wrong_file_is_named_by_its_line_and_not_repeated(
+    load: type[TrustedCas | RevocationList], content: str, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(f"# ours\n\n{content}\n")
+    with pytest.raises(KeysUnusable) as problem:
+        load(path).load()
+    assert str(problem.value).startswith(f"{path}: {why}")
+    assert not any(word in str(problem.value) for word in content.split() if len(word) > 6 and "-" not in word)
+
 
 def test_file_without_strong_keys_is_refused(tmp_path: Path) -> None:
     short = asyncssh.generate_private_key("ssh-rsa", key_size=2048).export_public_key().decode()
-    for content, why in (("nonsense\n", ""), (short, "too weak for a CA")):
-        (tmp_path / "ca").write_text(content)
-        with pytest.raises(KeysUnusable, match=f"{tmp_path}/ca: .*{why}.*Gateway.user_ca_file"):
-            TrustedCas(tmp_path / "ca").load()
+    (tmp_path / "ca").write_text(short)
+    with pytest.raises(KeysUnusable, match=f"{tmp_path}/ca: .*too weak for a CA.*Gateway.user_ca_file"):
+        TrustedCas(tmp_path / "ca").load()
     with pytest.raises(KeysUnusable, match="No such file"):
         TrustedCas(tmp_path / "none").load()
-
-
-PRIVATE = "this is a private key: give its public half"
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ("nonsense of somebody's", "line 3: this is no public key: one is a line as in a .pub file"),
-        ("ssh-ed25519 AAAAx", "line 3: what begins with “ssh-ed25519” is no public key"),
-        ("openssh", f"line 3: {PRIVATE}"),
-        ("pkcs8-pem", f"line 3: {PRIVATE}"),
-        ("without its first line", "line 3: this is no public key"),
-        ("ssh-rsa IMPOSSIBLE", "line 3: what begins with “ssh-rsa” is no public key"),
-    ],
-)
-def test_invalid_ca_is_told_by_its_line_without_private_keys(content: str, why: str, tmp_path: Path) -> None:
-    ca = asyncssh.generate_private_key("ssh-ed25519")
-    private = ca.export_private_key(content if content == "pkcs8-pem" else "openssh").decode()
-    is_private = not content.startswith(("nonsense", "ssh-"))
-    numbers = packets.text(b"ssh-rsa") + packets.text(b"\xff") + packets.text(b"\xfe")  # of which each is negative
-    content = content.replace("IMPOSSIBLE", base64.b64encode(numbers).decode())
-    written = private.partition("\n")[2] if content.startswith("without") else private if is_private else content
-    for path, load in ((tmp_path / "ca", TrustedCas), (tmp_path / "revoked", RevocationList)):
-        path.write_text(f"# ours\n\n{written}\n")
-        with pytest.raises(KeysUnusable) as problem:
-            load(path).load()
-        assert str(problem.value).startswith(f"{path}: {why}")
-        assert not any(line in str(problem.value) for line in private.splitlines())
-
-
-@pytest.mark.parametrize("written", ["deadbeefcafe0123", "token: hunter2", "password hunter2"])
-def test_content_of_a_wrong_file_is_not_repeated(written: str, tmp_path: Path) -> None:
-    """Somebody gave the wrong file."""
-    for load in (TrustedCas, RevocationList):
-        (tmp_path / "file").write_text(written)
-        with pytest.raises(KeysUnusable, match="line 1: this is n") as problem:
-            load(tmp_path / "file").load()
-        assert not any(word in str(problem.value) for word in written.split())
-
-
-KEY, CA = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
-
-
-BADGE = CertificateId(17, "alice@laptop", KEY.get_fingerprint(), CA.get_fingerprint(), 2e9)
-
-
-ELSE = replace(BADGE, serial=18, key_id="bob", key="SHA256:k", ca="SHA256:c")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +61,7 @@ ELSE = replace(BADGE, serial=18, key_id="bob", key="SHA256:k", ca="SHA256:c")
         (b"SSHKRL\n\0\0\0\0\1", "this is a binary KRL: give the text from which ssh-keygen -k makes one"),
         (b"\xe9\x01", "this is no text"),
     ],
-    ids=["a KRL", "anything"],
+    ids=["a KRL", "no text"],
 )
 def test_binary_file_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
@@ -95,18 +71,19 @@ def test_binary_file_is_refused(content: bytes, why: str, tmp_path: Path) -> Non
         assert str(problem.value).startswith(f"{tmp_path / 'file'}: {why} (setting ")
 
 
+CERTIFICATE = CertificateId(18, "bob", "SHA256:k", "SHA256:c", 2e9)
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "serial: x",
         "serial: 20-17",
         "serial: 18446744073709551616",
-        "serial: 0x10000000000000000",
         "serial: 08",
         "id:",
         "hash: SHA256:x",
         "key: x",
-        "nonsense",
         "a: b",
     ],
 )
@@ -154,21 +131,14 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Issued:
     [
         "serial: 17",
         "serial:\t0x11 # hexadecimal",
-        "serial: 017",
         "serial: 15-0X10",
         "SERIAL: 1-18446744073709551615",
         "id: alice@laptop",
-        "Id:eve the first",
         "hash: {prints[fifteen]}",
-        "hash: {prints[fifteen]}=",
         "key: {seventeen}",
         "sha1: {seventeen}",
-        "sha256: {seventeen}",
-        "{seventeen}",
         "{ca}",
         "{seventeen_cert}",
-        "key: {seventeen_cert}",
-        "sha256: {without_cert}",
         "{without_cert}",
         "  serial: 16\n\n# and\nserial: 14-15\nserial: 17",
     ],
@@ -185,13 +155,6 @@ def test_revocation_means_the_same_as_to_ssh_keygen(line: str, issued: Issued, t
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6))))
 def test_overlapping_ranges_revoke_their_union(ranges: list[tuple[int, int]]) -> None:
     found = read_revocations("\n".join(f"serial: {first}-{first + more}" for first, more in ranges))
-    named = {serial for serial in range(50) if found.names(replace(ELSE, serial=serial))}
+    named = {serial for serial in range(50) if found.names(replace(CERTIFICATE, serial=serial))}
     assert named == {serial for first, more in ranges for serial in range(first, first + more + 1)}
     assert all(ends < begins for (_, ends), (begins, _) in pairwise(found.serials))
-
-
-def test_look_up_in_a_long_list_is_fast() -> None:
-    found = read_revocations("\n".join(f"serial: {2 * number}-{2 * number}" for number in range(1, 50_001)))
-    began = time.process_time()
-    assert sum(found.names(replace(ELSE, serial=serial)) for serial in range(1, 2001)) == 1000
-    assert time.process_time() - began < 1.0  # by search 2,000 × 50,000 comparisons take about 5

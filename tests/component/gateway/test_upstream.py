@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +18,7 @@ from ssh_gateway.core.proof import UNBOUND, SessionBounds
 from ssh_gateway.session import upstream
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, Client, Lab, Running, Sshd, log_lines
+from tests.component.gateway.peers import JOB, Client, Lab, Sshd, log_lines
 from tests.harness.ports import free_port
 
 CA = asyncssh.generate_private_key("ssh-ed25519")
@@ -58,7 +57,7 @@ def test_certificate_has_a_fresh_key_one_job_and_two_minutes(keys: GatewayKeys, 
     ids=["now", "in its time", "after two minutes", "by a slow clock", "by a clock that is wrong"],
 )  # fmt: skip
 async def test_sshd_accepts_a_certificate_for_two_minutes(
-    alice: Client, running: Running, monkeypatch: pytest.MonkeyPatch, age: int, *, let_in: bool
+    alice: Client, monkeypatch: pytest.MonkeyPatch, age: int, *, let_in: bool
 ) -> None:
     issue = upstream.issue
 
@@ -107,7 +106,6 @@ UNREACHABLE: dict[str, tuple[dict[str, Any], str, str]] = {
 async def test_unreachable_job_is_told_and_logged(
     lab: Lab, caplog: pytest.LogCaptureFixture, change: dict[str, Any], told: str, logged: str
 ) -> None:
-    caplog.set_level(logging.INFO, "ssh_gateway")
     limits = GatewayLimits(connect_seconds=0.5 if told == NO_ANSWER else 15.0, drain_seconds=0.0)
     async with silent() as port, lab.gateway(limits=limits) as running:
         target = replace(lab.places.targets["alice", "train"], **(change or {"port": port}))

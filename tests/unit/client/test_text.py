@@ -93,8 +93,7 @@ def test_missing_estimate_is_empty() -> None:
     ("some", "others", "said"),
     [
         pytest.param(False, 0, "Nothing waits.", id="an empty queue"),
-        pytest.param(True, 0, "Nothing else waits.", id="only one's own"),
-        pytest.param(False, 1, "Nothing of yours waits; 1 job of others waits.", id="only somebody else's"),
+        pytest.param(False, 1, "Nothing of yours waits; 1 job of others waits.", id="only jobs of others"),
         pytest.param(True, 4, "Beside these 4 jobs of others wait.", id="both"),
     ],
 )

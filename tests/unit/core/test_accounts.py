@@ -6,7 +6,7 @@ import pytest
 
 from dlspawner.core import unix_account
 from dlspawner.core.link import derive_hub_token
-from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixAccount, UnixGroup, UnixIds
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UnixAccount, UnixGroup, UnixIds
 
 LDAP = AuthStateKeys("uidNumber", "gidNumber", "memberOf")
 
@@ -40,30 +40,11 @@ def test_read(state: dict[str, object], keys: AuthStateKeys, expected: object) -
 
 @pytest.mark.parametrize(
     "uid",
-    [
-        0,
-        "0",
-        -1,
-        999,
-        True,
-        5012.0,
-        "5012x",
-        "0x1394",
-        "",
-        "٥٠١٢",
-        [],
-        [5012, 5013],
-        {"a": 1},
-        65534,
-        65535,
-        2**31,
-        10**20,
-    ],
+    [0, "0", -1, 999, True, 5012.0, "5012x", "", "٥٠١٢", [], [5012, 5013], {"a": 1}, 65534, 65535, 2**31],
     ids=repr,
 )
-def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
+def test_invalid_uid_is_refused(uid: object) -> None:
     found = unix_account.read_unix_ids({"uid": uid}, AuthStateKeys(), 1000)
-
     assert isinstance(found, InvalidIds)
     assert "not a uid of 1000 or more" in found.why
 
@@ -79,16 +60,14 @@ def test_what_is_no_uid_is_not_replaced_by_another(uid: object) -> None:
         ({"uid": 5012, "supplementary_groups": "lab"}, "not a list of gids"),
     ],
 )
-def test_half_an_account_is_none(state: dict[str, object], why: str) -> None:
+def test_incomplete_account_is_refused(state: dict[str, object], why: str) -> None:
     found = unix_account.read_unix_ids(state, AuthStateKeys(), 1000)
-
     assert isinstance(found, InvalidIds)
     assert why in found.why
 
 
 def test_teams_add_groups_that_are_not_there_yet() -> None:
     numbers = UnixIds(5012, 5012, (UnixGroup("lab", 7001),))
-
     assert numbers.joining([UnixGroup("vision", 7001), UnixGroup("language", 7002)]).groups == (
         UnixGroup("lab", 7001),
         UnixGroup("language", 7002),
@@ -113,14 +92,12 @@ def test_group_names_are_safe_and_different() -> None:
 
 def test_passwd_and_group_name_the_person_and_their_groups() -> None:
     alice = UnixAccount("alice", 5012, 5012, (UnixGroup("vision", 7001),), "/home/alice")
-
     assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in unix_account.passwd(alice)
     assert "\nalice:x:5012:\nvision:x:7001:alice\n" in unix_account.group(alice)
 
 
-def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None:
+def test_root_by_permission_keeps_the_user_name() -> None:
     alice = UnixAccount("alice", 0, 0, (), "/home/alice")
-
     assert unix_account.passwd(alice).splitlines() == [
         "root:x:0:0:root:/root:/bin/sh",
         "alice:x:0:0:alice:/home/alice:/bin/bash",
@@ -132,33 +109,26 @@ def test_who_is_root_by_a_special_permission_logs_in_by_their_own_name() -> None
 
 def test_an_own_group_that_has_a_name_keeps_it() -> None:
     staff = unix_account.account("alice", UnixIds(5012, 100, (UnixGroup("users", 100),)), "/home/alice")
-
     assert unix_account.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
 
 
-def test_names_that_become_the_same_are_different_people() -> None:
+def test_similar_names_have_different_accounts() -> None:
     names = {
         unix_account.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")
     }
-
     assert len(names) == 4
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "b"}', '{"a": 0}', "null"])
-def test_an_annotation_that_we_did_not_write_names_no_groups(text: str) -> None:
+def test_foreign_annotation_has_no_groups(text: str) -> None:
     assert unix_account.read_groups(text) == ()
 
 
-def test_what_is_written_is_read() -> None:
+def test_written_groups_are_read_back() -> None:
     groups = (UnixGroup("vision", 7001), UnixGroup("Ann’s “lab”", 7002))
-
     assert unix_account.read_groups(unix_account.write_groups((*groups, UnixGroup("", 7003)))) == groups
 
 
-def test_a_range_has_both_ends() -> None:
-    assert [number in UidRange(10, 12) for number in (9, 10, 12, 13)] == [False, True, True, False]
-
-
-def test_the_hubs_token_does_not_show_the_services() -> None:
+def test_derived_hub_token_hides_the_service_s() -> None:
     assert derive_hub_token("secret") == derive_hub_token("secret") != derive_hub_token("secret2")
     assert "secret" not in derive_hub_token("secret")

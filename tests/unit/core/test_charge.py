@@ -42,7 +42,6 @@ def node_terms(*terms: dict[str, list[str]]) -> dict[str, Any]:
 
 CHARGED: dict[str, tuple[dict[str, Any], str]] = {
     "no GPU costs no GPU": (pod(box()), "None 0"),
-    "an explicit 0 is no GPU": (pod(box({NVIDIA: 0})), "None 0"),
     "limits count": (pod(box({NVIDIA: "2"})), "a100 2"),
     "requests count where limits say less": (pod(box({NVIDIA: 1}, {NVIDIA: 2})), "a100 2"),
     "several containers add up": (pod(box({NVIDIA: 1}), box({NVIDIA: "2"})), "a100 3"),
@@ -63,7 +62,6 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
         "a100 2",
     ),
     "overhead adds up": (pod(box({NVIDIA: 1}), overhead={NVIDIA: 1}), "a100 2"),
-    "an amount may be written as Kubernetes does": (pod(box({NVIDIA: "2000m"})), "a100 2"),
     "another vendor's GPU is another type": (pod(box({AMD: 2}), nodeSelector=None), "mi300 2"),
     "the type follows from the node selector": (pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"}), "v100 1"),
     "the type follows from a required affinity": (pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"]})), "v100 1"),
@@ -71,9 +69,7 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
         pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"], "zone": ["x"]}, {"gpu": ["v100"]})),
         "v100 1",
     ),
-    "zero is zero however it is written": (pod(box({NVIDIA: "0.0"})), "None 0"),
-    "nothing of what is no GPU type is nothing": (pod(box({NVIDIA: 1, "nvidia.com/A100": "0.0"})), "a100 1"),
-    "a network card is no GPU, whoever made it": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
+    "a network card is no GPU": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
     "what is no accelerator is Kubernetes' business": (
         pod(box({NVIDIA: 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"})),
         "a100 1",
@@ -82,10 +78,9 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CHARGED)
-def test_charge_says(name: str) -> None:
+def test_charge(name: str) -> None:
     manifest, expected = CHARGED[name]
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, ResourceRequest), charged
     assert f"{charged.gpu_type} {charged.gpus // GPU}" == expected
 
@@ -93,32 +88,18 @@ def test_charge_says(name: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "half a GPU": (pod(box({NVIDIA: "500m"})), Reason.MALFORMED, "must be a whole number"),
     "a negative number": (pod(box({NVIDIA: -1})), Reason.MALFORMED, "from 0 to 1,000,000; the pod asks for -1."),
-    "a negative number as text": (
-        pod(box({NVIDIA: "-1"})),
-        Reason.MALFORMED,
-        "from 0 to 1,000,000; the pod asks for “-1”.",
-    ),
-    "a negative number in a sidecar": (
-        pod(box({NVIDIA: 2}), init=(box({NVIDIA: "-2"}, restartPolicy="Always"),)),
-        Reason.MALFORMED,
-        "from 0 to 1,000,000",
-    ),
     "a huge number": (pod(box({NVIDIA: "9e18"})), Reason.MALFORMED, "from 0 to 1,000,000"),
-    "more digits than anybody reads": (pod(box({NVIDIA: "9" * 400})), Reason.MALFORMED, "from 0 to 1,000,000"),
     "true": (pod(box({NVIDIA: True})), Reason.MALFORMED, "asks for true"),
     "not a number": (pod(box({NVIDIA: float("nan")})), Reason.MALFORMED, "from 0 to 1,000,000"),
     "words": (pod(box({NVIDIA: "all"})), Reason.MALFORMED, "asks for “all”"),
-    "a list": (pod(box({NVIDIA: [1]})), Reason.MALFORMED, "asks for a list"),
     "CPU that is no number": (
         pod(box({"cpu": "many"})),
         Reason.MALFORMED,
         "cpu must be an amount such as 2, “500m” or “4Gi”; the pod asks for “many”.",
     ),
     "a container that is no container": ({"spec": {"containers": [7]}}, Reason.MALFORMED, "Kubernetes"),
-    "resources that are a list": ({"spec": {"containers": [{"resources": [1]}]}}, Reason.MALFORMED, "Kubernetes"),
     "a vendor without a type": (pod(box({"gpu.intel.com/i915": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "a slice of a GPU": (pod(box({"nvidia.com/mig-1g.10gb": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
-    "a share of a GPU": (pod(box({"alnair/vgpu-memory": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
     "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), Reason.NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
@@ -135,11 +116,6 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"]}, {"zone": ["x"]})),
         Reason.UNKNOWN_TYPE,
         "may get a100 or v100",
-    ),
-    "nodes that have no such GPU": (
-        pod(box({NVIDIA: 1}), nodeSelector={"gpu": "k80"}),
-        Reason.UNKNOWN_TYPE,
-        "none of its",
     ),
     "two vendors in one pod": (pod(box({NVIDIA: 1, AMD: 1})), Reason.NOT_ALLOWED, "of one type"),
     "more GPUs than a job may have": (pod(box({NVIDIA: 65})), Reason.EXCEEDS_LIMIT, "may have 64 GPUs"),
@@ -158,11 +134,6 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         Reason.NODE_TOO_SMALL,
         "CPUs must be at most 4",
     ),
-    "helpers count": (
-        pod(box({NVIDIA: 1, "cpu": 4}), box({"cpu": 1})),
-        Reason.NODE_TOO_SMALL,
-        "CPUs must be at most 4",
-    ),
     "a first container may not have more": (
         pod(box({NVIDIA: 1}), init=(box({"cpu": 64}),)),
         Reason.NODE_TOO_SMALL,
@@ -173,41 +144,26 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         Reason.NODE_TOO_SMALL,
         "Memory must be at most 8Gi for a job without GPUs; the pod asks for 400Gi",
     ),
-    "more than a job without GPUs may have": (
-        pod(box({"memory": "9Gi"})),
-        Reason.NODE_TOO_SMALL,
-        "at most 8Gi for a job without",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_charge_refuses(name: str) -> None:
+def test_charge_is_refused(name: str) -> None:
     manifest, reason, words = REFUSED[name]
     refused = request_of([manifest], CLUSTER)
-
     assert isinstance(refused, Refuse), refused
     assert refused.reason is reason
     assert words in refused.sentence
 
 
-def test_more_gpus_than_a_job_may_have_are_refused_with_the_maximum() -> None:
-    refused = request_of([pod(box({NVIDIA: 40})), pod(box({NVIDIA: 40}))], CLUSTER)
-
-    assert isinstance(refused, Refuse)
-    assert refused.maximum == 64 * GPU
-
-
 def test_all_pods_of_a_job_are_charged() -> None:
     charged = request_of([pod(box()), pod(box({NVIDIA: 2})), pod(box({NVIDIA: 3}))], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert [one.gpus // GPU for one in charged.pods] == [0, 2, 3]
 
 
 def test_pods_of_one_job_have_gpus_of_one_type() -> None:
     refused = request_of([pod(box({NVIDIA: 1})), pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], CLUSTER)
-
     assert isinstance(refused, Refuse)
     assert refused.reason is Reason.NOT_ALLOWED
 
@@ -218,26 +174,23 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
         box({"cpu": 2, "memory": "1Gi"}, {"cpu": 1}), box({"cpu": "500m"}), init=init, overhead={"cpu": "10m"}
     )
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert (charged.pods[0].cpu_milli, charged.pods[0].memory_bytes) == (1510, 2 * GIB)
 
 
-def test_of_types_that_a_node_could_have_both_none_is_guessed() -> None:
+def test_ambiguous_gpu_type_is_refused() -> None:
     anything = GpuType("any", "Any", NVIDIA, CpuMemory(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
     found = request_of([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
-
     assert isinstance(found, Refuse)
     assert "may get any or v100" in found.sentence
 
 
-def test_pods_that_are_no_jobs_hold_what_they_ask_for_until_they_have_ended() -> None:
+def test_other_pods_hold_their_requests_until_they_end() -> None:
     ended = pod(box({NVIDIA: 4})) | {"status": {"phase": "Succeeded"}}
     running = pod(box({NVIDIA: 1, "cpu": 2}, {"cpu": 1}), box(None, {"memory": "1Gi"})) | {
         "status": {"phase": "Running"}
     }
-
     assert foreign_usage([ended, running, running]) == ForeignUsage(((NVIDIA, 2 * GPU),), 2000, 2 * GIB)
 
 
@@ -260,7 +213,6 @@ def test_a_node_is_read_as_kubernetes_describes_it() -> None:
 
 def test_a_priority_is_one_that_the_team_may_use() -> None:
     everybody, testers = team("a"), team("b", priorities=("test",))
-
     assert CLUSTER.priority(everybody, "prod") == PriorityLevel("prod", 100)
     assert CLUSTER.priority(everybody, None) == PriorityLevel("test", 10)
     assert CLUSTER.priority(testers, "prod") is None
@@ -282,9 +234,8 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["spec"]), VALUES))
 @settings(max_examples=100)
-def test_whatever_the_manifest_is_the_answer_is_a_charge_or_a_refusal(manifest: dict[str, Any]) -> None:
+def test_any_manifest_is_charged_or_refused(manifest: dict[str, Any]) -> None:
     charged = request_of([manifest], CLUSTER)
-
     assert isinstance(charged, Refuse) or charged.gpus >= 0
 
 
@@ -298,6 +249,5 @@ def test_a_pod_costs_no_less_than_any_container_and_no_more_than_all(parts: list
         if kind
     ]
     charged = request_of([pod(*containers, init=tuple(inits))], CLUSTER)
-
     assert isinstance(charged, ResourceRequest)
     assert max([gpus for gpus, _ in parts], default=0) <= charged.gpus / GPU <= sum(gpus for gpus, _ in parts)

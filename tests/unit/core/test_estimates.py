@@ -71,7 +71,7 @@ PROMISED = replace(NEXT, nodes=("n1",))
     ],
     ids=[
         "on an empty cluster it starts now, whatever is known",
-        "it starts when who holds its GPUs has run as long as others did",
+        "it starts when the job that holds its GPUs has run as long as others did",
         "of too few ended jobs nothing is concluded",
         "those that ended sooner than the running one has run do not count",
         "where a team has no history, jobs of other teams from the same template say how long",
@@ -80,10 +80,10 @@ PROMISED = replace(NEXT, nodes=("n1",))
         "a victim is gone when its notice is over",
         "a borrower leaves after its notice, whatever is known",
         "what is free now can be had now",
-        "who is behind another one waits for that one as well",
+        "a job behind another one waits for that one as well",
         "that one may be short or long: a range",
         "what never fits is not estimated",
-        "of a job that has run longer than all others nobody knows when it ends",
+        "the end of a job that has run longer than all others is unknown",
     ],
 )
 def test_a_job_starts_when_those_before_it_have_ended(
@@ -93,17 +93,17 @@ def test_a_job_starts_when_those_before_it_have_ended(
     assert (found and tuple(round((at - NOW) / MINUTE) for at in (found.earliest, found.latest))) == minutes
 
 
-def test_nobody_outlives_its_lifetime() -> None:
+def test_lifetime_bounds_the_estimate() -> None:
     found = estimated(world(VISION, node("n1"), FULL, NEXT), TWO_HOURS, {"r": NOW + 10 * MINUTE})
     assert found["q"].latest == NOW + 10 * MINUTE
 
 
-def test_who_waits_for_an_approval_has_no_estimate() -> None:
+def test_job_that_waits_for_an_approval_has_no_estimate() -> None:
     asks = wants("q", "vision", 1, state=JobState.PENDING_APPROVAL)
     assert estimated(world(VISION, node("n1"), asks), TWO_HOURS) == {}
 
 
-def test_a_victim_that_waits_again_is_played_on() -> None:
+def test_requeued_victim_is_simulated_as_well() -> None:
     here = world(
         VISION,
         node("n1"),
@@ -117,7 +117,7 @@ def test_a_victim_that_waits_again_is_played_on() -> None:
     assert found["o"].earliest >= NOW + HOUR, "the borrower that left was there before, and comes first"
 
 
-def test_too_few_plays_say_nothing() -> None:
+def test_too_few_simulations_give_no_estimate() -> None:
     here = world(VISION, node("n1"), NEXT).snapshot()
     assert estimate_starts(here, [{"q": NOW}] * 7, TWO_HOURS) == {}
 
@@ -146,7 +146,7 @@ LONG = st.lists(st.integers(1, 3000), min_size=LEAST_RUNS, max_size=30)
 
 @given(LONG, st.lists(st.tuples(st.integers(1, 8), st.integers(1, 600)), max_size=4), st.integers(2, 5), st.booleans())
 @settings(max_examples=40)
-def test_who_is_later_in_a_queue_never_starts_earlier(
+def test_later_job_in_a_queue_never_starts_earlier(
     lengths: list[int], running: list[tuple[int, int]], waiting: int, preemptible: bool
 ) -> None:
     """Of those that ask for the same: a smaller job may pass."""
@@ -167,27 +167,20 @@ def test_who_is_later_in_a_queue_never_starts_earlier(
     assert all(NOW <= one.earliest <= one.latest for one in ranges)
 
 
-@given(LONG)
-@settings(max_examples=20)
-def test_the_same_seed_says_the_same(lengths: list[int]) -> None:
-    here = world(VISION, node("n1"), FULL, NEXT, queues("p", "vision", 2))
-    assert estimated(here, lasted(lengths)) == estimated(here, lasted(lengths))
-
-
-def test_playing_changes_nothing() -> None:
+def test_simulation_changes_nothing() -> None:
     here = world(VISION, node("n1"), FULL, NEXT)
     before = here.snapshot()
     estimated(here, TWO_HOURS)
     assert here.snapshot() == before
 
 
-def test_a_job_that_comes_to_its_end_is_one_more_that_is_known() -> None:
+def test_ended_job_is_counted_as_evidence() -> None:
     known = lasted([120.0] * (LEAST_RUNS - 1))
     known.add(RunTime("vision", "", timedelta(hours=2).total_seconds()))
     assert known.count(NEXT) == LEAST_RUNS
 
 
-def test_in_one_play_jobs_are_alike_and_in_all_of_them_every_length_is_as_likely() -> None:
+def test_run_times_are_similar_within_a_simulation_and_uniform_over_all() -> None:
     chance = Random(3).random
     plays = [similar(chance) for _ in range(400)]
     picks = [[pick(100) for _ in range(50)] for pick in plays]

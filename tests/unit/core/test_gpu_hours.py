@@ -72,7 +72,7 @@ def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
         ("S0 E1", 3, {}),
     ],
     ids=[
-        "who never waits asks for what they hold",
+        "a job that never waits requests what it holds",
         "waiting is asked for, not held",
         "so is waiting for approval",
         "what goes on counts until now",
@@ -85,10 +85,10 @@ def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
         "an event of the future has not happened",
         "a job of the future has no hours",
         "a job without events has none",
-        "who is refused at once never asked",
+        "a job that is refused at once requested nothing",
     ],
 )
-def test_what_counts_as_asked_and_held(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
+def test_requested_and_allocated_hours(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
     assert hours(gpu_time_by_day(JobTimeline(TWO, steps(told)), at(now))) == expected
 
 
@@ -106,25 +106,19 @@ def test_what_counts_as_asked_and_held(told: str, now: float, expected: dict[dat
         "nothing is reclaimed at the moment of the stop",
         "GPUs are reclaimed from then on",
         "until the person asks again",
-        "who asks at once gave nothing back",
+        "a job that is requeued at once gave nothing back",
         "for a day at most",
-        "whoever comes back after that",
+        "also when it is requeued after that",
     ],
 )
-def test_what_culling_gives_back(again: float | None, now: float, expected: float) -> None:
+def test_reclaimed_hours(again: float | None, now: float, expected: float) -> None:
     life = JobTimeline(TWO, steps("T0 R1 X3 E4"), culled=True, requeued=None if again is None else at(again))
     assert sum(one for _, _, one in hours(gpu_time_by_day(life, at(now))).values()) == expected
     assert final_gpu_time(life) == gpu_time_by_day(life, at(1000))
 
 
-def test_who_was_not_culled_gives_nothing_back() -> None:
+def test_job_that_was_not_culled_reclaims_nothing() -> None:
     assert all(not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 E4")), at(60)).values())
-
-
-def test_a_job_that_is_culled_and_not_gone_yet_gives_nothing_back() -> None:
-    assert all(
-        not one.reclaimed for one in gpu_time_by_day(JobTimeline(TWO, steps("T0 R1 X3"), culled=True), at(60)).values()
-    )
 
 
 _LIVES = some.lists(some.tuples(some.integers(-200, 3_000), some.sampled_from(JobState)), max_size=9)
@@ -137,7 +131,7 @@ def life_of(drawn: list[tuple[int, JobState]], gpus: int = 1000) -> JobTimeline:
 
 
 @given(_LIVES, some.integers(0, 3_000))
-def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, JobState]], now: int) -> None:
+def test_hours_equal_a_count_by_seconds(drawn: list[tuple[int, JobState]], now: int) -> None:
     counted: dict[str, Counter[date]] = {"requested": Counter(), "allocated": Counter()}
     times, latest = [], None
     for second, state in drawn:
@@ -156,9 +150,7 @@ def test_it_is_what_looking_every_second_counts(drawn: list[tuple[int, JobState]
 
 
 @given(_LIVES, some.integers(-200, 3_000), some.integers(0, 3_000))
-def test_what_was_counted_already_and_what_comes_after_it_are_the_whole(
-    drawn: list[tuple[int, JobState]], cut: int, now: int
-) -> None:
+def test_hours_of_two_parts_add_up(drawn: list[tuple[int, JobState]], cut: int, now: int) -> None:
     life, when = life_of(drawn), MIDNIGHT + timedelta(seconds=now - 1000)
     middle = min(when, MIDNIGHT + timedelta(seconds=cut - 1000))
     parts = [gpu_time_by_day(life, middle), gpu_time_by_day(JobTimeline(life.gpus, life.steps, since=middle), when)]
@@ -186,5 +178,5 @@ def test_the_use_of_gpus_is_their_mean_over_the_time() -> None:
     assert found[DAY].hours()["used"] == 1.5
 
 
-def test_of_what_nobody_measured_the_use_is_not_known() -> None:
+def test_use_without_measurements_is_unknown() -> None:
     assert GpuTime(allocated=PER_HOUR).hours()["used"] is None

@@ -17,7 +17,7 @@ TOO_MANY = (team("a", 8), team("b", 8), N1)  # quotas that can not be laid out
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
 GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
-    "a guest starts where nobody waits": (world(*HOMES), wants("g", "b", 2), "n1"),
+    "a guest starts where no job waits": (world(*HOMES), wants("g", "b", 2), "n1"),
     "a guest leaves another team's share to its waiting job at once": (
         world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 2),
@@ -28,22 +28,22 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2, priority=100, waited=2 * HOUR),
         "turn",
     ),
-    "a guest goes where those who wait have no share": (
+    "a guest goes where the waiting jobs have no share": (
         world(*HOMES, node("n3"), runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 2),
         "n3",
     ),
-    "who waits for its own team's jobs holds up no guest": (
+    "a job that waits for its own team's jobs blocks no guest": (
         world(*HOMES, runs("r", "a", 7, "n1"), queues("big", "a", 8)),
         wants("g", "b", 1),
         "n1",
     ),
-    "who waits for an own cap holds up no guest": (
+    "a job that waits for its user cap blocks no guest": (
         world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 1),
         "n1",
     ),
-    "nor does who waits behind those of the own team": (
+    "nor does a job behind others of its team": (
         world(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
@@ -51,15 +51,7 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n1",
     ),
-    "on a team's own share, too": (
-        world(
-            *(*HOMES, runs("r", "a", 4, "n1")),
-            *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
-        ),
-        wants("g", "b", 2),
-        "n1",
-    ),
-    "a guest leaves the nodes to who waits behind many with an own cap": (
+    "a guest leaves the nodes to a job behind many with a user cap": (
         world(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
@@ -67,11 +59,6 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         ),
         wants("g", "b", 1),
         "turn",
-    ),
-    "a job on its own share is held up by no guest": (
-        world(*HOMES, queues("big", "b", 8, waited=HOUR)),
-        wants("j", "a", 1),
-        "n1",
     ),
     "with more quota than GPUs a small job passes a big one of another team": (
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=MINUTE)),
@@ -88,11 +75,6 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 1, waited=2 * HOUR),
         "n1",
     ),
-    "it passes it on other nodes": (
-        world(*WIDE, runs("r", "b", 1, "n1"), runs("s", "b", 3, "n2"), queues("big", "a", 8, waited=HOUR)),
-        wants("g", "b", 2),
-        "n2",
-    ),
     "closest to holding it is the node with the fewest GPUs of guaranteed jobs": (
         world(
             *WIDE,
@@ -102,12 +84,12 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n2",
     ),
-    "a borrower is held up by nobody who could send it away": (
+    "a borrower is not blocked by a job that could preempt it": (
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("p", "b", 7, preemptible=True),
         "n1",
     ),
-    "who has no node left is left what is in nobody's share": (
+    "a team without a node gets nodes of no share": (
         world(
             *(team("a", 8), team("b", 8), team("c", 8), N1, CLOSED, node("n3", cordoned=True), node("n4")),
             *(runs("r", "c", 1, "n4"), queues("big", "b", 8, waited=HOUR)),
@@ -119,22 +101,20 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", GUESTS)
-def test_a_guest(name: str) -> None:
+def test_job_outside_its_share(name: str) -> None:
     here, request, expected = GUESTS[name]
     decision = admit(request, here, NOW)
-
     assert (" ".join(decision.nodes) if isinstance(decision, Admit) else decision.reason.value) == expected
 
 
-def test_of_two_who_have_waited_for_long_the_first_one_starts_and_then_the_other() -> None:
+def test_of_two_jobs_beyond_the_maximum_wait_the_earlier_starts_first() -> None:
     here = world(*TOO_MANY, queues("second", "a", 8, waited=HOUR), queues("first", "b", 8, waited=2 * HOUR))
-
     assert one_pass(here, NOW) == ["first"]
     here.remove("first")
     assert one_pass(here, NOW) == ["second"]
 
 
-def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
+def test_three_jobs_beyond_the_maximum_wait_start_in_order() -> None:
     """Within a team priority decides, between teams the submit time."""
     here = world(
         *TOO_MANY,
@@ -151,37 +131,33 @@ def test_three_who_have_waited_for_long_do_not_wait_for_each_other() -> None:
     assert found == ["between", "high", "low"]
 
 
-def test_who_came_first_is_not_held_up_beside_one_of_its_team_that_came_last() -> None:
+def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
     here = world(
         *TOO_MANY,
         queues("low", "a", 8, priority=10, waited=4 * HOUR),
         queues("between", "b", 8, waited=3 * HOUR),
         queues("high", "a", 8, priority=100, waited=MINUTE),
     )
-
     assert one_pass(here, NOW) == ["low"]
 
 
-def test_what_is_remembered_between_questions_does_not_grow_with_time() -> None:
+def test_caches_do_not_grow_with_time() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     sizes = set()
     for minutes in range(1, 5):
         admit(wants("g", "b", 2), here, NOW + minutes * MINUTE)
         sizes.add((len(here.memo), len(here.rooms["n1"].cache)))
-
     assert len(sizes) == 1
 
 
-def test_who_is_held_up_knows_why() -> None:
+def test_blocked_job_gets_the_reason() -> None:
     here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
     decision = admit(wants("g", "b", 2), here, NOW)
-
     assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 
 
-def test_who_was_promised_a_place_starts_on_its_share_as_soon_as_there_is_room() -> None:
+def test_job_with_a_reservation_starts_on_its_share_as_soon_as_it_is_free() -> None:
     leaves = runs("p", "b", 8, "n1", preemptible=True, notice=NOW + 5 * MINUTE)
     here = world(team("a", 16), team("b", 0), N1, N2, leaves, queues("j", "a", 8, nodes=("n1",)))
-
     assert evaluate(here.jobs["j"], here, NOW) == Admit(("n2",))

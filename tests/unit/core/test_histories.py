@@ -144,7 +144,7 @@ def _held(of: str, history: History) -> int:
 
 @given(st.lists(EVENTS, max_size=30))
 @settings(max_examples=50)
-def test_when_all_is_well_again_nobody_waits_who_could_start(events: list[Any]) -> None:
+def test_no_startable_job_waits_after_recovery(events: list[Any]) -> None:
     history = History()
     for name, *more in events:
         getattr(history, name)(*more)

@@ -24,13 +24,10 @@ FILLED: dict[str, tuple[Any, Any]] = {
     "a whole hole keeps a number": ({"a": "${count}"}, {"a": 3}),
     "a whole hole keeps a truth": ({"a": "${yes}"}, {"a": True}),
     "a hole within text is written out": ({"a": "n=${count}, ${yes}"}, {"a": "n=3, true"}),
-    "two holes side by side": ({"a": "${name}${count}"}, {"a": "alice3"}),
     "a value is not filled again and stays one leaf": ({"a": ["${evil}"]}, {"a": ["${name}\nspec: {x: 1}"]}),
     "two dollars are one": ({"a": "$${name} costs $$5"}, {"a": "${name} costs $5"}),
     "Kubernetes' own variables pass": ({"a": "$(POD_IP) $HOME $"}, {"a": "$(POD_IP) $HOME $"}),
-    "leaves that are no text pass": ({"a": [1, None, False, 2.5]}, {"a": [1, None, False, 2.5]}),
     "keys are never filled": ({"${name}": 1}, {"${name}": 1}),
-    "a command is text": ({"command": ["${count}"]}, {"command": ["3"]}),
     "an environment value is text": (
         {"env": [{"name": "N", "value": "${yes}"}]},
         {"env": [{"name": "N", "value": "true"}]},
@@ -53,13 +50,13 @@ def test_fill(tree: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("tree", ["${nobody}", "a ${nobody}", {"a": [{"b": "${nobody}"}]}])
-def test_a_hole_without_a_value_is_told(tree: Any) -> None:
+def test_placeholder_without_a_value_is_named(tree: Any) -> None:
     with pytest.raises(rendering.MissingValueError) as missing:
         rendering.substitute(tree, {**VALUES, "nobody": None})
     assert missing.value.name == "nobody"
 
 
-def test_holes_are_found_with_their_places() -> None:
+def test_placeholders_are_found_with_their_paths() -> None:
     tree = {"a": ["x", "${one}-${Two}"], "${three}": "$${four} ${five", "b": "${}"}
     found = {(hole.path, hole.name) for hole in rendering.find_placeholders(tree)}
     assert found == {(("a", 1), "one"), (("a", 1), None), ((), None), (("${three}",), None), (("b",), None)}
@@ -90,7 +87,7 @@ def test_no_value_changes_the_structure(tree: Any, value: str) -> None:
 
 @settings(max_examples=80)
 @given(st.text(alphabet="$()AB", max_size=12))
-def test_kubernetes_gives_a_typed_value_back_as_it_was(value: str) -> None:
+def test_escaped_value_survives_the_expansion_of_kubernetes(value: str) -> None:
     assert _kubernetes_expands(rendering.escape_expansion(value)) == value
 
 

@@ -52,8 +52,8 @@ def old(**more: object) -> JobActivity:
 
 
 JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
-    "what nobody used for the window is stopped": (old(), POLICY, "stop unused"),
-    "without a window nobody is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
+    "a job that is unused for the window is stopped": (old(), POLICY, "stop unused"),
+    "without a window no job is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
     "a new job is used": (JobActivity(ago(1)), POLICY, "keep used"),
     # every kind of evidence
     "the Hub's activity": (old(http=ago(1)), POLICY, "keep used"),
@@ -61,38 +61,22 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "a notebook server without a busy kernel": (old(tells_kernels=True, kernel_report=ago(0)), POLICY, "stop unused"),
     "kernels that do not count need not tell": (old(tells_kernels=True), SHELL, "stop unused"),
     "a busy kernel": (old(kernel_report=ago(0), kernel_busy=ago(1)), POLICY, "keep used"),
-    "no busy kernel for the window": (old(kernel_report=ago(0), kernel_busy=ago(11)), POLICY, "stop unused"),
-    "a pod that never reported kernels has none": (old(kernel_report=None), POLICY, "stop unused"),
     "bytes of an SSH session": (old(ssh=ago(1)), POLICY, "keep used"),
     "a busy GPU": (old(gpu_count=1, gpus=(gpu(busy=1),)), POLICY, "keep used"),
     "one busy GPU of two": (old(gpu_count=2, gpus=(gpu(busy=20), gpu(busy=1))), POLICY, "keep used"),
     "all GPUs idle for the window": (old(gpu_count=2, gpus=(gpu(busy=20), gpu())), POLICY, "stop unused"),
-    "GPUs busy long ago and a kernel not at all": (
-        old(gpu_count=1, gpus=(gpu(busy=20),), kernel_report=ago(0), http=ago(30), ssh=ago(40)),
-        POLICY,
-        "stop unused",
-    ),
-    "what a template does not count": (old(http=ago(0)), SHELL, "stop unused"),
     # what is not known
     "missing metrics stop nothing": (old(gpu_count=1), POLICY, "keep unknown"),
-    "metrics of one GPU of two stop nothing": (old(gpu_count=2, gpus=(gpu(),)), POLICY, "keep unknown"),
     "stale metrics stop nothing": (old(gpu_count=1, gpus=(gpu(last=0.2),)), POLICY, "keep unknown"),
     "metrics since a short while are no window": (old(gpu_count=1, gpus=(gpu(since=1),)), POLICY, "keep used"),
-    "stale metrics of a template that does not count them": (
-        old(gpu_count=1, gpus=(gpu(last=9),)),
-        replace(POLICY, counts=frozenset({ActivitySource.HTTP})),
-        "stop unused",
-    ),
     "reports of kernels that ceased stop nothing": (old(kernel_report=ago(3)), POLICY, "keep unknown"),
     # ssh
     "an open and silent session protects": (old(ssh=ago(10.5), ssh_open=True), POLICY, "keep used"),
     "but not for ever": (old(ssh=ago(11.5), ssh_open=True), POLICY, "stop unused"),
-    "a session that never said anything neither": (old(ssh_open=True), POLICY, "stop unused"),
     "a closed session protects from its last byte on": (old(ssh=ago(10.5)), POLICY, "stop unused"),
     "a job with SSH of which no gateway ever told": (old(tells_ssh=True), POLICY, "keep unknown"),
     "a job with SSH of which none tells any more": (old(tells_ssh=True, ssh_report=ago(1)), POLICY, "keep unknown"),
-    "a job with SSH and a gateway that sees nobody": (old(tells_ssh=True, ssh_report=ago(0.01)), POLICY, "stop unused"),
-    "SSH that does not count need not be told of": (old(tells_ssh=True), BOARD, "stop unused"),
+    "a job with SSH and a gateway without sessions": (old(tells_ssh=True, ssh_report=ago(0.01)), POLICY, "stop unused"),
     "a gateway tells once a minute, whatever the age of metrics": (
         old(tells_ssh=True, ssh_report=NOW - 2 * MINUTE),
         replace(POLICY, culling=replace(CULLING, metrics_age=0.5 * MINUTE)),
@@ -100,7 +84,6 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     ),
     # keep alive
     "keep alive": (old(http=ago(20), kept=ago(1)), POLICY, "keep used"),
-    "keep alive long ago": (old(kept=ago(11)), POLICY, "stop unused"),
     "keep alive does not add up": (old(http=ago(40), kept=ago(1)), POLICY, "stop unused"),
     # lifetime
     "the lifetime is over, used or not": (
@@ -113,12 +96,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         replace(POLICY, lifetime=DAY),
         "stop lifetime",
     ),
-    "the lifetime ends nobody unwarned": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
-    "keep alive does not lengthen the lifetime": (
-        old(kept=ago(0), warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
-        replace(POLICY, lifetime=DAY),
-        "stop lifetime",
-    ),
+    "the lifetime ends no job without a warning": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
     # TensorBoard
     "an open tab alone keeps a TensorBoard for a while": (
         replace(old(http=ago(0)), started=ago(11)),
@@ -127,10 +105,9 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     ),
     "but not for ever, either": (old(http=ago(0)), BOARD, "stop unused"),
     "while the job runs that it shows it is used": (old(http=ago(0), watched=ago(0)), BOARD, "keep used"),
-    "a TensorBoard that nobody looks at": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
+    "a TensorBoard without use": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
     # warnings
     "at half of the window": (JobActivity(ago(5)), POLICY, "warn 50 unused"),
-    "half is said once": (JobActivity(ago(6), warned=(SentWarning(ago(1), 50),)), POLICY, "keep used"),
     "at nine tenths": (JobActivity(ago(9), warned=(SentWarning(ago(4), 50),)), POLICY, "warn 90 unused"),
     "only the later one where both are due": (JobActivity(ago(9)), POLICY, "warn 90 unused"),
     "a warning before the last use is void": (
@@ -138,7 +115,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         POLICY,
         "warn 90 unused",
     ),
-    "nobody is stopped unwarned": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
+    "no job is stopped without a warning": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
     "nor at once after the warning": (JobActivity(ago(48), warned=(SentWarning(ago(0.3), 90),)), POLICY, "keep used"),
     "half an hour is enough of a warning": (
         JobActivity(ago(48), warned=(SentWarning(ago(0.5), 90),)),
@@ -147,7 +124,6 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     ),
     # clocks that jump
     "activity in the future is use": (old(http=NOW + DAY), POLICY, "keep used"),
-    "a start in the future is use": (replace(old(), started=NOW + DAY), POLICY, "keep used"),
     "a clock that jumped forward makes metrics stale": (
         JobActivity(ago(1000), gpu_count=1, gpus=(gpu(last=900, since=1000),)),
         POLICY,
@@ -160,7 +136,7 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         "keep used",
     ),
     # dry run
-    "a cluster that says nothing of idle jobs stops nobody": (
+    "a cluster without settings for idle jobs stops none": (
         old(warned=(*old().warned, SentWarning(ago(2), 90, Cause.LIFETIME))),
         IdleRule(HOUR, DAY, frozenset(ActivitySource), None, Culling()),
         "would stop lifetime",
@@ -169,11 +145,6 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         JobActivity(ago(48)),
         replace(POLICY, culling=replace(CULLING, dry_run=True)),
         "would stop unused",
-    ),
-    "a dry run warns nobody": (
-        JobActivity(ago(9)),
-        replace(POLICY, culling=replace(CULLING, dry_run=True)),
-        "keep used",
     ),
 }
 
@@ -189,25 +160,22 @@ def said(verdict: IdleDecision) -> str:
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_judged(name: str) -> None:
+def test_idle_decision(name: str) -> None:
     activity, policy, expected = JUDGED[name]
-
     assert said(evaluate(activity, policy, NOW)) == expected
 
 
 WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
     "the cluster's": (IdlePolicy(), IdleWindows(), False, 10),
     "the team's before the cluster's": (IdlePolicy(), IdleWindows(6 * HOUR), False, 6),
-    "the template's before the team's": (IdlePolicy(2 * HOUR), IdleWindows(6 * HOUR), False, 2),
     "a preemptible job has the ordinary one": (IdlePolicy(), IdleWindows(), True, 10),
-    "or one for preemptible jobs, whoever names it": (IdlePolicy(2 * HOUR), IdleWindows(None, HOUR), True, 1),
+    "or the one for preemptible jobs": (IdlePolicy(2 * HOUR), IdleWindows(None, HOUR), True, 1),
 }
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_the_window_is(name: str) -> None:
+def test_idle_window(name: str) -> None:
     template, of_team, preemptible, hours = WINDOWS[name]
-
     assert idle_rule_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
 
 
@@ -216,7 +184,7 @@ def test_the_window_is(name: str) -> None:
     [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
     ids=["the cluster's dry run", "the cluster's stops", "a template that stops", "a template's dry run"],
 )
-def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, reported: bool) -> None:
+def test_dry_run_of_template_and_cluster(own: bool | None, of_cluster: bool, reported: bool) -> None:
     culling = replace(CULLING, dry_run=of_cluster)
     policy = idle_rule_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
     verdict = evaluate(JobActivity(ago(48), warned=(SentWarning(ago(10), 50), SentWarning(ago(2), 90))), policy, NOW)
@@ -224,9 +192,8 @@ def test_idle_jobs_are_only_reported_by(own: bool | None, of_cluster: bool, repo
     assert verdict.dry_run is reported
 
 
-def test_a_warning_says_when_the_job_will_be_stopped() -> None:
+def test_warning_has_the_time_of_the_stop() -> None:
     verdict = evaluate(JobActivity(ago(5)), POLICY, NOW)
-
     assert isinstance(verdict, WarnUser)
     assert (verdict.idle_since, verdict.stop_at) == (ago(5), ago(-5))
 
@@ -241,14 +208,12 @@ SAMPLES: dict[str, tuple[list[tuple[float, float]], GpuUse | None]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_samples_tell(name: str) -> None:
+def test_gpu_use_from_samples(name: str) -> None:
     samples, expected = SAMPLES[name]
-
     assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
 
 
 JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
-    "nothing and nothing": (None, None, None),
     "nothing new": (gpu(busy=3), None, gpu(busy=3)),
     "nothing old": (None, gpu(busy=3), gpu(busy=3)),
     "without a gap": (gpu(since=9, last=1), gpu(since=1.05, busy=0.5), gpu(since=9, busy=0.5)),
@@ -258,9 +223,8 @@ JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_what_is_known_and_what_is_new_are_joined(name: str) -> None:
+def test_new_samples_are_merged_with_known_use(name: str) -> None:
     old, new, expected = JOINED[name]
-
     assert merge_samples(old, new, CULLING) == expected
 
 
@@ -275,20 +239,14 @@ IDLE: dict[str, tuple[JobActivity, IdleRule, bool]] = {
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_known_to_be_idle_is_what_is(name: str) -> None:
+def test_is_idle(name: str) -> None:
     activity, policy, expected = IDLE[name]
-
     assert is_idle(activity, policy, NOW) is expected
 
 
-def test_the_memory_of_a_gpu_is_no_use_of_it() -> None:
+def test_gpu_memory_is_no_use() -> None:
     holds = replace(gpu(), memory_bytes=70 * GIB)
-
     assert isinstance(evaluate(old(gpu_count=1, gpus=(holds,)), POLICY, NOW), StopJob)
-
-
-def test_a_busy_gpu_that_a_job_should_not_have_is_use_all_the_same() -> None:
-    assert isinstance(evaluate(old(gpu_count=0, gpus=(gpu(busy=3),)), POLICY, NOW), KeepJob)
 
 
 TIMES = st.none() | st.integers(-3000, 3000).map(lambda minutes: NOW + minutes * MINUTE)
@@ -316,7 +274,7 @@ ACTIVITIES = st.builds(
 
 @given(ACTIVITIES)
 @settings(max_examples=300)
-def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(activity: JobActivity) -> None:
+def test_active_or_unknown_job_is_never_stopped(activity: JobActivity) -> None:
     verdict = evaluate(activity, POLICY, NOW)
     if isinstance(verdict, StopJob):
         seen = [activity.started, activity.http, activity.ssh, *(one.last_busy for one in activity.gpus)]
@@ -328,7 +286,7 @@ def test_nobody_is_stopped_who_was_just_active_or_of_whom_too_little_is_known(ac
 
 @given(ACTIVITIES)
 @settings(max_examples=100)
-def test_who_is_told_both_warnings_in_time_and_stays_away_is_stopped(activity: JobActivity) -> None:
+def test_unused_job_is_warned_twice_and_stopped(activity: JobActivity) -> None:
     """Time goes on and nothing else happens: the verdicts are keep, warn 50, warn 90, stop, in this order."""
     activity = replace(activity, gpu_count=0, gpus=(), kernel_report=None, tells_ssh=False, warned=())
     now, words = NOW, []

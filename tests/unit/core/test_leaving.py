@@ -21,15 +21,10 @@ def lends(name: str, gpus: int, **more: object) -> Job:
 
 
 WILL: dict[str, tuple[ClusterState, Job, str]] = {
-    "a preemptible job of somebody else": (
+    "a preemptible job of another team": (
         world(*PAIR, lends("r", 8)),
         wants("j", "a", 1),
         "a preemptible job, which has to leave for it after notice.",
-    ),
-    "several of them": (
-        world(*PAIR, lends("r", 4), lends("s", 4)),
-        wants("j", "a", 8),
-        "2 preemptible jobs, which have to leave for it after notice.",
     ),
     "a colleague's job of a lower priority": (
         world(*PAIR, runs("r", "a", 8, "n1", priority=10)),
@@ -45,10 +40,9 @@ WILL: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", WILL)
-def test_what_a_job_needs_is_held_by(name: str) -> None:
+def test_sentence_about_future_victims(name: str) -> None:
     here, request, expected = WILL[name]
     found = admit(request, here, NOW)
-
     assert isinstance(found, Preempt)
     said = victims_will_stop_sentence(request, [here.jobs[one] for one in found.victims])
     assert said == f"What it needs is held by {expected}"
@@ -74,16 +68,14 @@ ARE: dict[str, tuple[ClusterState, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", ARE)
-def test_what_was_promised_is_held_by(name: str) -> None:
+def test_sentence_about_stopping_victims(name: str) -> None:
     here, request, expected = ARE[name]
     here.put(request)
-
     assert victims_stopping_sentence(request, victims_of(request, here)) == f"What it waits for is held by {expected}"
 
 
-def test_who_leaves_elsewhere_is_not_named() -> None:
+def test_victims_elsewhere_are_not_named() -> None:
     elsewhere = runs("s", "b", 8, "n2", preemptible=True, notice=LATER)
     request = queues("j", "a", 8, nodes=("n1",))
     here = world(*PAIR, lends("r", 8, notice=LATER), elsewhere, request)
-
     assert [job.id for job in victims_of(request, here)] == ["r"]

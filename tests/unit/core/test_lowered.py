@@ -19,39 +19,41 @@ N1, N2 = node("n1"), node("n2")
 TWO = (team("a", 8), team("b", 8), N1, N2)
 
 
-def test_a_lowered_quota_names_the_newest_excess() -> None:
-    jobs = [runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4)]
+OVER: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
+    "the newest beyond a lowered quota": (
+        (team("a", 5), N1, *(runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4))),
+        "j1 j2",
+    ),
+    "as few as possible": (
+        (team("a", 1), N1, runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)),
+        "old",
+    ),
+    "all guaranteed ones of a removed team": (
+        (team("a", 8), N1, runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True)),
+        "j",
+    ),
+    "none for jobs from before any quota": (
+        (team("a", 4), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
+        "",
+    ),
+    "a new one beside a job from before any quota": (
+        (team("a", 3), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
+        "new",
+    ),
+    "none where no team has a quota, also when a node leaves": (
+        (N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone")),
+        "",
+    ),
+    "none for a job that is stopping": (
+        (team("a", 4), N1, runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)),
+        "",
+    ),
+}
 
-    assert [job.id for job in over_quota_jobs(world(team("a", 5), N1, *jobs))] == ["j1", "j2"]
 
-
-def test_a_lowered_quota_spares_whom_it_can() -> None:
-    jobs = [runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)]
-
-    assert [job.id for job in over_quota_jobs(world(team("a", 1), N1, *jobs))] == ["old"]
-
-
-def test_a_removed_team_keeps_nothing_guaranteed() -> None:
-    jobs = [runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True), runs("l", "a", 1, "n1")]
-
-    assert [job.id for job in over_quota_jobs(world(team("a", 8), N1, *jobs))] == ["j"]
-
-
-def test_who_ran_before_there_was_any_quota_is_no_excess_and_makes_nobody_one() -> None:
-    jobs = [runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2", age=HOUR / 2)]
-
-    assert over_quota_jobs(world(team("a", 4), N1, N2, *jobs)) == ()
-    assert [job.id for job in over_quota_jobs(world(team("a", 3), N1, N2, *jobs))] == ["new"]
-
-
-def test_a_node_that_leaves_makes_nobody_excess_while_nobody_has_a_quota() -> None:
-    assert over_quota_jobs(world(N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone"))) == ()
-
-
-def test_who_is_leaving_is_no_excess() -> None:
-    jobs = [runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)]
-
-    assert over_quota_jobs(world(team("a", 4), N1, *jobs)) == ()
+@pytest.mark.parametrize(("things", "expected"), OVER.values(), ids=OVER)
+def test_jobs_over_the_quota(things: tuple[Team | Node | Job, ...], expected: str) -> None:
+    assert " ".join(job.id for job in over_quota_jobs(world(*things))) == expected
 
 
 def turned(name: str, gpus: int, age: int, where: str = "n1", **more: object) -> Job:
@@ -67,13 +69,12 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (*TWO, runs("r", "a", 6, "n1"), turned("big", 4, 3), turned("small", 2, 1)),
         "small",
     ),
-    "nobody while other guaranteed jobs hold the quota": ((*TWO, runs("r", "a", 8, "n1"), turned("j", 1, 1)), ""),
-    "nobody with what a job of the team was promised": (
+    "none while other guaranteed jobs hold the quota": ((*TWO, runs("r", "a", 8, "n1"), turned("j", 1, 1)), ""),
+    "none with quota that is reserved for a job of the team": (
         (*TWO, turned("j", 1, 1), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "nobody of a team that was removed": ((*TWO, turned("j", 1, 1, of="gone")), ""),
-    "nobody whose stop has begun": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
+    "none that is stopping": ((*TWO, turned("j", 1, 1, state=JobState.STOPPING)), ""),
     "one that should leave its team's share for a guest": (
         (*TWO, turned("j", 8, 1, **SOON), queues("q", "b", 8, nodes=("n1",))),
         "j",
@@ -83,17 +84,14 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
         (team("a", 16), N1, N2, turned("j", 8, 1, **SOON), queues("q", "a", 8, nodes=("n1",))),
         "",
     ),
-    "not one with notice whose node is gone": ((*TWO, turned("j", 1, 1, "gone", **SOON)), ""),
-    "one whose node is gone": ((*TWO, turned("j", 1, 1, "gone")), "j"),
-    "all where nobody has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
+    "all where no team has a quota any more": ((Team("a"), N1, turned("j", 8, 1)), "j"),
 }
 
 
 @pytest.mark.parametrize("name", AGAIN)
-def test_guaranteed_again_is(name: str) -> None:
+def test_jobs_that_are_guaranteed_again(name: str) -> None:
     things, expected = AGAIN[name]
     here = world(*things)
-
     assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
 
 
@@ -103,7 +101,7 @@ def test_guaranteed_again_is(name: str) -> None:
     st.integers(0, 16),
 )
 @settings(max_examples=200)
-def test_a_quota_that_is_lowered_and_raised_leaves_no_more_guaranteed_than_there_is_and_nobody_out_who_fits(
+def test_quota_lowered_and_raised_restores_what_fits(
     sizes: list[tuple[int, str, bool]], lowered: int, raised: int
 ) -> None:
     jobs = [

@@ -27,30 +27,24 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
     "nothing": ({}, True),
     "a label that it has": ({"nodeSelector": {"gpu": "a100"}}, True),
     "a label of another value": ({"nodeSelector": {"gpu": "v100"}}, False),
-    "a label that it has not": ({"nodeSelector": {"zone": "x"}}, False),
     "its name": ({"nodeName": "n1"}, True),
     "another name": ({"nodeName": "n2"}, False),
     "its name by a field": (
         required({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}),
         True,
     ),
-    "one of several values": (required(term("gpu", "In", "v100", "a100")), True),
     "one of two terms": (required(term("zone", "Exists"), term("gpu", "Exists")), True),
-    "none of two terms": (required(term("zone", "Exists"), term("gpu", "In", "v100")), False),
     "that a label is not there": (required(term("zone", "DoesNotExist")), True),
     "that a label is none of these": (required(term("gpu", "NotIn", "a100")), False),
-    "that a label that is not there is none of these": (required(term("zone", "NotIn", "x")), True),
     "a larger number": (required(term("rank", "Gt", "4")), True),
     "a smaller number": (required(term("rank", "Lt", "5")), False),
-    "a comparison with no number": (required(term("gpu", "Gt", "4")), False),
-    "an operator that nobody knows": (required(term("rank", "Near", "5")), False),
+    "an unknown operator": (required(term("rank", "Near", "5")), False),
 }
 
 
 @pytest.mark.parametrize("name", DEMANDS)
-def test_a_pod_that_demands(name: str) -> None:
+def test_placement_of_a_pod(name: str) -> None:
     spec, suits = DEMANDS[name]
-
     assert read_placement(spec).matches(NODE) is suits
 
 
@@ -65,12 +59,11 @@ TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
 
 
 @pytest.mark.parametrize("name", TOLERATED)
-def test_a_pod_that_tolerates(name: str) -> None:
+def test_tolerations_of_a_pod(name: str) -> None:
     tolerations, suits = TOLERATED[name]
-
     assert NodePlacement(tolerations=tuple(tolerations)).matches(TAINTED) is suits
 
 
 @pytest.mark.parametrize("taint", [Taint("node.kubernetes.io/unschedulable"), Taint("x", effect="PreferNoSchedule")])
-def test_taints_that_pass_or_only_ask_keep_nobody_away_for_ever(taint: Taint) -> None:
+def test_temporary_and_soft_taints_are_ignored(taint: Taint) -> None:
     assert NodePlacement().matches(node("n1", taints=(taint,)))

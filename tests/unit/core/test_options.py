@@ -25,19 +25,14 @@ from tests.unit.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBO
 ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
     "nothing given takes the defaults": ({}, "gpus", 1),
     "a form's string is a number": ({"gpus": "2"}, "gpus", 2),
-    "JSON's number is one too": ({"gpus": 2}, "gpus", 2),
     "an empty field is not given": ({"gpus": ""}, "gpus", 1),
-    "null is not given": ({"gpus": None}, "gpus", 1),
     "no GPU at all": ({"gpus": 0}, "gpus", 0),
-    "a choice": ({"size": "l"}, "size", "l"),
     "an option without default stays empty": ({}, "note", None),
     "text over several lines where it may be": ({"note": "a\nb"}, "note", "a\nb"),
-    "text of another direction": ({"note": "שלום"}, "note", "שלום"),
     "text that looks like YAML, holes and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
     "a number with a point": ({"rate": "0.5"}, "rate", 0.5),
     "a ticked box": ({"fast": "on"}, "fast", True),
     "an empty box": ({"fast": "false"}, "fast", False),
-    "an absolute log directory": ({"log_dir": "/data/vision/runs"}, "log_dir", "/data/vision/runs"),
     "an amount of memory": ({"memory": "8Gi"}, "memory", "8Gi"),
     "an amount of CPU as JSON": ({"cpu": 2}, "cpu", "2"),
 }
@@ -50,24 +45,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "GPUs of type mi300 must be at most 4; you asked for 8.",
     ),
     "true is no number": ({"gpus": True}, "GPUs must be a whole number between 0 and 8; you gave true."),
-    "a broken number": ({"gpus": 2.0}, "GPUs must be a whole number between 0 and 8; you gave 2."),
     "digits of another script": ({"gpus": "٢"}, "GPUs must be a whole number between 0 and 8; you gave “٢”."),
     "a number too long to read": ({"gpus": "9" * 4000}, "GPUs must be a whole number between 0 and 8; you gave “999"),
-    "a number too big to print": ({"gpus": 10**400}, "GPUs must be between 0 and 8; you asked for a huge number."),
     "a list": ({"gpus": ["2"]}, "GPUs must be one plain value, not a list."),
     "an object": ({"note": {"a": 1}}, "Note must be one plain value, not an object."),
     "a GPU type that is not there": ({"gpu_type": "h100"}, "GPU type must be one of a100, mi300; you chose “h100”."),
     "an unknown option": ({"gpuz": 1}, "“Notebook” has no option “gpuz” (did you mean gpus?)."),
     "too much CPU for the GPUs": ({"gpus": 2, "cpu": "9"}, "CPUs must be between 100m and 8 for 2 × a100; you asked"),
-    "too much CPU without a GPU": ({"gpus": 0, "cpu": 5}, "CPUs must be between 100m and 4 for a job without GPUs;"),
     "too much memory": ({"memory": "17Gi"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 17Gi."),
-    "no memory to speak of": ({"memory": "1"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 1."),
     "an amount that is none": ({"memory": "lots"}, "Memory must be an amount such as 4, 500m or 16Gi; you gave “lots”"),
     "a NUL": ({"note": "a\0b"}, "Note must be printable text."),
     "text that is written backwards": ({"note": "a\u202eb"}, "Note must be printable text."),
-    "a path that reads as another": ({"log_dir": "\u2066a"}, "Log directory must be one line of printable text."),
-    "a line end that no terminal knows": ({"note": "a\u2028b"}, "Note must be printable text."),
-    "half a surrogate pair": ({"note": "\ud800"}, "Note must be printable text."),
     "a second line where one is asked": ({"log_dir": "a\nb"}, "Log directory must be one line of printable text."),
     "a way out of the home directory": ({"log_dir": "a/../../b"}, "Log directory must not contain “..”; you gave"),
     "too long": ({"note": "x" * 5000}, "Note must be at most 4096 characters long; yours has 5000."),
@@ -109,11 +97,10 @@ def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, 
     endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH),)
     template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
     chosen = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
-
     assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
 
 
-def test_all_bad_choices_are_told_together() -> None:
+def test_all_wrong_choices_are_listed_together() -> None:
     rejected = select_options(NOTEBOOK, CLUSTER, {"gpus": 99, "size": "xl", "typo": 1})
     assert isinstance(rejected, InvalidOptions)
     assert len(rejected.sentences) == 3
@@ -129,6 +116,15 @@ def test_cpu_and_memory_come_with_the_gpus() -> None:
         choices = select_options(NOTEBOOK, CLUSTER, wishes)
         assert isinstance(choices, SelectedOptions)
         assert choices.amount == expected
+
+
+@pytest.mark.parametrize(
+    ("wishes", "kind"), [({"gpus": 1}, A100), ({"gpus": 1, "gpu_type": "mi300"}, MI300), ({"gpus": 0}, None)]
+)
+def test_first_gpu_type_is_the_default_and_jobs_without_gpus_have_none(wishes: dict[str, Any], kind: Any) -> None:
+    choices = select_options(NOTEBOOK, CLUSTER, wishes)
+    assert isinstance(choices, SelectedOptions)
+    assert choices.gpu_type == kind
 
 
 def test_a_templates_own_default_gives_way_to_a_small_share() -> None:
@@ -155,19 +151,6 @@ def test_a_cluster_without_gpus_offers_none() -> None:
     )
 
 
-def test_without_gpus_no_gpu_type_is_charged() -> None:
-    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 0, "gpu_type": "mi300"})
-    assert isinstance(choices, SelectedOptions)
-    assert choices.gpu_type is None
-
-
-def test_who_chooses_no_type_gets_the_first() -> None:
-    choices = select_options(NOTEBOOK, CLUSTER, {"gpus": 1})
-    assert isinstance(choices, SelectedOptions)
-    assert choices.gpu_type == A100
-    assert MI300 in CLUSTER.gpu_types
-
-
 def test_the_first_team_pays_unless_another_is_chosen() -> None:
     teams = [VISION, LANGUAGE]
     for wishes, team in (({}, "vision"), ({"team": "language"}, "language")):
@@ -182,7 +165,7 @@ def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
     assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
 
 
-def test_a_job_of_two_pods_is_not_launched_yet_and_says_so() -> None:
+def test_job_of_two_pods_is_refused() -> None:
     gang = replace(NOTEBOOK, roles=(PodRole("worker", 2),))
     rejected = select_options(gang, CLUSTER, {})
     assert rejected == InvalidOptions(
@@ -232,7 +215,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from([option.name for option in NOTEBOOK.options]) | st.text(max_size=12), _JSON))
-def test_no_json_at_all_makes_choosing_crash(wishes: dict[str, Any]) -> None:
+def test_any_json_is_selected_or_refused(wishes: dict[str, Any]) -> None:
     choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
     if isinstance(choices, InvalidOptions):
         assert all(sentence.isprintable() and len(sentence) < 400 for sentence in choices.sentences)

@@ -62,7 +62,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
         {(ROOT, NOTEBOOK + "keeping capabilities (drop without ALL)")},
     ),
     "a usual capability is root": (context(capabilities={"add": ["CHOWN"]}), {(ROOT, NOTEBOOK + "capability CHOWN")}),
-    "low ports are for everybody": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
+    "low ports need no permission": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
     "an unusual capability is privileged": (
         context(capabilities={"add": ["SYS_ADMIN"]}),
         {(PRIVILEGED, NOTEBOOK + "capability SYS_ADMIN")},
@@ -92,7 +92,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
         spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
         {(PRIVILEGED, "sysctl kernel.msgmax")},
     ),
-    "a setting of the pod's own network is for everybody": (
+    "a setting of the pod's own network needs no permission": (
         spec(securityContext={"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}]}),
         set(),
     ),
@@ -134,18 +134,18 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
 
 
 @pytest.mark.parametrize(("change", "wanted"), USES.values(), ids=USES)
-def test_a_pod_uses(change: Manifest, wanted: set[tuple[SpecialPermission, str]]) -> None:
+def test_permissions_that_a_pod_uses(change: Manifest, wanted: set[tuple[SpecialPermission, str]]) -> None:
     assert {(use.special, use.what) for use in permission_uses(merge_pod(ordinary(), change))} == wanted
 
 
-def test_what_restricted_fills_in_counts_when_a_hook_takes_it_away() -> None:
+def test_removed_restriction_is_a_use_of_a_permission() -> None:
     pod = ordinary()
     pod["spec"].pop("securityContext")
     del pod["spec"]["containers"][0]["securityContext"]
     assert {use.special for use in permission_uses(pod)} == {ROOT, PRIVILEGED}
 
 
-def test_a_container_cannot_hide_behind_the_pod_nor_the_pod_behind_a_container() -> None:
+def test_pod_and_container_are_both_checked() -> None:
     looser = merge_pod(ordinary(), context(runAsNonRoot=False, seccompProfile={"type": "Unconfined"}))
     assert {use.special for use in permission_uses(looser)} == {ROOT, PRIVILEGED}
     stricter = merge_pod(ordinary(), spec(securityContext={"runAsUser": 0}))
@@ -153,7 +153,7 @@ def test_a_container_cannot_hide_behind_the_pod_nor_the_pod_behind_a_container()
     assert {use.special for use in permission_uses(stricter)} == {ROOT}
 
 
-def test_only_what_is_not_allowed_is_beyond() -> None:
+def test_allowed_permissions_are_not_disallowed() -> None:
     pod = merge_pod(ordinary(), spec(hostNetwork=True, securityContext={"runAsUser": 0}))
     assert [use.special for use in disallowed(pod, {ROOT})] == [NETWORK]
     assert disallowed(pod, {ROOT, NETWORK}) == ()

@@ -24,7 +24,6 @@ def required(pod: dict[str, Any]) -> Any:
 
 def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
     pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce"])
-
     assert pod["metadata"]["labels"] == {"app": "x", naming.HOME_LABEL: "home-alice"}
     assert required(pod) == [TERM]
     assert "affinity" not in POD["spec"]
@@ -32,7 +31,6 @@ def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
 
 def test_a_volume_of_many_nodes_does_not() -> None:
     pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
-
     assert required(pod) is None
     assert naming.HOME_LABEL in pod["metadata"]["labels"]
 
@@ -41,12 +39,11 @@ def test_a_pod_without_the_home_directory_is_neither_bound_nor_binding() -> None
     assert launch_pod.with_home_affinity(POD, "home-bob", ["ReadWriteOnce"]) is POD
 
 
-def test_what_an_administrator_wants_as_well_stays() -> None:
+def test_affinity_of_an_administrator_is_kept() -> None:
     zone = {"labelSelector": {"matchLabels": {"a": "b"}}, "topologyKey": "zone"}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [zone]}, "nodeAffinity": {"x": 1}}
     pod = launch_pod.with_home_affinity(
         {**POD, "spec": {**POD["spec"], "affinity": affinity}}, "home-alice", ["ReadWriteOnce"]
     )
-
     assert required(pod) == [zone, TERM]
     assert pod["spec"]["affinity"]["nodeAffinity"] == {"x": 1}

@@ -29,10 +29,8 @@ from dlspawner.core.scheduling.preemption import (
 from dlspawner.core.units import GPU
 from tests.unit.core.factories import (
     HOUR,
-    HURRIED,
     MINUTE,
     NOW,
-    act,
     node,
     notice_pass,
     one_pass,
@@ -53,7 +51,6 @@ def borrows(name: str, of: str, gpus: int | list[int], *nodes: str, **more: Any)
 TEAMS = (team("a", 8), team("b", 4), team("c", 4), node("n1"), node("n2"))
 
 CHOSEN: dict[str, tuple[list[Job], int, str]] = {
-    "nobody, where nothing is missing": ([borrows("j", "b", 4, "n1")], 0, ""),
     "the idle one before the busy one": (
         [
             borrows("busy", "b", 1, "n1", age=2 * HOUR),
@@ -78,14 +75,13 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
         "young",
     ),
     "only jobs on the node that is wanted": ([borrows("j", "b", 4, "n2"), borrows("k", "b", 4, "n1")], 4, "k"),
-    "as many as it takes": ([borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")], 3, "j k"),
     "not the small one when the big one is needed anyway": (
         [borrows("small", "b", 1, "n1", idle=True), borrows("big", "b", 4, "n1")],
         4,
         "big",
     ),
     "a job of several pods, by what it has there": ([borrows("j", "b", [4, 4], "n1", "n2")], 4, "j"),
-    "a borrower who has just begun before the team's own who has too": (
+    "a new borrower before a new job of the own team": (
         [
             runs("own", "a", 4, "n1", age=2 * HOUR),
             runs("late", "a", 4, "n1", age=9 * MINUTE),
@@ -99,11 +95,10 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_chosen_is(name: str) -> None:
+def test_victims(name: str) -> None:
     jobs, gpus, expected = CHOSEN[name]
     asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
     victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
-
     assert victims is not None
     assert " ".join(sorted(job.id for job in victims)) == expected
 
@@ -112,57 +107,56 @@ def test_chosen_is(name: str) -> None:
 def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> None:
     job = runs("own", "a", 1, "n1", priority=priority)
     here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
-
     assert may_be_stopped(job, wants("new", "a", 1, priority=50), here) is victim
 
 
-def test_nobody_is_chosen_where_all_are_not_enough() -> None:
+def test_no_victims_where_all_are_not_enough() -> None:
     jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
-
     assert choose_victims({"n1": Resources(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
 
 
 LEAVES: dict[str, tuple[Job, timedelta]] = {
-    "after the notice, who has run for the minimum time": (borrows("j", "b", 1, "n1", age=10 * MINUTE), 5 * MINUTE),
-    "who has not, after what is missing of it and the notice": (
+    "after the notice: a job that has run for the minimum time": (
+        borrows("j", "b", 1, "n1", age=10 * MINUTE),
+        5 * MINUTE,
+    ),
+    "after the rest of the minimum time and the notice: a job that has not": (
         borrows("j", "b", 1, "n1", age=4 * MINUTE),
         11 * MINUTE,
     ),
-    "who is starting, as if it ran from now on": (replace(borrows("j", "b", 1, "n1"), started=None), 15 * MINUTE),
-    "who began in the future, as if it ran from now on": (borrows("j", "b", 1, "n1", age=-24 * HOUR), 15 * MINUTE),
+    "a job that is starting, as if it ran from now on": (
+        replace(borrows("j", "b", 1, "n1"), started=None),
+        15 * MINUTE,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_told_now_leaves(name: str) -> None:
+def test_stop_time(name: str) -> None:
     job, expected = LEAVES[name]
-
     assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
 
 
 GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
-    "who has run for the minimum time does not": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
-    "who took long to start does until it has run for it": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
-    "who never began to run does not": (replace(borrows("j", "b", 1, "n1"), started=None), None),
-    "who began in the future does not": (borrows("j", "b", 1, "n1", age=-HOUR), None),
+    "a job that has run for the minimum time is not deferred": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
+    "a job that took long to start runs for the minimum time": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
+    "a job that never ran is not deferred": (replace(borrows("j", "b", 1, "n1"), started=None), None),
 }
 
 
 @pytest.mark.parametrize("name", GOES_ON)
-def test_when_the_notice_is_over(name: str) -> None:
+def test_deferred_stop_time(name: str) -> None:
     job, expected = GOES_ON[name]
-
     assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
 @pytest.mark.parametrize("hours", [-48, -1, 0, 1, 48])
-def test_a_clock_that_jumps_lets_nobody_leave_without_notice_or_stay_for_longer(hours: int) -> None:
+def test_clock_jump_neither_skips_nor_extends_a_notice(hours: int) -> None:
     """Within a team that opted in a guaranteed job can be a victim: the one case in which the time decides about it."""
     job = runs("j", "a", 8, "n1", priority=10, age=MINUTE)
     here = world(team("a", 8, preempt_within_team=True), node("n1"), job)
     now = NOW + hours * HOUR
     decision = admit(wants("x", "a", 8, priority=100), here, now)
-
     assert decision == Preempt(("j",), ("n1",))
     assert stop_time(job, here, now) - now == {0: 14 * MINUTE}.get(hours, (15 if hours < 0 else 5) * MINUTE)
 
@@ -172,19 +166,22 @@ def noticed(name: str, gpus: int) -> Job:
 
 
 SPARED: dict[str, tuple[list[Job], str]] = {
-    "nobody while the one who was promised their place waits": (
+    "none while the job with the reservation waits": (
         [noticed("j", 8), queues("p", "a", 8, nodes=("n1",))],
         "",
     ),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
-    "who is not needed any more": ([noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))], "k"),
-    "who is starting still": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
-    "nobody who is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
-    "one of a team with too little quota, when nobody of it waits any more": (
+    "a victim that is not needed any more": (
+        [noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))],
+        "k",
+    ),
+    "a victim that is still starting": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
+    "none that is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
+    "one of a team with too little quota, when no job of it waits any more": (
         [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
         "j",
     ),
-    "nobody of the team itself while its quota is exceeded": (
+    "none of the team itself while its quota is exceeded": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
             queues("p", "a", 8, nodes=("n2",), priority=100),
@@ -195,9 +192,8 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 
 
 @pytest.mark.parametrize("name", SPARED)
-def test_spared_is(name: str) -> None:
+def test_victims_that_are_not_needed(name: str) -> None:
     jobs, expected = SPARED[name]
-
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
 
 
@@ -208,9 +204,8 @@ def lows(*numbers: int) -> list[Job]:
 OPTED_IN = (team("a", 4, preempt_within_team=True), node("n1"))
 
 
-def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> None:
+def test_job_that_waits_for_leaving_victims_chooses_no_others() -> None:
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
-
     assert notice_pass(here, NOW) == {"p": ("low0", "low1")}
     for minutes in range(5):
         assert notice_pass(here, NOW + minutes * MINUTE) == {}
@@ -220,48 +215,36 @@ def test_who_was_promised_the_quota_of_those_who_leave_asks_nobody_else() -> Non
     assert one_pass(here, NOW + 5 * MINUTE) == ["p"]
 
 
-def test_two_of_a_team_ask_no_more_than_they_need_together() -> None:
+def test_two_jobs_of_a_team_choose_no_superfluous_victims() -> None:
     jobs = queues("p", "a", priority=100), queues("q", "a", priority=100)
     here = world(*OPTED_IN, *lows(0, 1, 2, 3), *jobs)
-
     assert notice_pass(here, NOW) == {"p": ("low0",), "q": ("low1",)}
 
 
-def test_nobody_is_asked_for_quota_that_comes_back_by_itself() -> None:
+def test_no_victims_for_quota_that_a_stopping_job_returns() -> None:
     ends = replace(lows(0)[0], state=JobState.STOPPING)
     here = world(*OPTED_IN, ends, *lows(1, 2, 3), queues("p", "a", priority=100))
-
     assert notice_pass(here, NOW) == {}
     here.remove("low0")
     assert one_pass(here, NOW) == ["p"]
 
 
-def test_who_is_not_needed_for_the_quota_any_more_is_spared() -> None:
-    here = world(*OPTED_IN, *lows(0, 1, 2, 3), queues("p", "a", 2, priority=100))
-    notice_pass(here, NOW)
-    here.remove("low2")
-
-    assert [job.id for job in unneeded_victims(here)] == ["low1"]
-
-
-def test_where_a_node_has_lost_gpus_nobody_leaves_for_a_promise_that_is_broken() -> None:
+def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
     here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), borrows("j", "b", 4, "n1"), queues("p", "a", 4))
     notice_pass(here, NOW)
     here.put_node(node("n1", 7))
     for job in stale_reservations(here):
         here.put(replace(job, nodes=()))
-
     assert here.jobs["p"].nodes == ()
     assert [job.id for job in unneeded_victims(here)] == ["j"]
 
 
-def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_of_others() -> None:
+def test_job_waits_for_victims_on_its_share_and_takes_no_other_share() -> None:
     here = world(
         *(team("a", 12, preempt_within_team=True), team("b", 4), node("n1"), node("n2")),  # n2 is one half of each
         *(runs("high", "a", 6, "n1", priority=1000), runs("low", "a", 2, "n2", priority=10)),
         queues("p", "a", 4, priority=100),
     )
-
     assert notice_pass(here, NOW) == {"p": ("low",)}
     assert (stale_reservations(here), unneeded_victims(here), one_pass(here, NOW)) == ((), (), [])
     here.remove("low")
@@ -272,10 +255,8 @@ def test_whose_own_share_is_full_waits_for_those_who_leave_it_and_takes_nothing_
 CLOSED = node("n3", cordoned=True)
 BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
     "a promise that holds": ([queues("p", "a", 8, nodes=("n1",))], ""),
-    "nobody was promised anything": ([queues("p", "a", 8)], ""),
     "its node is closed": ([CLOSED, queues("p", "a", 8, nodes=("n3",))], "p"),
     "its node is gone": ([queues("p", "a", 8, nodes=("n9",))], "p"),
-    "one of two nodes is gone": ([queues("p", "a", [4, 4], nodes=("n1", "n9"))], "p"),
     "its team has less quota now": ([team("d", 4), queues("p", "d", 8, nodes=("n1",))], "p"),
     "its person may not start jobs any more": (
         [team("d", 8, hard=4), queues("p", "d", 8, nodes=("n1",), user="bob")],
@@ -285,7 +266,7 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         [team("d", 16, hard=8), node("n3"), runs("j", "d", 8, "n3"), queues("p", "d", 8, nodes=("n1",))],
         "p",
     ),
-    "somebody's pod is on its node and stays": (
+    "another pod is on its node and stays": (
         [node("n3", others=ForeignUsage(((NVIDIA, GPU),))), queues("p", "a", 8, nodes=("n3",))],
         "p",
     ),
@@ -293,14 +274,14 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         [node("n3"), queues("p", "a", 5, nodes=("n3",), waited=HOUR), queues("q", "a", 5, nodes=("n3",))],
         "q",
     ),
-    "the quota is somebody's of the team who has notice": (
+    "a job of the team with a notice has the quota": (
         [
             runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
             queues("p", "a", 8, nodes=("n2",), priority=100),
         ],
         "",
     ),
-    "the quota is somebody's of the team who stays": (
+    "a job of the team without a notice has the quota": (
         [runs("j", "a", 8, "n1", priority=10), queues("p", "a", 8, nodes=("n2",), priority=100)],
         "p",
     ),
@@ -308,9 +289,8 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_promise_is(name: str) -> None:
+def test_stale_reservations(name: str) -> None:
     things, expected = BROKEN[name]
-
     assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
 
 
@@ -335,7 +315,7 @@ JOBS = st.lists(
 
 @given(JOBS, st.integers(1, 8), st.randoms())
 @settings(max_examples=150)
-def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job], gpus: int, chance: Any) -> None:
+def test_victims_are_sufficient_necessary_and_preemptible(jobs: list[Job], gpus: int, chance: Any) -> None:
     here = world(*TEAMS, *jobs)
     request = wants("x", "a", gpus)
     decision = admit(request, here, NOW)
@@ -354,7 +334,7 @@ def test_victims_are_enough_and_none_is_superfluous_or_protected(jobs: list[Job]
 
 @given(JOBS, st.integers(1, 8))
 @settings(max_examples=150)
-def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus: int) -> None:
+def test_victims_of_the_own_team_are_sufficient_and_chosen_once(jobs: list[Job], gpus: int) -> None:
     teams = (team("a", 8, preempt_within_team=True), *TEAMS[1:])
     here = world(*teams, *jobs, queues("x", "a", gpus, priority=50))
     decision = admit(here.jobs["x"], here, NOW)
@@ -371,14 +351,3 @@ def test_of_the_own_team_nobody_is_asked_in_vain_or_twice(jobs: list[Job], gpus:
     assert "x" in notice_pass(here, NOW)
     assert notice_pass(here, NOW) == {}
     assert (stale_reservations(here), unneeded_victims(here)) == ((), ())
-
-
-@given(JOBS, st.integers(1, 4))
-@settings(max_examples=100)
-def test_after_the_victims_are_gone_the_job_starts(jobs: list[Job], gpus: int) -> None:
-    here = world(*TEAMS, *jobs, cluster=HURRIED)
-    decision = admit(wants("x", "a", gpus), here, NOW)
-    if isinstance(decision, Preempt):
-        act(here, wants("x", "a", gpus), decision, NOW)
-        assert here.rooms[decision.nodes[0]].free(NVIDIA).gpus >= 0
-        assert here.guaranteed("a", "a100") <= 8 * GPU

@@ -13,13 +13,10 @@ READ = {
     "thousandths": ("500m", Fraction(1, 2)),
     "a decimal fraction is exact": ("0.1", Fraction(1, 10)),
     "binary units": ("16Gi", Fraction(16 * 1024**3)),
-    "decimal units": ("2M", Fraction(2_000_000)),
-    "an exponent": ("1e3", Fraction(1000)),
     "E alone is a unit": ("1E", Fraction(10**18)),
     "nothing": ("", None),
     "a sign": ("-1", None),
     "a word": ("lots", None),
-    "other digits": ("٤", None),
     "more than 64 bits hold": ("9E99", None),
     "a line end": ("4\n", None),
 }
@@ -36,7 +33,7 @@ def test_base_units_are_rounded_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["4", "500m", "16Gi", "64Mi", "1001"])
-def test_what_is_written_reads_back(text: str) -> None:
+def test_written_quantity_reads_back(text: str) -> None:
     parsed = units.parse_quantity(text)
     assert parsed is not None
     cpu, memory = units.cpu_milli(parsed), units.memory_bytes(parsed)

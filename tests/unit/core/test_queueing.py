@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.config import UserCaps
 from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission, queue
 from dlspawner.core.scheduling.admission import admit, find_alternatives
-from dlspawner.core.scheduling.cluster_state import DecayedUsage
+from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
 from tests.unit.core.factories import (
     GPU_HOUR,
     HOUR,
@@ -27,19 +26,13 @@ from tests.unit.core.factories import (
     wants,
     world,
 )
-from tests.unit.core.simulator import Comes, play
 
 TEAMS = (team("a", 8), team("b", 8))
 
 ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
-    "who came first": ([queues("late", "a"), queues("early", "a", waited=HOUR)], {}, "early late"),
+    "the earlier job": ([queues("late", "a"), queues("early", "a", waited=HOUR)], {}, "early late"),
     "the higher priority": ([queues("low", "a", waited=HOUR), queues("high", "a", priority=100)], {}, "high low"),
     "the team that used less": ([queues("much", "a", waited=HOUR), queues("little", "b")], {"a": 9.0}, "little much"),
-    "the higher priority, whoever used less": (
-        [queues("high", "a", priority=100), queues("low", "b")],
-        {"a": 9.0},
-        "high low",
-    ),
     "guaranteed jobs before preemptible ones": (
         [queues("borrower", "a", preemptible=True, priority=100, waited=HOUR), queues("owner", "a")],
         {},
@@ -50,17 +43,12 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
         {},
         "gpu cpu",
     ),
-    "who came first of those without GPUs, whoever used less of these": (
+    "the earlier of the jobs without GPUs, whatever was used": (
         [queues("much", "a", 0, waited=HOUR), queues("little", "b", 0)],
         {"a": 9.0},
         "much little",
     ),
-    "jobs without GPUs after those that run on idle ones": (
-        [queues("cpu", "b", 0, waited=HOUR), queues("borrower", "a", preemptible=True)],
-        {"a": 9.0},
-        "borrower cpu",
-    ),
-    "nobody who waits for a login or an approval": (
+    "no job that waits for a login or an approval": (
         [
             replace(queues("login", "a"), state=JobState.LOGIN_REQUIRED),
             replace(queues("asks", "a"), state=JobState.PENDING_APPROVAL),
@@ -73,22 +61,20 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
 
 
 @pytest.mark.parametrize("name", ORDERED)
-def test_first_is(name: str) -> None:
+def test_queue_order(name: str) -> None:
     jobs, used, expected = ORDERED[name]
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
-
     assert " ".join(job.id for job in queue.order(here, NOW)) == expected
 
 
 def test_usage_is_seen_in_relation_to_the_quota() -> None:
     here = world(team("small", 1), team("large", 16), node("n1"), queues("s", "small"), queues("l", "large"))
     here.usage = {"small": DecayedUsage(2 * GPU_HOUR, NOW), "large": DecayedUsage(8 * GPU_HOUR, NOW)}
-
     assert [job.id for job in queue.order(here, NOW)] == ["l", "s"]
 
 
-def test_a_position_counts_those_who_wait_for_the_same() -> None:
+def test_position_counts_jobs_that_wait_for_the_same_gpus() -> None:
     here = world(
         *TEAMS,
         node("n1"),
@@ -109,112 +95,106 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
-
     assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
 
 
 def test_positions_of_teams_with_equal_usage_follow_the_submit_times() -> None:
     jobs = [queues("late", "a", preemptible=True), queues("early", "b", preemptible=True, waited=HOUR)]
     here = world(*TEAMS, node("n1"), *jobs)
-
     assert {job.id: queue.position(job, here, NOW) for job in jobs} == {"early": 1, "late": 2}
 
 
-def test_positions_without_gpus_are_those_of_who_came_first() -> None:
+def test_positions_without_gpus_follow_the_submit_times() -> None:
     here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
     here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
     ordered = queue.order(here, NOW)
-
     assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 
 
-def test_a_small_job_passes_a_big_one_that_can_not_start() -> None:
-    here = world(
-        team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8, waited=MINUTE), queues("s", "a", 1)
-    )
+FULL = runs("low", "a", 1, "n1", priority=10), runs("high", "a", 7, "n1", priority=100)
+CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
+BIG = queues("big", "a", 8, waited=HOUR)
+# The cluster, and the jobs that start now.
+PASSED: dict[str, tuple[ClusterState, list[str]]] = {
+    "a small job passes a big one that cannot start": (
+        world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8), queues("s", "a", 1)),
+        ["s"],
+    ),
+    "a small job with enough victims passes a big one with too few": (
+        world(
+            *(team("a", 8, preempt_within_team=True), node("n1"), *FULL),
+            *(queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)),
+            cluster=HURRIED,
+        ),
+        ["small"],
+    ),
+    "an old borrower that wants a whole node is not passed": (
+        world(
+            *(*TEAMS, node("n1"), runs("r", "a", 4, "n1", preemptible=True)),
+            *(replace(BIG, preemptible=True), queues("s", "b", 1, preemptible=True)),
+        ),
+        [],
+    ),
+    "a job that waits for its user cap blocks no other": (
+        world(
+            *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1")),
+            *(queues("mine", "a", 4, waited=HOUR), queues("other", "a", 4, user="bob")),
+        ),
+        ["other"],
+    ),
+    "a big job behind many with an own cap is not passed": (
+        world(
+            *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
+            *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
+        ),
+        [],
+    ),
+    "an old job of a team without open nodes is not passed by its team on nodes of others": (
+        world(
+            *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
+            *(runs("r", "a", 1, "n3"), BIG, queues("small", "a", 1)),
+        ),
+        [],
+    ),
+    "a job with less CPU than one that fits nowhere starts": (
+        world(
+            *(team("a", 8), node("n1", cpu_milli=8000), queues("j", "a", cpu=4500)),
+            *(queues("large", "a", cpu=4500), queues("less", "a", cpu=3000)),
+        ),
+        ["j", "less"],
+    ),
+    "a reservation is kept against a higher priority": (
+        world(
+            *(team("a", 8), node("n1")),
+            *(queues("promised", "a", 8, nodes=("n1",), priority=10), queues("higher", "a", 1, priority=100)),
+        ),
+        ["promised"],
+    ),
+}
 
+
+@pytest.mark.parametrize(("here", "started"), PASSED.values(), ids=PASSED)
+def test_jobs_that_start(here: ClusterState, started: list[str]) -> None:
+    assert one_pass(here, NOW) == started
+
+
+def test_small_job_passes_on_a_node_other_than_the_closest_to_holding_a_big_one() -> None:
+    here = world(
+        *(team("a", 16), node("n1"), node("n2"), runs("r", "a", 1, "n1"), runs("q", "a", 4, "n2")),
+        *(BIG, queues("s", "a", 2)),
+    )
     assert one_pass(here, NOW) == ["s"]
+    assert here.jobs["s"].nodes == ("n2",)
 
 
-def test_a_small_job_for_which_its_team_s_own_leave_passes_a_big_one_for_which_too_few_would() -> None:
-    full = runs("low", "a", 1, "n", priority=10), runs("high", "a", 7, "n", priority=100)
-    waiting = queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)
-    here = world(team("a", 8, preempt_within_team=True), node("n"), *full, *waiting, cluster=HURRIED)
-
-    assert one_pass(here, NOW) == ["small"]
-
-
-def test_a_big_job_that_has_waited_for_long_is_passed_no_more() -> None:
-    here = world(
-        team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8, waited=HOUR), queues("s", "a", 1)
-    )
+def test_big_job_that_has_waited_for_long_is_not_passed() -> None:
+    here = world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1))
     decision = admit(here.jobs["s"], here, NOW)
-
     assert isinstance(decision, MustWait)
     assert decision.reason is Reason.BLOCKED_BY_EARLIER
 
 
-def test_small_jobs_still_pass_it_where_it_loses_nothing() -> None:
-    here = world(
-        team("a", 16),
-        node("n1"),
-        node("n2"),
-        runs("r", "a", 1, "n1"),
-        runs("q", "a", 4, "n2"),
-        queues("big", "a", 8, waited=HOUR),
-        queues("s", "a", 2),
-    )
-
-    assert one_pass(here, NOW) == ["s"]
-    assert here.jobs["s"].nodes == ("n2",), "n1 is closest to holding the big one"
-
-
-def test_an_old_borrower_that_wants_a_whole_node_is_not_starved_by_small_ones() -> None:
-    here = world(
-        *TEAMS,
-        node("n1"),
-        runs("r", "a", 4, "n1", preemptible=True),
-        queues("big", "a", 8, preemptible=True, waited=HOUR),
-        queues("s", "b", 1, preemptible=True),
-    )
-
-    assert one_pass(here, NOW) == []
-
-
-def test_who_waits_for_an_own_cap_holds_up_nobody() -> None:
-    here = world(
-        replace(team("a", 8), user_caps=UserCaps(hard=4)),
-        node("n1"),
-        runs("r", "a", 4, "n1"),
-        queues("mine", "a", 4, waited=HOUR),
-        queues("other", "a", 4, user="bob"),
-    )
-
-    assert one_pass(here, NOW) == ["other"]
-
-
-CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
-
-
-def test_however_many_wait_for_an_own_cap_the_big_job_behind_them_is_passed_no_more() -> None:
-    here = world(
-        *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
-        *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
-    )
-
-    assert one_pass(here, NOW) == []
-
-
-def test_an_old_job_of_a_team_without_open_nodes_is_not_passed_by_its_own_team_on_those_of_others() -> None:
-    here = world(
-        *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
-        *(runs("r", "a", 1, "n3"), queues("big", "a", 8, waited=HOUR), queues("small", "a", 1)),
-    )
-
-    assert one_pass(here, NOW) == []
-
-
-def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = admission.evaluate
 
@@ -230,37 +210,16 @@ def test_who_wants_no_less_than_one_that_fits_nowhere_is_not_looked_for_again(mo
     assert asked == ["j1000"]
 
 
-def test_who_wants_less_cpu_than_one_that_fits_nowhere_starts() -> None:
-    here = world(
-        team("a", 8),
-        node("n1", cpu_milli=8000),
-        queues("j", "a", cpu=4500),
-        queues("large", "a", cpu=4500),
-        queues("less", "a", cpu=3000),
-    )
-
-    assert one_pass(here, NOW) == ["j", "less"]
-
-
-def test_who_waits_for_a_node_that_is_closed_holds_up_nobody_until_it_is_open() -> None:
+def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
     closed, small = node("n2", cordoned=True), [queues(f"small{number}", "a", 1) for number in range(2)]
     here = world(team("a", 8), node("n1", 4), closed, queues("big", "a", 8, waited=HOUR), small[0])
-
     assert one_pass(here, NOW) == ["small0"]
     here.put(small[1])
     here.put_node(replace(closed, cordoned=False))
     assert one_pass(here, NOW) == []
 
 
-def test_a_stream_of_small_jobs_does_not_starve_a_big_one() -> None:
-    stream = [Comes(wants(f"s{number:03}", "a", 2), 5 * number, 60) for number in range(200)]
-    big = Comes(wants("big", "a", 8), 7, 10)
-    started = play(world(team("a", 8), node("n1"), cluster=HURRIED), [*stream, big])
-
-    assert started["big"] <= 7 + 30 + 60, "its patience, and what runs then"
-
-
-def test_advice_is_what_would_start() -> None:
+def test_alternatives_would_start() -> None:
     here = world(
         team("a", {"a100": 4, "v100": 8}),
         node("n1"),
@@ -277,26 +236,13 @@ def test_advice_is_what_would_start() -> None:
     )
 
 
-def test_no_advice_where_nothing_would_start() -> None:
+def test_no_alternatives_where_nothing_would_start() -> None:
     here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
-
     assert find_alternatives(wants("j", "a", 2), here, NOW) == ()
 
 
-def test_turns_are_taken_until_nothing_fits() -> None:
+def test_jobs_start_until_nothing_fits() -> None:
     here = world(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
     started = one_pass(here, NOW)
-
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))
-
-
-def test_a_promise_is_kept_behind_one_of_higher_priority_that_cannot_start_because_of_it() -> None:
-    here = world(
-        team("a", 8),
-        node("n1"),
-        queues("promised", "a", 8, nodes=("n1",), priority=10),
-        queues("higher", "a", 1, priority=100),
-    )
-
-    assert one_pass(here, NOW) == ["promised"]

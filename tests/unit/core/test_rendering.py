@@ -52,6 +52,8 @@ def mounts(fragment: dict[str, Any], name: str = "notebook") -> dict[str, Any]:
 
 
 def test_gpus_bring_their_resource_place_and_share() -> None:
+    limits = container(rendered(gpus=1, gpu_type="mi300"))["resources"]["limits"]
+    assert limits == {"cpu": "8", "memory": "32Gi", "amd.com/gpu": "1"}
     spec = rendered(gpus=2)["spec"]
     assert spec["containers"][0]["resources"] == {
         "limits": {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"},
@@ -59,11 +61,6 @@ def test_gpus_bring_their_resource_place_and_share() -> None:
     }
     assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "A100"}
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-
-
-def test_no_code_names_the_resource() -> None:
-    limits = container(rendered(gpus=1, gpu_type="mi300"))["resources"]["limits"]
-    assert limits == {"cpu": "8", "memory": "32Gi", "amd.com/gpu": "1"}
 
 
 def test_without_gpus_nothing_of_a_gpu_is_asked_for() -> None:
@@ -102,6 +99,9 @@ def test_storage_is_mounted_where_it_belongs() -> None:
     volumes = {one["name"]: one for one in rendered()["spec"]["volumes"]}
     assert volumes["home"]["persistentVolumeClaim"] == {"claimName": "claim-alice"}
     assert volumes["team-vision-data"]["persistentVolumeClaim"] == {"claimName": "vision-data"}
+    assert {"name": "home", "emptyDir": {}} in rendered(facts=replace(FACTS, home_claim=None))["spec"]["volumes"]
+    facts = replace(FACTS, team_mounts=(TeamMount("data", "/data/a"), TeamMount("data", "/data/b")))
+    assert [one["name"] for one in rendered(facts=facts)["spec"]["volumes"]].count("team-data") == 1
 
 
 @pytest.mark.parametrize(
@@ -127,16 +127,6 @@ def test_a_job_without_storage_mounts_none() -> None:
     assert set(mounts(rendered(bare))) == {"/etc/dlspawner", "/etc/passwd"}
 
 
-def test_a_hub_without_home_claims_gives_an_empty_home() -> None:
-    volumes = rendered(facts=replace(FACTS, home_claim=None))["spec"]["volumes"]
-    assert {"name": "home", "emptyDir": {}} in volumes
-
-
-def test_two_places_of_one_claim_are_one_volume() -> None:
-    facts = replace(FACTS, team_mounts=(TeamMount("data", "/data/a"), TeamMount("data", "/data/b")))
-    assert [one["name"] for one in rendered(facts=facts)["spec"]["volumes"]].count("team-data") == 1
-
-
 def test_the_files_of_the_job_are_a_secret_and_some_have_a_second_place() -> None:
     fragment = rendered()
     secret = next(one["secret"] for one in fragment["spec"]["volumes"] if one["name"] == "job-files")
@@ -145,25 +135,17 @@ def test_the_files_of_the_job_are_a_secret_and_some_have_a_second_place() -> Non
     assert {"key": "index.html", "path": "page/index.html"} in secret["items"]
     assert mounts(fragment)["/etc/passwd"]["subPath"] == "passwd"
     assert "/etc/group" not in mounts(fragment)
+    bare = rendered(facts=replace(FACTS, files_secret=None, files=()))
+    assert "/etc/dlspawner" not in mounts(bare)
+    assert "job-files" not in [one["name"] for one in bare["spec"]["volumes"]]
 
 
-def test_a_job_without_files_mounts_no_secret() -> None:
-    fragment = rendered(facts=replace(FACTS, files_secret=None, files=()))
-    assert "/etc/dlspawner" not in mounts(fragment)
-    assert "job-files" not in [one["name"] for one in fragment["spec"]["volumes"]]
-
-
-def test_the_environment_says_where_and_who() -> None:
+def test_environment_has_user_and_directories() -> None:
     seen = environment(rendered())
     assert seen["HOME"] == seen["JUPYTERHUB_ROOT_DIR"] == "/home/alice"
     assert seen["USER"] == seen["LOGNAME"] == "alice"
     assert seen["DLSPAWNER_LOG_DIR"] == "/home/alice/runs"
     assert container(rendered())["env"][0]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-
-
-def test_the_grace_period_is_the_templates() -> None:
-    spec = rendered(replace(NOTEBOOK, grace_period=timedelta(seconds=90)))["spec"]
-    assert spec["terminationGracePeriodSeconds"] == 90
 
 
 def test_an_own_image_runs_in_main_and_the_login_proxy_sees_nothing_of_it() -> None:
@@ -178,6 +160,9 @@ def test_an_own_image_runs_in_main_and_the_login_proxy_sees_nothing_of_it() -> N
     assert "resources" not in proxy
     assert "/home/alice" not in mounts(fragment)
     assert fragment["spec"]["restartPolicy"] == "Never"
+    assert mounts(fragment, "main")["/run/dlspawner"] == {"name": "dlspawner-alive", "mountPath": "/run/dlspawner"}
+    assert mounts(fragment)["/run/dlspawner"]["readOnly"], "by which the login proxy sees main end"
+    assert {"name": "dlspawner-alive", "emptyDir": {}} in fragment["spec"]["volumes"]
 
 
 def test_an_own_image_gets_an_sshd_from_the_image_ssh() -> None:
@@ -189,19 +174,9 @@ def test_an_own_image_gets_an_sshd_from_the_image_ssh() -> None:
     assert mounts(fragment, "main")["/dl"] == {"name": "dlspawner-ssh", "mountPath": "/dl", "readOnly": True}
     assert "/dl" not in mounts(fragment)
     assert {"name": "dlspawner-ssh", "emptyDir": {}} in fragment["spec"]["volumes"]
-
-
-def test_an_image_of_ours_brings_its_own_sshd() -> None:
-    spec = rendered(facts=replace(FACTS, ssh_image="dlspawner/ssh:1"))["spec"]
-    assert "initContainers" not in spec
-    assert "dlspawner-ssh" not in [one["name"] for one in spec["volumes"]]
-
-
-def test_the_login_proxy_can_see_main_end() -> None:
-    fragment = rendered(CUSTOM, image="debian:12")
-    assert mounts(fragment, "main")["/run/dlspawner"] == {"name": "dlspawner-alive", "mountPath": "/run/dlspawner"}
-    assert mounts(fragment)["/run/dlspawner"]["readOnly"]
-    assert {"name": "dlspawner-alive", "emptyDir": {}} in fragment["spec"]["volumes"]
+    own = rendered(facts=replace(FACTS, ssh_image="dlspawner/ssh:1"))["spec"]
+    assert "initContainers" not in own
+    assert "dlspawner-ssh" not in [one["name"] for one in own["volumes"]]
 
 
 def test_the_login_proxy_leads_to_the_port_that_was_chosen() -> None:
@@ -210,11 +185,8 @@ def test_the_login_proxy_leads_to_the_port_that_was_chosen() -> None:
     assert container(rendered(template, image="debian:12"))["args"][-1] == "{unix_socket}"
 
 
-def test_an_image_that_is_not_given_is_a_sentence() -> None:
-    assert render(CUSTOM, chosen(CUSTOM), FACTS) == InvalidOptions(("“Custom” needs “Image”, which is empty.",))
-
-
 def test_a_hole_without_a_value_is_a_sentence() -> None:
+    assert render(CUSTOM, chosen(CUSTOM), FACTS) == InvalidOptions(("“Custom” needs “Image”, which is empty.",))
     wanting = replace(NOTEBOOK, annotations=(("a", "${note}"),))
     assert render(wanting, chosen(wanting), FACTS) == InvalidOptions(("“Notebook” needs “Note”, which is empty.",))
     wanting = replace(NOTEBOOK, annotations=(("a", "${ssh_host}"),))
@@ -224,6 +196,8 @@ def test_a_hole_without_a_value_is_a_sentence() -> None:
 
 
 def test_the_templates_own_pod_wins() -> None:
+    patient = rendered(replace(NOTEBOOK, grace_period=timedelta(seconds=90)))["spec"]
+    assert patient["terminationGracePeriodSeconds"] == 90
     pod = {"nodeSelector": {"zone": "a"}, "containers": [{"name": "notebook", "workingDir": "/w", "env": []}]}
     spec = rendered(replace(NOTEBOOK, pod=pod), gpus=1)["spec"]
     assert spec["nodeSelector"] == {"nvidia.com/gpu.product": "A100", "zone": "a"}

@@ -29,7 +29,6 @@ def containers(pod: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_pod_is_the_persons_and_a_container_with_a_uid_of_its_own_keeps_it() -> None:
     pod = security.restricted(security.run_as(POD, ALICE))
-
     assert pod["spec"]["securityContext"] == {
         "runAsUser": 5012,
         "runAsGroup": 5012,
@@ -61,25 +60,22 @@ def test_groups_are_the_pods_alone_when_that_is_wanted() -> None:
 
 def test_doing_it_again_changes_nothing() -> None:
     once = security.restricted(security.run_as(POD, ALICE))
-
     assert security.restricted(once) == once
 
 
 def test_nothing_is_changed_in_place() -> None:
     before = merge_pod(POD, {})
     security.restricted(security.run_as(POD, ALICE))
-
     assert before == POD
 
 
-def test_what_a_template_decides_stays() -> None:
+def test_settings_of_a_template_are_kept() -> None:
     said = {
         "automountServiceAccountToken": True,
         "securityContext": {"seccompProfile": {"type": "Unconfined"}},
         "containers": [{"name": "notebook", "securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}],
     }
     pod = security.restricted(merge_pod(POD, {"spec": said}))
-
     assert pod["spec"]["automountServiceAccountToken"] is True
     assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "Unconfined"}
     assert containers(pod)["notebook"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_PTRACE"]}
@@ -88,7 +84,6 @@ def test_what_a_template_decides_stays() -> None:
 def test_a_permitted_privileged_root_container_is_not_contradicted() -> None:
     said = {"containers": [{"name": "notebook", "securityContext": {"privileged": True, "runAsUser": 0}}]}
     context = containers(security.restricted(merge_pod(POD, {"spec": said})))["notebook"]
-
     assert context["allowPrivilegeEscalation"] is True
     assert context["runAsNonRoot"] is False
     assert "capabilities" not in context
@@ -96,7 +91,6 @@ def test_a_permitted_privileged_root_container_is_not_contradicted() -> None:
 
 def test_numbers_are_read_back_with_all_groups() -> None:
     pod = security.run_as(POD, ALICE)
-
     assert security.unix_ids(pod["spec"], pod["spec"]["containers"][0]) == UnixIds(
         5012, 5012, (UnixGroup("", 3000), UnixGroup("", 7001))
     )

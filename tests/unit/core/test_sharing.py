@@ -40,18 +40,16 @@ LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_layout(name: str) -> None:
     nodes, quotas, expected = LAID_OUT[name]
-
     assert assign(nodes, quotas) == expected
     assert assign(dict(reversed(nodes.items())), quotas) == expected
 
 
 @given(st.lists(st.integers(0, 8), max_size=6), st.lists(st.integers(0, 20), max_size=5))
 @settings(max_examples=200)
-def test_a_layout_gives_everybody_their_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
+def test_layout_gives_each_team_its_quota_and_no_gpu_twice(nodes: list[int], quotas: list[int]) -> None:
     sizes = {f"n{number}": size for number, size in enumerate(nodes)}
     wanted = [(f"t{number}", quota) for number, quota in enumerate(quotas)]
     layout = assign(sizes, wanted)
-
     assert (layout == {}) == (sum(quotas) > sum(nodes) or not any(quotas))
     if layout:
         assert {name: sum(layout.get(name, {}).values()) for name, _ in wanted} == dict(wanted)
@@ -65,7 +63,6 @@ def test_small_jobs_of_one_team_do_not_break_up_the_nodes_of_another() -> None:
         assert isinstance(decision, Admit)
         here.put(runs(name, name[0], gpus, *decision.nodes))
     here.remove("a1")
-
     assert isinstance(admit(wants("big", "a", 8), here, NOW), Admit)
 
 
@@ -101,7 +98,7 @@ def private(of: str, quotas: tuple[int, ...]) -> ClusterState:
 
 @given(loads())
 @settings(max_examples=60)
-def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[int, ...], list[Comes]]) -> None:
+def test_no_job_waits_longer_than_on_a_private_cluster(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     """One that takes, of nodes that are the same to it, the one without borrowers: it can not tell them apart."""
     quotas, coming = load
     teams = [team(name, quota) for name, quota in zip("abc", quotas, strict=True)]
@@ -116,7 +113,7 @@ def test_nobody_waits_longer_than_on_a_cluster_of_their_own(load: tuple[tuple[in
 
 @given(loads())
 @settings(max_examples=120)
-def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_starts(
+def test_quotas_hold_and_all_jobs_start_with_preemption_within_teams(
     load: tuple[tuple[int, ...], list[Comes]],
 ) -> None:
     quotas, coming = load
@@ -135,22 +132,3 @@ def test_where_teams_stop_their_own_jobs_after_notice_quotas_hold_and_everybody_
     started = play(here, coming)
 
     assert (len(started), len(here.jobs)) == (len(coming), 0)
-
-
-@given(loads())
-@settings(max_examples=30)
-def test_quotas_and_nodes_hold_at_every_moment(load: tuple[tuple[int, ...], list[Comes]]) -> None:
-    quotas, coming = load
-    teams = [team(name, quota, borrow_limit=6) for name, quota in zip("abc", quotas, strict=True)]
-    here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=HURRIED)
-    put = here.put
-
-    def watched(job: Any) -> None:
-        put(job)
-        for name, quota in zip("abc", quotas, strict=True):
-            assert here.guaranteed(name, "a100") <= quota * GPU
-            assert here.borrowed(name) <= 6 * GPU
-        assert all(room.gpus["nvidia.com/gpu"] >= 0 for room in here.rooms.values())
-
-    here.put = watched  # type: ignore[method-assign]
-    play(here, coming)

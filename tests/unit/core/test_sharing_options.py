@@ -21,12 +21,10 @@ FREE, TESTERS = Team("free"), Team("testers", priorities=("test",))
 STINGY, MODEST = Team("stingy", borrow_limit=0), Team("modest", title="Modest people", borrow_limit=2)
 
 CHOSEN: dict[str, tuple[tuple[Team, ...], dict[str, Any], tuple[str, bool, bool]]] = {
-    "who says nothing is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),
-    "a ticked box": ((FREE,), {"gpus": 1, "preemptible": "true"}, ("test", True, False)),
+    "by default a job is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),
     "as many as may be borrowed": ((MODEST,), {"gpus": 2, "preemptible": True}, ("test", True, False)),
     "without a GPU there is nothing to leave": ((FREE,), {"gpus": 0, "preemptible": True}, ("test", False, False)),
     "a level": ((FREE,), {"priority": "prod"}, ("prod", False, False)),
-    "an empty level is the lowest": ((FREE,), {"priority": ""}, ("test", False, False)),
     "requeue": ((FREE,), {"gpus": 1, "requeue": "on"}, ("test", False, True)),
 }
 
@@ -51,19 +49,22 @@ REFUSED: dict[str, tuple[tuple[Team, ...], dict[str, Any], str]] = {
         {"gpus": 3, "preemptible": True},
         "Team Modest people may borrow at most 2 GPUs for preemptible jobs; you asked for 3.",
     ),
-    "neither yes nor no": ((FREE,), {"preemptible": "perhaps"}, "Preemptible must be yes or no; you gave “perhaps”."),
 }
 
 
 @pytest.mark.parametrize(("teams", "given", "expected"), CHOSEN.values(), ids=CHOSEN)
-def test_what_is_chosen(teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]) -> None:
+def test_sharing_options_are_selected(
+    teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]
+) -> None:
     choices = select_options(SHARED, CLUSTER, given, teams)
     assert isinstance(choices, SelectedOptions), choices
     assert (choices.priority, choices.preemptible, choices.requeue) == expected
 
 
 @pytest.mark.parametrize(("teams", "given", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused(teams: tuple[Team, ...], given: dict[str, Any], sentence: str) -> None:
+def test_wrong_sharing_option_is_refused_with_a_sentence(
+    teams: tuple[Team, ...], given: dict[str, Any], sentence: str
+) -> None:
     assert select_options(SHARED, CLUSTER, given, teams) == InvalidOptions((sentence,))
 
 
@@ -86,7 +87,7 @@ def test_a_template_that_does_not_offer_it_refuses_it() -> None:
     assert rejected.sentences[0].startswith("“Notebook” has no option “preemptible”")
 
 
-def test_the_form_says_in_one_sentence_what_preemptible_means_with_the_cluster_s_own_notice() -> None:
+def test_help_of_preemptible_has_the_notice_of_the_cluster() -> None:
     cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=3 * MINUTE))
     found = {option.name: option for option in offered_options(SHARED, cluster, (FREE,))}
     assert found["preemptible"].help == (

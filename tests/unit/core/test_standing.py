@@ -13,7 +13,7 @@ from dlspawner.core.units import GPU
 from tests.unit.core.factories import node, queues, runs, team, wants, world
 
 
-def test_a_team_stands_where_its_jobs_are() -> None:
+def test_usage_by_team() -> None:
     here = world(
         team("vision", 8),
         node("n1"),
@@ -56,21 +56,21 @@ SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
         ((node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
     ],
     ids=[
-        "where nobody waits nothing is fragmented",
+        "without waiting jobs nothing is fragmented",
         "a cordoned node is closed",
-        "so is a node that nobody hears of",
+        "so is a node that is not ready",
         "three free on one node are too few for four, and four on the other are not",
-        "whoever fits in both places finds all of it usable",
+        "a job that fits in both places makes all of it usable",
         "five fit nowhere",
         "one small job that fits makes everything usable",
         "each pod is looked at for itself",
         "GPUs without the CPU that goes with them are of no use",
         "what is closed is not fragmented as well",
-        "who waits for another type does not count",
-        "who waits for a login does not compete",
+        "a job that waits for another type does not count",
+        "a job that waits for a login does not count",
     ],
 )
-def test_what_is_free_and_of_no_use(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
+def test_closed_and_fragmented_gpus(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
     here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
     assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)
 

@@ -39,20 +39,20 @@ def test_free_gpus(here: ClusterState, expected: tuple[float, ...]) -> None:
     assert a100(here) == expected
 
 
-def test_a_node_says_whether_it_takes_jobs() -> None:
+def test_state_of_a_node() -> None:
     lost = replace(node("lost"), ready=False, cordoned=True)
     found = usage_report.node_statuses(world(replace(node("b"), cordoned=True), lost, node("a")))
     assert [(one.name, one.state) for one in found] == [("a", "ready"), ("b", "cordoned"), ("lost", "unhealthy")]
 
 
-def test_who_waits_is_counted_by_type() -> None:
+def test_waiting_jobs_are_counted_by_type() -> None:
     here = world(VISION, N1, queues("a", "vision", 8), queues("b", "vision", (2, 2), preemptible=True))
     [found, other, _] = usage_report.type_statuses(here, ())
     assert (found.waiting_jobs, found.waiting_gpus) == (2, 12 * GPU)
     assert (other.waiting_jobs, other.waiting_gpus) == (0, 0)
 
 
-def test_a_teams_quota_is_what_is_charged_to_it_and_what_it_borrows_is_told_apart() -> None:
+def test_quota_status_separates_used_and_borrowed() -> None:
     stopping = runs("c", "vision", 1, "n1", state=JobState.STOPPING)
     here = world(VISION, N1, N2, runs("a", "vision", 5, "n1"), runs("b", "vision", 2, "n2", preemptible=True), stopping)
     [found, *_] = usage_report.quota_statuses(here, [VISION])
@@ -60,7 +60,7 @@ def test_a_teams_quota_is_what_is_charged_to_it_and_what_it_borrows_is_told_apar
     assert told == (8 * GPU, 6 * GPU, 2 * GPU, 2 * GPU)
 
 
-def test_a_quota_that_was_lowered_below_its_use_has_nothing_left() -> None:
+def test_quota_below_its_use_has_no_free_gpus() -> None:
     small = team("vision", 2)
     [found, *_] = usage_report.quota_statuses(world(small, N1, runs("a", "vision", 5, "n1")), [small])
     assert (found.used, found.free) == (5 * GPU, 0)

@@ -22,22 +22,22 @@ WHEN = {
 
 
 @pytest.mark.parametrize("case", WHEN)
-def test_a_time_is_told_on_the_clock_and_as_a_distance(case: str) -> None:
+def test_moment_has_the_clock_time_and_the_distance(case: str) -> None:
     ahead, words = WHEN[case]
     assert moment(NOW + ahead, NOW) == words
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(60, "1 minute"), (90, "1.5 minutes"), (300, "5 minutes")])
-def test_a_span_that_was_set_is_told_in_minutes(seconds: int, words: str) -> None:
+def test_span_is_in_minutes(seconds: int, words: str) -> None:
     assert minutes(timedelta(seconds=seconds)) == words
 
 
-def test_a_time_of_another_zone_is_told_in_utc() -> None:
+def test_time_of_another_zone_is_in_utc() -> None:
     there = timezone(timedelta(hours=2))
     assert moment(datetime(2026, 5, 4, 14, 5, tzinfo=there), NOW) == "at 12:05 UTC, in 5 minutes"
 
 
-def test_the_time_stands_where_the_text_wants_it_or_behind() -> None:
+def test_time_is_put_in_its_place_or_at_the_end() -> None:
     until = NOW + timedelta(minutes=5)
     assert with_time("It stops {when}.", until, NOW) == "It stops at 12:05 UTC, in 5 minutes."
     assert with_time("It stops.", until, NOW) == "It stops. (at 12:05 UTC, in 5 minutes)"

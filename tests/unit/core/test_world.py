@@ -145,18 +145,17 @@ def change(here: ClusterState, what: Job | Node | tuple[str, str]) -> None:
 
 @given(CHANGES)
 @settings(max_examples=120)
-def test_a_world_that_followed_every_change_is_one_that_was_built_anew(changes: list[Any]) -> None:
+def test_updated_cluster_state_equals_a_rebuilt_one(changes: list[Any]) -> None:
     here = world(*TEAMS, node("n1"), node("n2", 4), cluster=HURRIED)
     counted(here)  # so that pools exist and must be kept up
     for what in changes:
         change(here, what)
-
     assert counted(here) == counted(ClusterState.of(here.snapshot()))
 
 
 @given(CHANGES)
 @settings(max_examples=60)
-def test_both_decide_alike(changes: list[Any]) -> None:
+def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> None:
     here = world(*TEAMS, *QUEUE, node("n1"), node("n2", 4), cluster=HURRIED)
     here.usage = {"a": DecayedUsage(GPU_HOUR, NOW)}
     decided(here)
@@ -164,7 +163,6 @@ def test_both_decide_alike(changes: list[Any]) -> None:
         change(here, what)
         decided(here)  # so that what was found out must be forgotten
     anew = ClusterState.of(here.snapshot())
-
     assert decided(here) == decided(anew)
 
 
@@ -174,15 +172,14 @@ def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple
     return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
 
 
-def test_a_node_that_comes_back_has_the_jobs_that_are_still_there() -> None:
+def test_returned_node_has_its_jobs() -> None:
     here = world(team("a", 8), node("n1"), runs("j", "a", 3, "n1"))
     here.remove_node("n1")
     here.put_node(node("n1"))
-
     assert here.rooms["n1"].gpus["nvidia.com/gpu"] == 5 * GPU
 
 
-def test_usage_grows_with_what_is_held_and_is_forgotten_by_half() -> None:
+def test_usage_grows_with_held_gpus_and_decays_by_half() -> None:
     here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
     half_life = here.cluster.scheduling.half_life
     here.tick(NOW)
@@ -190,42 +187,23 @@ def test_usage_grows_with_what_is_held_and_is_forgotten_by_half() -> None:
     used = here.usage_of("a", NOW + half_life)
     here.remove("j")
     here.tick(NOW + half_life)
-
     assert used > 0
     assert abs(here.usage_of("a", NOW + 2 * half_life) / used - 0.5) < 1e-9
 
 
-def test_usage_does_not_depend_on_how_often_somebody_asks() -> None:
+def test_usage_does_not_depend_on_the_number_of_ticks() -> None:
     once, often = (world(team("a", 1), node("n1"), runs("j", "a", 1, "n1")) for _ in range(2))
     once.tick(NOW)
     for minute in range(0, 61, 5):
         often.tick(NOW + timedelta(minutes=minute))
     later = NOW + timedelta(hours=1)
-
     assert abs(once.usage_of("a", later) / often.usage_of("a", later) - 1) < 1e-9
 
 
-def test_a_clock_that_goes_back_takes_no_usage_away() -> None:
+def test_clock_that_goes_back_reduces_no_usage() -> None:
     here = world(team("a", 1), node("n1"), runs("j", "a", 1, "n1"))
     here.tick(NOW)
     here.tick(NOW + timedelta(hours=1))
     used = here.usage_of("a", NOW + timedelta(hours=1))
     here.tick(NOW - timedelta(days=365))
-
     assert here.usage_of("a", NOW - timedelta(days=365)) == used
-
-
-def test_the_same_job_put_twice_counts_once() -> None:
-    here = world(team("a", 8), node("n1"))
-    for _ in range(2):
-        here.put(runs("j", "a", 3, "n1"))
-
-    assert here.guaranteed("a", "a100") == 3 * GPU
-
-
-def test_a_queued_job_is_in_its_teams_queue_once() -> None:
-    here = world(team("a", 8), node("n1"))
-    for _ in range(2):
-        here.put(queues("j", "a", 3))
-
-    assert here.queues == {("a", "a100"): {"a": [(0, NOW, "j")]}}

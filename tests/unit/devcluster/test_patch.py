@@ -10,10 +10,8 @@ from dlspawner.devcluster.api.objects.patch import PatchError, json_patch, merge
 MERGES: dict[str, tuple[Any, Any, Any]] = {
     "a value is replaced": ({"a": 1}, {"a": 2}, {"a": 2}),
     "null removes": ({"a": 1, "b": 2}, {"a": None}, {"b": 2}),
-    "null of what is not there is nothing": ({"b": 2}, {"a": None}, {"b": 2}),
     "objects are merged": ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
     "lists are replaced": ({"a": [1, 2]}, {"a": [3]}, {"a": [3]}),
-    "an object replaces a value": ({"a": 1}, {"a": {"b": None, "c": 1}}, {"a": {"c": 1}}),
     "a value replaces everything": ({"a": 1}, 3, 3),
 }
 
@@ -34,7 +32,6 @@ OPERATIONS: dict[str, tuple[Any, list[dict[str, Any]], Any]] = {
         [{"op": "replace", "path": "/l/0", "value": 9}],
         {"l": [9, 2]},
     ),
-    "remove": ({"a": 1, "b": 2}, [{"op": "remove", "path": "/a"}], {"b": 2}),
     "escapes": ({"a/b": {"~": 1}}, [{"op": "remove", "path": "/a~1b/~0"}], {"a/b": {}}),
     "copy": ({"a": [1]}, [{"op": "copy", "from": "/a", "path": "/b"}], {"a": [1], "b": [1]}),
     "move": ({"a": 1}, [{"op": "move", "from": "/a", "path": "/b"}], {"b": 1}),
@@ -59,14 +56,10 @@ FAILURES: dict[str, tuple[Any, bool]] = {
     "a path that is not there": ([{"op": "remove", "path": "/x"}], False),
     "a replacement of what is not there": ([{"op": "replace", "path": "/x", "value": 1}], False),
     "an index beyond the end": ([{"op": "add", "path": "/l/7", "value": 1}], False),
-    "an index that is no number": ([{"op": "add", "path": "/l/x", "value": 1}], False),
-    "a child of a number": ([{"op": "add", "path": "/a/b", "value": 1}], False),
     "a move into itself": ([{"op": "move", "from": "/l", "path": "/l/0"}], False),
     "no list": ({"op": "remove"}, True),
-    "no object": (["remove"], True),
     "no such operation": ([{"op": "jump", "path": "/a"}], False),
     "no value": ([{"op": "add", "path": "/a"}], False),
-    "no slash": ([{"op": "remove", "path": "a"}], False),
 }
 
 
@@ -96,13 +89,6 @@ STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
         _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "1"}]}),
         _containers({"name": "a", "env": [{"name": "Y", "value": "2"}]}),
         _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}),
-    ),
-    "mounts are merged by path": (
-        _containers({"name": "a", "volumeMounts": [{"mountPath": "/v", "name": "v"}]}),
-        _containers({"name": "a", "volumeMounts": [{"mountPath": "/w", "name": "v"}]}),
-        _containers(
-            {"name": "a", "volumeMounts": [{"mountPath": "/v", "name": "v"}, {"mountPath": "/w", "name": "v"}]}
-        ),
     ),
     "one element is deleted": (
         _containers({"name": "a"}, {"name": "b"}),
@@ -142,16 +128,6 @@ STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
     "a map is replaced": (
         {"metadata": {"labels": {"a": "1"}}},
         {"metadata": {"labels": {"$patch": "replace", "b": "2"}}},
-        {"metadata": {"labels": {"b": "2"}}},
-    ),
-    "a map is emptied": (
-        {"metadata": {"labels": {"a": "1"}}},
-        {"metadata": {"labels": {"$patch": "delete"}}},
-        {"metadata": {"labels": {}}},
-    ),
-    "nulls remove, at any depth": (
-        {"metadata": {"labels": {"a": "1", "b": "2"}}},
-        {"metadata": {"labels": {"a": None}}},
         {"metadata": {"labels": {"b": "2"}}},
     ),
     "nothing strange is left in a new object": (

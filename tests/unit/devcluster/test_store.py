@@ -89,7 +89,7 @@ def test_compaction_keeps_objects_and_a_window(registry: Registry, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("small_window")
-async def test_a_watch_that_is_too_late_is_told_so(registry: Registry) -> None:
+async def test_watch_from_a_compacted_version_has_expired(registry: Registry) -> None:
     _churn(registry, 40)
     bell = Bell(registry.store)
     options = WatchOptions(start=1, bookmarks=False, initial_events=False, seconds=10)

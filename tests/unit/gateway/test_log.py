@@ -10,7 +10,7 @@ import pytest
 from ssh_gateway import log
 from ssh_gateway import log as core_log
 from ssh_gateway.log import BURST, LogBudget, line, say_failed
-from tests.component.gateway.test_audit import LINE
+from tests.unit.gateway.test_audit import LINE
 
 
 def test_log_budget_has_a_burst_and_a_rate() -> None:

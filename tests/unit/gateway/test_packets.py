@@ -42,7 +42,7 @@ def channel_open(name: bytes, rest: bytes = b"") -> bytes:
     "payload",
     {
         "a forward": global_request(b"tcpip-forward", 1, text(b"") + NUMBER),
-        "something nobody has heard of": global_request(b"x@example.org", 1),
+        "an unknown request": global_request(b"x@example.org", 1),
         "a shell": channel_request(b"shell", 1),
         "a session": channel_open(b"session"),
         "a request cut short": bytes([98, 0]),
@@ -120,7 +120,7 @@ def request(name: bytes, wants_reply: int = 1) -> bytes:
         pytest.param([request(b"a"), request(PROVE_HOST_KEYS), request(b"b")], [FAILURE, PROOF, FAILURE], id="between"),
         pytest.param([request(b"a", 0), request(PROVE_HOST_KEYS)], [PROOF], id="behind one without a reply"),
         pytest.param([request(PROVE_HOST_KEYS), request(PROVE_HOST_KEYS)], [PROOF, FAILURE], id="one at a time"),
-        pytest.param([request(PROVE_HOST_KEYS, 0), request(b"a")], [FAILURE], id="wanted by nobody"),
+        pytest.param([request(PROVE_HOST_KEYS, 0), request(b"a")], [FAILURE], id="without a wanted reply"),
     ],
 )
 def test_proof_keeps_the_order_of_replies(asked: list[bytes], answers: list[bytes]) -> None:

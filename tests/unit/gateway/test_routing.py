@@ -30,7 +30,6 @@ def job(server: str, condition: JobCondition = JobCondition.READY, created: str 
         "a plus and nothing is the default server": ("alice+", LoginName("alice", "")),
         "a user alone leaves the server open": ("alice", LoginName("alice", None)),
         "the last plus separates, because names may hold one": ("al+ice+train", LoginName("al+ice", "train")),
-        "an address is a name": ("alice@example.org+train", LoginName("alice@example.org", "train")),
         "the Hub keeps user names in lower case": ("Alice+Train", LoginName("alice", "Train")),
     }.values(),
 )
@@ -131,7 +130,7 @@ def test_refusal_names_the_obstacle(
         "a job's name": ("train", "train"),
         "the login of the job": ("alice+train", "train"),
         "the login of the default server": ("alice+", ""),
-        "somebody else's job": ("bob+train", None),
+        "a job of another user": ("bob+train", None),
         "a path": ("../train", None),
     }.values(),
 )

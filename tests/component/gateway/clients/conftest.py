@@ -1,4 +1,4 @@
-"""A desk with the three ways, in front of a gateway that allows agents and X11 and a real sshd that does as well."""
+"""A test rig with three ways to one job, before a gateway that allows agents and X11, and an sshd that does as well."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.clients.ways import Desk
+from tests.component.gateway.clients.ways import Rig
 from tests.component.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
 from tests.harness.ports import free_port
 
@@ -33,7 +33,7 @@ def open_sshd(
 
 
 @contextlib.asynccontextmanager
-async def at_desk(
+async def rig_before(
     sshd: Sshd,
     keys: GatewayKeys,
     people: FakePeople,
@@ -41,49 +41,49 @@ async def at_desk(
     folder: Path,
     *,
     policy: RelayPolicy = EVERYTHING,
-) -> AsyncIterator[Desk]:
-    """A desk and its gateway, in front of one sshd."""
+) -> AsyncIterator[Rig]:
+    """A rig and its gateway, in front of one sshd."""
     places = FakePlaces({("alice", "train"): sshd.target()})
     async with gateway(keys, people, places, policy=policy) as running:
         # a socket's path may be 108 bytes long, and OpenSSH adds some
-        with tempfile.TemporaryDirectory(prefix="desk") as sockets:
-            yield Desk(folder, Path(sockets), sshd, running, key, keys.host)
+        with tempfile.TemporaryDirectory(prefix="ssh") as sockets:
+            yield Rig(folder, Path(sockets), sshd, running, key, keys.host)
 
 
 @pytest.fixture
-async def desk(
+async def rig(
     open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Desk]:
-    async with at_desk(open_sshd, keys, people, alices_key, tmp_path) as found:
+) -> AsyncIterator[Rig]:
+    async with rig_before(open_sshd, keys, people, alices_key, tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 async def strict(
     open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Desk]:
-    """A desk before a gateway as it comes: without agents and X11."""
-    async with at_desk(open_sshd, keys, people, alices_key, tmp_path, policy=RelayPolicy()) as found:
+) -> AsyncIterator[Rig]:
+    """A rig before a gateway as it comes: without agents and X11."""
+    async with rig_before(open_sshd, keys, people, alices_key, tmp_path, policy=RelayPolicy()) as found:
         yield found
 
 
 @pytest.fixture
-async def two(desk: Desk) -> Desk:
-    """A desk with the key as PuTTY and as Dropbear want it."""
-    await asyncio.gather(desk.make_ppk(), desk.make_dropbear_key())
-    return desk
+async def with_keys(rig: Rig) -> Rig:
+    """A rig with the key as PuTTY and as Dropbear want it."""
+    await asyncio.gather(rig.make_ppk(), rig.make_dropbear_key())
+    return rig
 
 
 @pytest.fixture
-async def restless(
+async def configured(
     request: pytest.FixtureRequest, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Desk]:
-    """A desk before a job with these settings of sshd, which logs re-keys and requests."""
+) -> AsyncIterator[Rig]:
+    """A rig before a job with these settings of sshd, which logs re-keys and requests."""
     settings = ("LogLevel DEBUG1", *request.param)
     server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
     server.start()
     try:
-        async with at_desk(server, keys, people, alices_key, tmp_path) as found:
+        async with rig_before(server, keys, people, alices_key, tmp_path) as found:
             yield found
     finally:
         server.stop()

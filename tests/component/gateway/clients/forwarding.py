@@ -23,7 +23,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextlib.asynccontextmanager
 async def echo_server() -> AsyncIterator[int]:
-    """A server on the loopback, which job and desk share, that sends everything back."""
+    """A server on the loopback, which job and client share, that sends everything back."""
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]

@@ -16,7 +16,7 @@ from ssh_gateway.transport import keys, server
 from tests.component.gateway.clients.forwarding import answer_over, echo_server, over_socks
 from tests.component.gateway.clients.test_forwards import agent
 from tests.component.gateway.clients.test_terminals import plain, terminal
-from tests.component.gateway.clients.ways import Desk, Way
+from tests.component.gateway.clients.ways import Rig, Way
 from tests.component.gateway.peers import DEADLINE, Done
 from tests.harness.ports import free_port
 
@@ -25,56 +25,48 @@ DATA = os.urandom(300_000)
 both = pytest.mark.parametrize("client", ["plink", "dbclient"])
 
 
-def login(desk: Desk, client: str, way: Way) -> list[str]:
-    return ["plink", "-ssh", *desk.putty(way)] if client == "plink" else ["dbclient", *desk.dropbear(way)]
+def login(rig: Rig, client: str, way: Way) -> list[str]:
+    return ["plink", "-ssh", *rig.putty(way)] if client == "plink" else ["dbclient", *rig.dropbear(way)]
 
 
 @both
-async def test_command_has_its_input_output_errors_and_exit_status(two: Desk, client: str) -> None:
-    async def case(way: Way) -> Done:
-        return await two.run(*login(two, client, way), "cat; echo err >&2; exit 7", feed=b"typed")
+async def test_command_has_its_input_output_errors_and_exit_status_or_signal(with_keys: Rig, client: str) -> None:
+    async def case(way: Way) -> list[Done]:
+        commands = ("cat; echo err >&2; exit 7", "echo before; kill -TERM $$; echo after")
+        return [await with_keys.run(*login(with_keys, client, way), command, feed=b"typed") for command in commands]
 
-    assert await two.each(case) == Done(7, b"typed", "err\n")
-
-
-@pytest.mark.slow
-@both
-async def test_command_killed_by_a_signal_ends_as_it_does_directly(two: Desk, client: str) -> None:
-    async def case(way: Way) -> Done:
-        return await two.run(*login(two, client, way), "echo before; kill -TERM $$; echo after")
-
-    status = {"plink": 128, "dbclient": 0}[client]  # Dropbear takes it for a success
-    assert await two.each(case) == Done(status, b"before\n", "")
+    status = {"plink": 128, "dbclient": 0}[client]  # Dropbear takes a signal for a success
+    assert await with_keys.each(case) == [Done(7, b"typed", "err\n"), Done(status, b"before\n", "")]
 
 
 @pytest.mark.slow
-async def test_terminal_of_plink_is_a_terminal(two: Desk) -> None:
+async def test_terminal_of_plink_is_a_terminal(with_keys: Rig) -> None:
     async def case(way: Way) -> tuple[int, bool, bool]:
-        *options, host = login(two, "plink", way)
-        done = await two.run(*options, "-t", host, "tty; stty -a; exit 3")
+        *options, host = login(with_keys, "plink", way)
+        done = await with_keys.run(*options, "-t", host, "tty; stty -a; exit 3")
         return done.status, "/dev/pts/" in done.text, "speed" in done.text
 
-    assert await two.each(case) == (3, True, True)
+    assert await with_keys.each(case) == (3, True, True)
 
 
-async def test_terminal_of_dbclient_has_the_size_of_the_local_one(two: Desk) -> None:
+async def test_terminal_of_dbclient_has_the_size_of_the_local_one(with_keys: Rig) -> None:
     async def case(way: Way) -> tuple[int, str]:
-        name, *options, host = login(two, "dbclient", way)
-        async with terminal(two, *options, "-t", host, "tty; stty size; exit 3", client=name) as screen:
+        name, *options, host = login(with_keys, "dbclient", way)
+        async with terminal(with_keys, *options, "-t", host, "tty; stty size; exit 3", client=name) as screen:
             return await screen.ends(), plain(screen.seen).lstrip()  # a line for each host key that -y -y leaves out
 
-    assert await two.each(case) == (3, "/dev/pts/N\r\n24 80\r\n")
+    assert await with_keys.each(case) == (3, "/dev/pts/N\r\n24 80\r\n")
 
 
 @both
-async def test_forwards_and_single_streams_carry_data(two: Desk, client: str) -> None:
+async def test_forwards_and_single_streams_carry_data(with_keys: Rig, client: str) -> None:
     async def case(way: Way) -> list[bool]:
         there, here, socks = free_port(), free_port(), free_port()
-        *options, host = login(two, client, way)
+        *options, host = login(with_keys, client, way)
         async with echo_server() as port:
             forwards = ["-L", f"{here}:127.0.0.1:{port}", "-R", f"{there}:127.0.0.1:{port}"]
             forwards += ["-D", str(socks)] if client == "plink" else ["-R", f"0:127.0.0.1:{port}"]
-            async with two.background(*options, *forwards, host, "echo up; cat") as process:
+            async with with_keys.background(*options, *forwards, host, "echo up; cat") as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
                 assert await asyncio.wait_for(process.stdout.readline(), DEADLINE) == b"up\n"
@@ -85,54 +77,54 @@ async def test_forwards_and_single_streams_carry_data(two: Desk, client: str) ->
                     said = await asyncio.wait_for(process.stderr.readuntil(b" for remote forward"), DEADLINE)
                     answers.append(await answer_over(int(said.split(b"Allocated port ")[1].split()[0]), DATA))
             flag = {"plink": "-nc", "dbclient": "-B"}[client]
-            done = await two.run(*options, flag, f"127.0.0.1:{port}", host, feed=DATA)
+            done = await with_keys.run(*options, flag, f"127.0.0.1:{port}", host, feed=DATA)
         return [answer == DATA for answer in (*answers, done.out)]
 
-    assert await two.each(case) == [True] * 4
+    assert await with_keys.each(case) == [True] * 4
 
 
 @both
-async def test_agent_is_used_from_the_job_where_it_is_forwarded(two: Desk, client: str) -> None:
+async def test_agent_is_used_from_the_job_where_it_is_forwarded(with_keys: Rig, client: str) -> None:
     command = 'test -n "$SSH_AUTH_SOCK" || exit 9; ssh-add -l'
-    async with agent(two) as path:
+    async with agent(with_keys) as path:
 
         async def case(way: Way) -> list[Done]:
-            *options, host = login(two, client, way)
+            *options, host = login(with_keys, client, way)
             env = {"SSH_AUTH_SOCK": str(path)}
             flags = (["-A"], ["-a"] if client == "plink" else [])
-            return [await two.run(*options, *flag, host, command, env=env) for flag in flags]
+            return [await with_keys.run(*options, *flag, host, command, env=env) for flag in flags]
 
-        forwarded, without = await two.each(case)
-    assert (forwarded.status, forwarded.text.split()[1]) == (0, two.key.get_fingerprint())
+        forwarded, without = await with_keys.each(case)
+    assert (forwarded.status, forwarded.text.split()[1]) == (0, with_keys.key.get_fingerprint())
     assert without.status == 9
 
 
-async def test_plink_re_keys_in_a_transfer(two: Desk) -> None:
+async def test_plink_re_keys_in_a_transfer(with_keys: Rig) -> None:
     data = os.urandom(4 * MIB)
 
     async def case(way: Way) -> tuple[int, bool, bool]:
-        session, log = two.home / ".putty" / "sessions" / way.value, two.directory / f"packets-{way.value}"
+        session, log = with_keys.home / ".putty" / "sessions" / way.value, with_keys.directory / f"packets-{way.value}"
         session.parent.mkdir(parents=True, exist_ok=True)
         session.write_text("Protocol=ssh\nRekeyBytes=1M\nSSHLogOmitData=1\n")
-        name, *options, host = login(two, "plink", way)
-        done = await two.run(name, "-load", way.value, *options, "-sshlog", str(log), host, "cat", feed=data)
+        name, *options, host = login(with_keys, "plink", way)
+        done = await with_keys.run(name, "-load", way.value, *options, "-sshlog", str(log), host, "cat", feed=data)
         exchanges = log.read_text(errors="replace").count("(SSH2_MSG_NEWKEYS)")
         return done.status, done.out == data, exchanges > 4  # those of both ends are counted
 
-    assert await two.each(case) == (0, True, True)
+    assert await with_keys.each(case) == (0, True, True)
 
 
 @pytest.mark.slow
 @both
 async def test_other_client_follows_when_the_gateway_re_keys(
-    two: Desk, client: str, monkeypatch: pytest.MonkeyPatch
+    with_keys: Rig, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropbear's own limit of a GiB cannot be set.
 
     Dropbear only sends here, and answers are counted: with much data in both directions it can stop forever, without a
     gateway as well (ssh_gateway/ATTACKS.md).
     """
-    monkeypatch.setattr(two.running.server._options, "rekey_bytes", {"plink": MIB, "dbclient": 256}[client])
+    monkeypatch.setattr(with_keys.running.server._options, "rekey_bytes", {"plink": MIB, "dbclient": 256}[client])
     renewed: list[server.Downstream] = []
     send = server.Downstream.send_newkeys
 
@@ -146,10 +138,10 @@ async def test_other_client_follows_when_the_gateway_re_keys(
     command, answer = {"plink": ("cat", data), "dbclient": ("sha256sum", digest)}[client]
 
     async def case(way: Way) -> tuple[int, bool]:
-        done = await two.run(*login(two, client, way), command, feed=data)
+        done = await with_keys.run(*login(with_keys, client, way), command, feed=data)
         return done.status, done.out == answer
 
-    assert await two.each(case) == (0, True)
+    assert await with_keys.each(case) == (0, True)
     assert len(set(renewed)) == 3  # the gateway's, and both of the jump
     assert all(renewed.count(leg) > 3 for leg in set(renewed))
 
@@ -162,20 +154,20 @@ PARAMIKO = {
 
 
 @pytest.mark.parametrize("name", PARAMIKO)
-async def test_paramiko_does_what_it_does_directly(desk: Desk, name: str) -> None:
+async def test_paramiko_works_as_directly(rig: Rig, name: str) -> None:
     script = str(Path(__file__).with_name("paramiko_client.py"))
 
     async def case(way: Way) -> object:
-        host, port, user = desk.address(way)
-        key = desk.sshd.host_key if way is Way.DIRECT else desk.host_key.export_public_key().decode()
-        through = desk.running.port if way is Way.JUMP else None
-        where = {"host": host, "port": port, "user": user, "host_key": key, "identity": str(desk.identity)}
+        host, port, user = rig.address(way)
+        key = rig.sshd.host_key if way is Way.DIRECT else rig.host_key.export_public_key().decode()
+        through = rig.running.port if way is Way.JUMP else None
+        where = {"host": host, "port": port, "user": user, "host_key": key, "identity": str(rig.identity)}
         feed = json.dumps({**where, "through": through}).encode()
-        done = await desk.run(sys.executable, "-W", "ignore", script, name, feed=feed)
+        done = await rig.run(sys.executable, "-W", "ignore", script, name, feed=feed)
         assert done.status == 0, done.err
         return json.loads(done.text)
 
-    assert await desk.each(case) == PARAMIKO[name]
+    assert await rig.each(case) == PARAMIKO[name]
 
 
 # VS Code's Remote-SSH feeds such a script to `ssh -T -D PORT host bash`: it starts a server in the background, prints
@@ -203,14 +195,14 @@ exit 0
 """
 
 
-async def test_vs_code_starts_its_server_and_reaches_it_by_socks(desk: Desk) -> None:
+async def test_vs_code_starts_its_server_and_reaches_it_by_socks(rig: Rig) -> None:
     async def case(way: Way) -> tuple[list[str], bool, bool]:
         socks = free_port()
         options = ("-T", "-D", str(socks), "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=1")
-        async with desk.background("ssh", *options, way.value, "bash") as ssh:
+        async with rig.background("ssh", *options, way.value, "bash") as ssh:
             assert ssh.stdin is not None
             assert ssh.stdout is not None
-            ssh.stdin.write((VS_CODE % {"id": "a1b2", "folder": desk.job_folder(way)}).encode())
+            ssh.stdin.write((VS_CODE % {"id": "a1b2", "folder": rig.job_folder(way)}).encode())
             said = (await asyncio.wait_for(ssh.stdout.readuntil(b"a1b2: end\n"), DEADLINE)).decode()
             port = int(said.split("listeningOn==")[1].split("==")[0])
             first, second = await asyncio.gather(over_socks(socks, port, b"hello"), over_socks(socks, port, DATA))
@@ -218,7 +210,7 @@ async def test_vs_code_starts_its_server_and_reaches_it_by_socks(desk: Desk) -> 
             assert await asyncio.wait_for(ssh.wait(), DEADLINE) == 0
         return said.replace(str(port), "PORT").splitlines(), first == b"hello", second == DATA
 
-    said, first, second = await desk.each(case)
+    said, first, second = await rig.each(case)
     assert said == ["a1b2: running", "a1b2: start", "listeningOn==PORT==", "a1b2: end"]
     assert (first, second) == (True, True)
 
@@ -234,8 +226,8 @@ TERRAPIN = "Be aware that, while this target properly supports the strict key ex
 THROTTLING = "Potentially insufficient connection throttling detected"
 
 
-async def test_ssh_audit_finds_no_weakness_and_all_that_is_offered(desk: Desk) -> None:
-    done = await desk.run(sys.executable, "-m", "ssh_audit", "--json", "-p", str(desk.running.port), "127.0.0.1")
+async def test_ssh_audit_finds_no_weakness_and_all_that_is_offered(rig: Rig) -> None:
+    done = await rig.run(sys.executable, "-m", "ssh_audit", "--json", "-p", str(rig.running.port), "127.0.0.1")
     found: dict[str, Any] = json.loads(done.out)
     notes = {
         (entry["algorithm"], note)

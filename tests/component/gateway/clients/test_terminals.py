@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.component.gateway.clients.ways import LIBRARIES, Desk, Way, program, without_names
+from tests.component.gateway.clients.ways import LIBRARIES, Rig, Way, program, without_names
 from tests.component.gateway.peers import DEADLINE, until
 
 
@@ -58,9 +58,9 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def terminal(desk: Desk, *arguments: str, change: str = "sane", client: str = "ssh") -> AsyncIterator[Terminal]:
+async def terminal(rig: Rig, *arguments: str, change: str = "sane", client: str = "ssh") -> AsyncIterator[Terminal]:
     """A client, OpenSSH's or another, in a terminal of 24 lines of 80, with modes set by `stty`."""
-    options = ("-F", str(desk.config)) if client == "ssh" else ()
+    options = ("-F", str(rig.config)) if client == "ssh" else ()
     master, slave = pty.openpty()
     try:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -70,7 +70,7 @@ async def terminal(desk: Desk, *arguments: str, change: str = "sane", client: st
         process = await asyncio.create_subprocess_exec(
             program(client), *options, *arguments, stdin=slave, stdout=slave, stderr=slave,
             env={
-                **os.environ, "HOME": str(desk.home), "TERM": "vt220", "SSH_AUTH_SOCK": "",
+                **os.environ, "HOME": str(rig.home), "TERM": "vt220", "SSH_AUTH_SOCK": "",
                 "LD_LIBRARY_PATH": LIBRARIES,
             },
         )  # fmt: skip
@@ -91,14 +91,14 @@ def plain(shown: bytes) -> str:
     return re.sub(r"/dev/pts/\d+", "/dev/pts/N", without_names(shown.decode()))
 
 
-async def test_terminal_has_type_size_and_modes_of_the_local_one(desk: Desk) -> None:
+async def test_terminal_has_type_size_and_modes_of_the_local_one(rig: Rig) -> None:
     modes = "sane -echoe -ixon -icrnl tabs erase ^H intr ^X kill ^K"
 
     async def case(way: Way) -> tuple[int, str]:
-        async with terminal(desk, "-t", way.value, "tty; echo $TERM; stty -a; exit 7", change=modes) as screen:
+        async with terminal(rig, "-t", way.value, "tty; echo $TERM; stty -a; exit 7", change=modes) as screen:
             return await screen.ends(), plain(screen.seen)
 
-    status, shown = await desk.each(case)
+    status, shown = await rig.each(case)
     assert status == 7
     for word in (
         "/dev/pts/N",
@@ -113,9 +113,9 @@ async def test_terminal_has_type_size_and_modes_of_the_local_one(desk: Desk) -> 
         assert word in shown
 
 
-async def test_shell_follows_the_window_size_and_tells_its_exit_status(desk: Desk) -> None:
+async def test_shell_follows_the_window_size_and_tells_its_exit_status(rig: Rig) -> None:
     async def case(way: Way) -> tuple[int, str]:
-        async with terminal(desk, way.value) as screen:
+        async with terminal(rig, way.value) as screen:
             screen.write("PS1=; stty -echo; trap 'stty size' WINCH; echo re''ady\n")
             await screen.shows("ready\r\n")
             for rows, columns in ((50, 132), (1, 1), (300, 500)):
@@ -125,15 +125,15 @@ async def test_shell_follows_the_window_size_and_tells_its_exit_status(desk: Des
             screen.write("exit 5\n")
             return await screen.ends(), plain(screen.seen).split("size 300\r\n")[1]
 
-    status, shown = await desk.each(case)
+    status, shown = await rig.each(case)
     assert status == 5
     assert shown.endswith("logout\r\nConnection to HOST closed.\r\r\n")
 
 
-async def test_control_keys_interrupt_and_end_programs(desk: Desk) -> None:
+async def test_control_keys_interrupt_and_end_programs(rig: Rig) -> None:
     async def case(way: Way) -> tuple[int, str]:
         async with terminal(
-            desk, "-t", way.value, "trap 'echo caught' INT; echo ready; cat; sleep 0.1; cat; exit 4"
+            rig, "-t", way.value, "trap 'echo caught' INT; echo ready; cat; sleep 0.1; cat; exit 4"
         ) as screen:
             await screen.shows("ready")
             screen.write("typed\n")
@@ -143,33 +143,33 @@ async def test_control_keys_interrupt_and_end_programs(desk: Desk) -> None:
             screen.write("\x04")
             return await screen.ends(), "caught" if b"caught" in screen.seen else ""
 
-    assert await desk.each(case) == (4, "caught")
+    assert await rig.each(case) == (4, "caught")
 
 
-@pytest.mark.parametrize("restless", [()], ids=["as it is"], indirect=True)
-async def test_typed_break_reaches_the_job_and_typed_end_closes_the_session(restless: Desk) -> None:
+@pytest.mark.parametrize("configured", [()], ids=["as it is"], indirect=True)
+async def test_typed_break_reaches_the_job_and_typed_end_closes_the_session(configured: Rig) -> None:
     for way in Way:
-        before = restless.job_log.read_text()
-        async with terminal(restless, "-t", way.value, "stty -echo; echo ready; cat") as screen:
+        before = configured.job_log.read_text()
+        async with terminal(configured, "-t", way.value, "stty -echo; echo ready; cat") as screen:
             await screen.shows("ready")
             screen.write("\n~Bafter\n")
             await screen.shows("after")
             screen.write("~.")
             await screen.ends()
-        assert (await restless.job_said(before)).count("request break reply 0") == 1, way
+        assert (await configured.job_said(before)).count("request break reply 0") == 1, way
 
 
-async def test_killed_client_hangs_up_the_job_shell(desk: Desk) -> None:
+async def test_killed_client_hangs_up_the_job_shell(rig: Rig) -> None:
     """The job's shell gets SIGHUP when the client is killed."""
 
     async def case(way: Way) -> str:
-        log = desk.job_folder(way) / "log"
+        log = rig.job_folder(way) / "log"
         command = f"trap 'echo hung up > {log}; exit' HUP; echo ready; while :; do sleep 0.05; done"
-        async with terminal(desk, "-t", way.value, command) as screen:
+        async with terminal(rig, "-t", way.value, command) as screen:
             await screen.shows("ready")
             screen.process.kill()
             await screen.process.wait()
         await until(lambda: log.exists() and log.read_text())
         return log.read_text()
 
-    assert await desk.each(case) == "hung up\n"
+    assert await rig.each(case) == "hung up\n"

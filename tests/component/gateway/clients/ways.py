@@ -48,7 +48,7 @@ def program(name: str) -> str:
 
 
 @dataclass
-class Desk:
+class Rig:
     """Alice's computer with the three ways, her files, and the files of the job."""
 
     directory: Path

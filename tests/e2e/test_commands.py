@@ -126,12 +126,3 @@ def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp
         return done.returncode == 0 and "so much" in done.stdout
 
     wait_for(logged, "its log is kept")
-
-
-def test_the_cluster_and_the_quota_are_tables(run: Run) -> None:
-    assert run("cluster").stdout.splitlines()[0].split("  ")[0] == "GPU TYPE"
-    heads, *teams = run("quota").stdout.splitlines()
-    assert re.split(" {2,}", heads)[:3] == ["TEAM", "GPU TYPE", "QUOTA"]
-    assert [line.startswith("Everybody") for line in teams].count(True) >= 1
-    assert json.loads(run("queue", "--json").stdout) == []
-    assert run("queue").stdout == "Nothing waits.\n"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import requests
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
@@ -81,9 +80,9 @@ def iris(stack: Stack) -> Iterator[Person]:
     yield person
     for pod in stack.kubectl("get", "pods", "-o", "name", "-l", "dlspawner.dev/server=stops").split():
         stack.kubectl("delete", pod, "--grace-period=0", "--force", "--ignore-not-found")
-    headers, jobs = {"Authorization": f"token {person.token}"}, f"{stack.url}/services/jobs/api/jobs"
-    for job in requests.get(jobs, headers=headers, params={"server": "waits"}, timeout=60).json()["items"]:
-        requests.delete(f"{jobs}/{job['id']}", headers=headers, timeout=60)  # or it has its turn when the others stop
+    for job in person.jobs():
+        if job["server"] == "waits" and job["state"] == "queued":
+            person.manager("DELETE", f"/jobs/{job['id']}")  # or it starts when the others stop
     for server in ("work", "full"):
         person.stop(server)
     person.close()

@@ -107,13 +107,6 @@ def renew_lease(kubernetes: Client, node: str, until: threading.Event) -> None:
 
 
 @pytest.fixture
-def fake_node(kubernetes: Client) -> Iterator[str]:
-    """A second node, Ready for 40 seconds, on which nothing ever runs: for the scheduler to choose wrongly."""
-    with made_node(kubernetes) as name:
-        yield name
-
-
-@pytest.fixture
 def healthy_node(kubernetes: Client) -> Iterator[str]:
     """A second node that stays Ready, and on which nothing ever runs: Kubernetes gives up one node of many only."""
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""What really goes wrong, made to happen in a real Hub on a real cluster: what people read, how soon, what is left.
+"""Failures provoked on a real cluster: the sentence that the user reads, and what is left.
 
 All starts that fail are made at once, and so are all jobs that end, because most of their time is spent waiting for
 Kubernetes. hub_config/FAILURES.md has every sentence; here it is whether they are told, and whether nothing is left.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import html
 import json
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes import provoking
 from tests.kubernetes.conftest import RESTRICTED, Image, Kubectl
-from tests.kubernetes.failing import Outcome, Witness, make_hub, reason, start, wait_until_gone, witnessed
+from tests.kubernetes.failing import Outcome, make_hub, reason, start, wait_until_gone
 from tests.kubernetes.provoking import (
     GPU,
     NAMESPACE,
@@ -40,7 +39,6 @@ from tests.kubernetes.provoking import (
 pytestmark = pytest.mark.kubernetes
 
 START_SECONDS = 45
-AT_MOST = 30  # seconds from when Kubernetes says what is wrong to the sentence; missing objects get fifteen of them
 
 
 @dataclass(frozen=True)
@@ -92,16 +90,6 @@ CASES = {
     "webhook-down": Case("check down.example.com of new jobs does not answer", label("down")),
     "policy": Case("(“use the nodes of the lab”)", label("policy")),
     "no-nodeport": Case("no NodePort left", {}, template="shell"),
-}
-SAID = {  # by Kubernetes, of the pod; of the others nothing, their request is refused
-    **dict.fromkeys(("no-image", "private", "no-registry"), "ErrImagePull"),
-    **dict.fromkeys(("no-claim", "unbound", "elsewhere", "too-large", "no-gpus", "no-kind"), "Unschedulable"),
-    "bad-name": "InvalidImageName",
-    "never-pull": "ErrImageNeverPull",
-    "no-program": "executable file not found",
-    "crash": '"exitCode": 3',
-    "no-secret": r"secret \"absent\" not found",
-    "no-variable": r"configmap \"absent\" not found",
 }
 
 
@@ -166,13 +154,7 @@ def alice(hub: Hub) -> Person:
 
 
 @pytest.fixture(scope="module")
-def witness(kubernetes: Client, namespace: str) -> Iterator[Witness]:
-    with witnessed(kubernetes, namespace) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def outcomes(alice: Person, registry: int, rules: None, gpus: None, witness: Witness) -> dict[str, Outcome]:
+def outcomes(alice: Person, registry: int, rules: None, gpus: None) -> dict[str, Outcome]:
     """All starts that fail, at once."""
 
     def run(item: tuple[str, Case]) -> Outcome:
@@ -185,17 +167,11 @@ def outcomes(alice: Person, registry: int, rules: None, gpus: None, witness: Wit
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcome], witness: Witness) -> None:
+def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcome]) -> None:
     case, outcome = CASES[name], outcomes[name]
-    told = [(when, text) for when, text in outcome.steps if case.words in text]
-    first, sentence = told[0] if told else (outcome.seconds, outcome.refused)
-    said = witness.first(alice.pod_name(name), SAID[name]) if name in SAID else outcome.began
-    assert said is not None, f"Kubernetes never said {SAID[name]}"
-    after = outcome.began + first - said
-    print(f"{name}: {first:.1f} s, {after:.1f} s after Kubernetes, ended at {outcome.seconds:.1f} s: {outcome.refused}")
+    sentence = next((text for text in outcome.steps if case.words in text), outcome.refused)
 
     assert case.words in sentence, outcome
-    assert after < AT_MOST, outcome
     assert not outcome.ready
     assert sentence.split(": ")[-1] in outcome.refused, outcome
     assert ("given up after" in outcome.refused) is case.waits, outcome
@@ -203,36 +179,14 @@ def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcom
     wait_until_gone(alice, name)
 
 
-def test_the_log_has_a_line_and_no_secret(hub: Hub, outcomes: dict[str, Outcome]) -> None:
-    log = hub.log
-
-    assert "Traceback" not in log
-    assert "JUPYTERHUB_API_TOKEN" not in log
-    for name in CASES:
-        told = [line for line in log.splitlines() if f"--{name} " in line]
-        lines = [line for line in told if "refused the" in line or "does not start" in line]
-        assert len(lines) == 1, (name, lines)
-
-
 ENDINGS = {
     "exit": "failed with exit code 7 (“No such dataset.”)",
     "memory": "used more than its 128Mi of memory",
     "disk": "wrote more to its temporary disk than it may",
     "evicted": "emptying the job's node",
-    "drained": "emptying the job's node",
     "preempted": "one of higher priority",
     "removed": "removed from outside the Hub",
 }
-
-
-def drain(kubectl: Kubectl, pod: str) -> None:
-    """As an administrator does, but of this one pod; the node takes jobs again at once."""
-    node = kubectl("-n", NAMESPACE, "get", "pod", pod, "-o", "jsonpath={.spec.nodeName}")
-    server = kubectl("-n", NAMESPACE, "get", "pod", pod, "-o", r"jsonpath={.metadata.labels.dlspawner\.dev/server}")
-    try:
-        kubectl("drain", node, f"--pod-selector=dlspawner.dev/server={server}", "--force", "--delete-emptydir-data")
-    finally:
-        kubectl("uncordon", node)
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +201,6 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
         if name == "evicted":
             body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
             kubernetes.create(f"{pods}/{pod}/eviction", body)
-        elif name == "drained":
-            drain(kubectl, pod)
         elif name == "preempted":
             kubernetes.create(pods, preemptor(high))
         elif name == "removed":
@@ -279,9 +231,7 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
         outcome = start(alice, server, patches.get(name))
         assert outcome.ready, outcome
         provoke(name, alice.pod_name(server))
-        began = time.monotonic()
         wait_for(lambda: over(name, server), f"the Hub sees the end of {name}", 90)
-        print(f"{server}: the Hub knew {time.monotonic() - began:.1f} s after it was provoked")
         return wait_for(lambda: reason(alice, server), f"the home page says why {name} ended")
 
     with contextlib.ExitStack() as stack:
@@ -294,7 +244,5 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_job_that_ends(name: str, alice: Person, endings: dict[str, str]) -> None:
-    print(f"end-{name}: {endings[name]}")
-
     assert ENDINGS[name] in html.unescape(endings[name])
     wait_until_gone(alice, f"end-{name}")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.component.spawner.test_faults import PASSING, STAYING
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness import faults
@@ -49,28 +48,6 @@ def hub(both: Both) -> Iterator[FaultyHub]:
 @pytest.fixture
 def api(both: Both) -> faults.Proxy:
     return both[1]
-
-
-def test_what_passes_is_not_noticed(hub: FaultyHub, api: faults.Proxy) -> None:
-    users = {new_name(f"{kind}-"): fault for kind, fault in PASSING.items()}
-    for user, (times, fault) in users.items():
-        for resource, name in (("pods", f"jupyter-{user}"), ("secrets", f"jupyter-{user}-ssh")):
-            api.fail("create", resource, fault, times=times, name=name)
-        api.fail("delete", "pods", fault, times=times, name=f"jupyter-{user}")
-
-    assert hub.outcomes(*users) == dict.fromkeys(users, "")
-    for user in users:
-        hub.stop_server(user)
-    hub.stopped(*users)
-
-
-def test_what_stays_is_one_sentence(hub: FaultyHub, api: faults.Proxy) -> None:
-    users = {new_name(f"brief-{kind}-"): fault for kind, fault in STAYING.items()}
-    for user, fault in users.items():
-        api.fail("create", "pods", fault, times=None, name=f"jupyter-{user}")
-
-    assert {user: said.count(SENTENCE) for user, said in hub.outcomes(*users).items()} == dict.fromkeys(users, 1)
-    hub.stopped(*users)
 
 
 def test_an_api_server_that_goes_away_and_comes_back_loses_nothing(hub: FaultyHub, api: faults.Proxy) -> None:

@@ -87,21 +87,3 @@ def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> Non
 
     alice.stop("train")
     wait_until_gone(alice, "train")
-
-
-def test_a_url_that_was_forgotten_is_found_again(hub: Hub, alice: Person) -> None:
-    """The Service was removed while the Hub was away: another one, with another port, takes its place."""
-    alice.launch("again", template="job")
-    pod = alice.pod_name("again")
-    before = node_port(hub, pod)
-    hub.stop("hub")
-    hub.kubectl("delete", "service", f"{pod}-http")
-    hub.start_hub()
-    wait_for(lambda: alice.server("again").get("ready"), "the Hub finds the job again", 60)
-
-    after = node_port(hub, pod)
-    assert after != before
-    # It goes on at once; its new port answers when the node has heard of it.
-    wait_for(lambda: alice.get("/user/alice/again/").text == "served by the job", "the new port answers", 60)
-    alice.stop("again")
-    wait_until_gone(alice, "again")

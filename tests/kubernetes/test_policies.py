@@ -110,14 +110,6 @@ def test_no_node_is_let_in_that_nobody_named(demo: list[Object], kubectl: Kubect
         assert reaches(objects, LAPTOP, JOB, PORTS) == set()
 
 
-def test_a_deployment_names_the_cluster_s_own_nodes_one_by_one(kubectl: Kubectl) -> None:
-    addresses = deploy.node_addresses(kubectl)
-    rule = deploy.ssh_from([*addresses, "fd00::7"])["spec"]["ingress"][0]
-    blocks = [one["ipBlock"]["cidr"] for one in rule["from"]]
-    assert blocks == [*(f"{address}/32" for address in addresses), "fd00::7/128"]
-    assert addresses
-
-
 def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
     for pod in [*pods(demo), JOB]:
         allowed = [

@@ -58,11 +58,6 @@ def _ended(found: dict[str, Any]) -> bool:
     return found["status"].get("phase") in {"Succeeded", "Failed"}
 
 
-def _ready(found: dict[str, Any]) -> bool:
-    conditions = found["status"].get("conditions") or []
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
-
-
 def _node(kubernetes: Client, machine: Machine) -> dict[str, Any]:
     name = machine.placement["nodeSelector"]["kubernetes.io/hostname"]
     return dict(kubernetes.get(f"/api/v1/nodes/{name}"))
@@ -98,41 +93,6 @@ def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machi
 
     assert ask(kubernetes.unarmed) == b"401"
     assert ask(kubernetes.context) == b"404"  # an administrator may ask; there is no such pod
-
-
-def test_a_node_port_leads_to_the_pod(kubernetes: Client, pods: str, machine: Machine) -> None:
-    script = f"exec {sys.executable} -m http.server --bind $POD_IP 8000 --directory /etc"
-    ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1}
-    manifest = _pod(machine, script, container={"env": [ip], "readinessProbe": probe})
-    manifest["metadata"]["labels"] = {"app": "web"}
-    kubernetes.create(pods, manifest)
-    spec = {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 8000}]}
-    made = kubernetes.create(pods.replace("/pods", "/services"), {"metadata": {"name": "web"}, "spec": spec})
-    found = kubernetes.until(f"{pods}/p", _ready, "ready")
-    place = (found["status"]["hostIP"], made["spec"]["ports"][0]["nodePort"])
-    with socket.create_connection(place, timeout=10) as stream:
-        stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert b"200" in stream.recv(100)
-
-
-def test_a_claim_of_its_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
-    # Which class is meant where none is named is the cluster's to say.
-    wish = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": "standard",
-    }
-    claims = pods.replace("/pods", "/persistentvolumeclaims")
-    kubernetes.create(claims, {"metadata": {"name": "home"}, "spec": wish})
-    volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]
-    mount = {"volumeMounts": [{"name": "home", "mountPath": "/home/person"}]}
-    kubernetes.create(pods, _pod(machine, "echo kept > /home/person/file", volumes=volumes, container=mount))
-    ended = kubernetes.until(f"{pods}/p", _ended, "its end")
-    assert ended["status"]["phase"] == "Succeeded"
-    kept = state / "volumes" / pods.split("/")[-2] / "home" / "file"
-    assert kept.read_text() == "kept\n"
-    assert kept.stat().st_uid == state.stat().st_uid, "files belong to who runs the node"
 
 
 def test_a_name_that_another_process_holds_is_refused(

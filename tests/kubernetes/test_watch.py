@@ -11,9 +11,8 @@ import pytest
 from kubernetes_asyncio import client, config
 
 from dlspawner.spawner.kube import reflector
-from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
-from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
+from dlspawner.spawner.kube.pod_store import PodWatch
 
 pytestmark = pytest.mark.kubernetes
 PATIENCE = 60.0
@@ -116,28 +115,3 @@ async def test_after_a_version_that_is_too_old_everything_is_listed_again(
     await watch.until(f"{jobs_namespace}/a", lambda pod: pod is None, PATIENCE)
 
     assert f"{jobs_namespace}/a" in watch.gone
-
-
-async def test_events_of_pods_are_followed(core: client.CoreV1Api, jobs_namespace: str) -> None:
-    watch = EventWatch(namespace=jobs_namespace, fields={"involvedObject.kind": "Pod"})
-    await watch.start()
-    await core.create_namespaced_pod(jobs_namespace, manifest("a") | {"spec": manifest("a")["spec"] | IMPOSSIBLE})
-    async with asyncio.timeout(PATIENCE):
-        while not (told := watch.of(f"{jobs_namespace}/a")):
-            await watch.changed(f"{jobs_namespace}/a")
-    await watch.stop()
-
-    assert told[0]["reason"] == "FailedScheduling"
-    assert told[0]["involvedObject"]["name"] == "a"
-
-
-IMPOSSIBLE = {"schedulerName": "default-scheduler", "nodeSelector": {"no": "such-node"}}
-
-
-async def test_who_may_not_see_pods_is_refused(core: client.CoreV1Api, jobs_namespace: str) -> None:
-    core.api_client.configuration.api_key.clear()
-    core.api_client.default_headers["Impersonate-User"] = "nobody"
-    watch = PodWatch(namespace=jobs_namespace)
-    with pytest.raises(StartRefused, match="may not see its pods"):
-        await watch.start()
-    await watch.stop()

@@ -36,16 +36,6 @@ def test_an_image_does_not_run_as_root(name: str) -> None:
     assert users[-1] == "1000:1000"  # numbers: runAsNonRoot cannot judge a name
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_an_image_stands_on_the_base_that_the_builder_names(name: str) -> None:
-    text = recipe(name)
-    assert re.findall(r"^ARG BASE=(.*)$", text, re.M) == ["debian:bookworm-slim"]
-    bases = [line.split()[1] for line in re.findall(r"^FROM .*$", text, re.M)]
-    stages = set(re.findall(r"^FROM .* AS (\w+)$", text, re.M))
-    assert set(bases) - stages <= {"${BASE}", "scratch"}
-    assert text.index("ARG BASE") < text.index("FROM ")
-
-
 def test_every_package_of_the_proxy_is_pinned_by_its_hash_and_from_no_certain_registry() -> None:
     lock = json.loads((product.RECIPES / "proxy" / "package-lock.json").read_text())
     wanted = json.loads((product.RECIPES / "proxy" / "package.json").read_text())["dependencies"]

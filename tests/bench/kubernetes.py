@@ -15,12 +15,11 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.bench import dropin
-from tests.bench.figures import Figure, publish, ratio
-from tests.bench.spawn import RESPONDER, Hub, answers, crowd, one_at_a_time
+from tests.bench.figures import Figure, publish
+from tests.bench.spawn import RESPONDER, Hub, answers, compared
 from tests.contract.client import Client
 from tests.e2e.deployed import Deployed, deployed, kubectl
 from tests.e2e.people import wait_for
@@ -168,26 +167,13 @@ def add_template(product: Deployed) -> None:
 
 
 def measure(product: Deployed) -> list[Figure]:
-    """One at a time in interleaved rounds, then the crowd, twice."""
     add_template(product)
     admin = product.person("admin")
     ours = Hub(product.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(product) as theirs:
-        one_at_a_time(ours, "warm"), one_at_a_time(theirs, "warm")
-        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(theirs, f"one{n}")) for n in range(ROUNDS)]
-        crowds = [(crowd(ours, f"a{n}x", CROWD), crowd(theirs, f"a{n}x", CROWD)) for n in range(2)]
+        figures = compared(ours, theirs, "POST to ready in containers", ROUNDS, CROWD)
     admin.close()
-    one = [list(column) for column in zip(*pairs, strict=True)]
-    last = [[max(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
-    peer, where = "stock KubeSpawner", "in containers"
-    return [
-        Figure(f"POST to ready {where}, one at a time", median(one[0]), "s"),
-        Figure(f"POST to ready {where}, one at a time, {peer}", median(one[1]), "s"),
-        ratio(f"POST to ready {where}, one at a time", one[0], one[1], peer, 1.0),
-        Figure(f"POST to all {CROWD} ready {where}", median(last[0]), "s"),
-        Figure(f"POST to all {CROWD} ready {where}, {peer}", median(last[1]), "s"),
-        ratio(f"POST to all {CROWD} ready {where}", last[0], last[1], peer, 1.0),
-    ]
+    return figures
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner an
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -21,8 +20,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from http.client import HTTPSConnection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -127,9 +124,6 @@ def started(command: list[str], says: str, bench: Bench) -> Iterator[None]:
             process.terminate()
 
 
-# Many pods
-
-
 def other_pod(name: str, node: str) -> dict[str, Any]:
     """Somebody's server: as large as a real one with its managedFields."""
     labels = {"component": "singleuser-server", "app": "jupyterhub", "hub.jupyter.org/username": name}
@@ -155,51 +149,28 @@ def other_pod(name: str, node: str) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Connection:
-    """One connection for many requests."""
-
-    cluster: Client
-    http: HTTPSConnection
-
-    def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> dict[str, Any]:
-        self.http.request(method, path, json.dumps(body), self.cluster.headers | {"Content-Type": kind})
-        answer = self.http.getresponse()
-        content = answer.read()
-        assert answer.status in (200, 201), content
-        return dict(json.loads(content))
-
-
-def connect(cluster: Client) -> Connection:
-    return Connection(cluster, cluster.connect())
-
-
 def fill(bench: Bench, namespace: str, node: str, numbers: range) -> None:
     """Make pods that run."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
 
     def some(mine: range) -> None:
-        connection = connect(bench.cluster)
         for number in mine:
             name = f"jupyter-person-{number:05}"
             made = other_pod(name, node)
-            connection.send("POST", pods, made)
+            bench.cluster.create(pods, made)
             change = {"status": running(made, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")}
-            connection.send("PATCH", f"{pods}/{name}/status", change, PATCH)
+            bench.cluster.patched(f"{pods}/{name}/status", change)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(some, (numbers[part::4] for part in range(4))))
 
 
-PATCH = "application/strategic-merge-patch+json"
-
-
 def churn(bench: Bench, namespace: str, until: threading.Event) -> None:
     """Changes of other people's pods, a few a second, so that the watch is never idle."""
-    connection, number = connect(bench.cluster), 0
+    number = 0
     while not until.wait(1 / CHANGES_A_SECOND):
         path = f"/api/v1/namespaces/{namespace}/pods/jupyter-person-{number % 1000:05}"
-        connection.send("PATCH", path, {"metadata": {"annotations": {"bench/change": str(number)}}}, PATCH)
+        bench.cluster.patched(path, {"metadata": {"annotations": {"bench/change": str(number)}}})
         number += 1
 
 

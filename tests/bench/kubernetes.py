@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.bench import dropin
 from tests.bench.figures import Figure, publish
-from tests.bench.spawn import RESPONDER, Hub, answers, compared
+from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, answers, compared
 from tests.contract.client import Client
 from tests.e2e.deployed import Deployed, deployed, kubectl
 from tests.e2e.people import wait_for
@@ -42,24 +42,17 @@ c.JupyterHub.db_url = "sqlite:////tmp/hub.sqlite"
 c.JupyterHub.cookie_secret_file = "/tmp/cookie_secret"
 c.JupyterHub.authenticator_class = "null"
 c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
-c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.JupyterHub.concurrent_spawn_limit = 0
+"""
+IN_CONTAINERS = """
 c.KubeSpawner.namespace = "stock-jobs"
 c.KubeSpawner.image = os.environ["BENCH_IMAGE"]
-c.KubeSpawner.ip = "$(POD_IP)"
-c.KubeSpawner.port = 8888
-c.KubeSpawner.uid = c.KubeSpawner.gid = c.KubeSpawner.fs_gid = 1000
-c.KubeSpawner.environment = {"POD_IP": {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+c.KubeSpawner.fs_gid = 1000
 c.KubeSpawner.container_security_context = {
     "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
 }
-c.KubeSpawner.cmd = ["python3", "-S", "-c", os.environ["BENCH_RESPONDER"]]
 c.KubeSpawner.cpu_limit, c.KubeSpawner.cpu_guarantee = 1, 0.02
 c.KubeSpawner.mem_limit = c.KubeSpawner.mem_guarantee = "64M"
-c.KubeSpawner.storage_pvc_ensure = True
-c.KubeSpawner.storage_capacity = "1Gi"
-c.KubeSpawner.volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}]
-c.KubeSpawner.volume_mounts = [{"name": "home", "mountPath": "/home/{username}"}]
 """
 # As stock KubeSpawner's documentation asks for.
 RULES = [
@@ -117,7 +110,7 @@ def stock(product: Deployed, token: str) -> list[dict[str, Any]]:
         manifest("ServiceAccount", "hub"),
         manifest("Role", "hub", JOBS, "rbac.authorization.k8s.io/v1", rules=RULES),
         manifest("RoleBinding", "hub", JOBS, "rbac.authorization.k8s.io/v1", subjects=[subject], roleRef=role),
-        manifest("ConfigMap", "stock", data={"config.py": CONFIG}),
+        manifest("ConfigMap", "stock", data={"config.py": CONFIG + STOCK_CONFIG + IN_CONTAINERS}),
         manifest("Service", "hub", spec={"selector": LABELS, "ports": [{"port": 8081, "targetPort": 8081}]}),
         manifest("Service", "proxy", spec={"type": "NodePort", "selector": LABELS, "ports": [http]}),
         manifest(

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
@@ -240,7 +240,6 @@ def figures_of(case: Case, kind: str) -> list[Figure]:
         found += [
             Figure(f"{title}: requests a second", median(case.rates[side]), "1/s", "higher"),
             Figure(f"{title}: median", 1000 * median(case.seconds[side]), "ms"),
-            Figure(f"{title}: p99", 1000 * quantiles(case.seconds[side], n=100)[98], "ms"),
             Figure(f"{title}: processor time of one", median(case.cpu[side]), "ms"),
         ]
     return [

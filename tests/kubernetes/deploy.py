@@ -15,7 +15,7 @@ import ipaddress
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,26 +127,6 @@ def answers(url: str) -> bool:
 
 
 def why(kubectl: Kubectl) -> list[str]:
-    """Lists the objects that are not ready."""
-    pods = json.loads(kubectl("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
-    lines = [line for pod in pods for line in _why_pod(kubectl, pod)]
-    events = json.loads(kubectl("get", "events", "-n", NAMESPACE, "--field-selector=type=Warning", "-o", "json"))
-    said = {f"{one['involvedObject']['name']}: {one['reason']}: {one['message']}" for one in events["items"]}
-    return [*lines, *sorted(said)] or ["no pod of the product exists"]
-
-
-def _why_pod(kubectl: Kubectl, pod: Mapping[str, Any]) -> Iterator[str]:
-    name, status = pod["metadata"]["name"], pod["status"]
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
-    if status["phase"] == "Succeeded" or conditions.get("Ready", {}).get("status") == "True":
-        return
-    unscheduled = conditions.get("PodScheduled", {})
-    if unscheduled.get("status") == "False":
-        yield f"{name}: {unscheduled.get('message')}"
-    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        waiting = container["state"].get("waiting") or container["state"].get("terminated")
-        if waiting and waiting.get("reason") != "Completed":
-            yield f"{name}/{container['name']}: {waiting.get('reason')}: {waiting.get('message', '')}"
-        if container.get("restartCount") or container["state"].get("running"):
-            command = ["logs", name, "-n", NAMESPACE, "-c", container["name"], "--tail=15"]
-            yield kubectl(*command, *(["--previous"] if not container["state"].get("running") else []))
+    """Every pod of the product in Kubernetes' own words, and the end of its logs."""
+    every_pod = ("-l", "app.kubernetes.io/name", "--all-containers", "--prefix", "--tail=15", "--ignore-errors")
+    return [kubectl("describe", "pods", "-n", NAMESPACE), kubectl("logs", "-n", NAMESPACE, *every_pod)]

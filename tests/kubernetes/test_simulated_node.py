@@ -35,47 +35,9 @@ def machine(kubernetes: Client, state: Path) -> Iterator[Machine]:
         yield made
 
 
-@pytest.fixture
-def pods(jobs_namespace: str) -> str:
-    return f"/api/v1/namespaces/{jobs_namespace}/pods"
-
-
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "runAsNonRoot": True,
-    "runAsUser": 20001,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-
-
-def _pod(machine: Machine, script: str, name: str = "p", **spec: Any) -> Any:
-    container = {"securityContext": RESTRICTED, **spec.pop("container", {})}
-    return machine.pod(script, name, container=container, **spec)
-
-
-def _ended(found: dict[str, Any]) -> bool:
-    return found["status"].get("phase") in {"Succeeded", "Failed"}
-
-
 def _node(kubernetes: Client, machine: Machine) -> dict[str, Any]:
     name = machine.placement["nodeSelector"]["kubernetes.io/hostname"]
     return dict(kubernetes.get(f"/api/v1/nodes/{name}"))
-
-
-def test_a_pod_is_its_service_account(kubernetes: Client, pods: str, machine: Machine) -> None:
-    kubernetes.create(pods, _pod(machine, "cat /var/run/secrets/kubernetes.io/serviceaccount/token"))
-    kubernetes.until(f"{pods}/p", _ended, "its end")
-    token = kubernetes.request("GET", f"{pods}/p/log").raw.decode().strip()
-    answer = kubernetes.stranger().request(
-        "POST",
-        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
-        headers={"Authorization": f"Bearer {token}"},
-    )
-    user = answer.json["status"]["userInfo"]
-    assert user["username"] == f"system:serviceaccount:{pods.split('/')[-2]}:default"
-    assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
 
 
 def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machine: Machine) -> None:

@@ -22,7 +22,7 @@ def fred(stack: Stack) -> Iterator[Person]:
     person.close()
 
 
-def test_logins_start_one_job_without_gpus_for_ones_files(fred: Person, tmp_path: Path) -> None:
+def test_concurrent_logins_start_one_files_job_without_gpus(fred: Person, tmp_path: Path) -> None:
     client, known = fred.ssh(tmp_path / "fred"), {one["id"] for one in fred.jobs()}
     (tmp_path / "up").write_bytes(os.urandom(1 << 20))
     batch = f"put {tmp_path}/up data.bin\nget data.bin {tmp_path}/down\n"
@@ -43,7 +43,7 @@ def test_logins_start_one_job_without_gpus_for_ones_files(fred: Person, tmp_path
     assert (job["server"], job["template"], job["gpus"], job["state"]) == ("files", "files", 0, "running")
 
 
-def test_other_servers_that_never_were_are_not_started(fred: Person, tmp_path: Path) -> None:
+def test_login_to_a_server_that_never_existed_starts_nothing(fred: Person, tmp_path: Path) -> None:
     fred.launch("files", template="files")  # another way to start it
     client = fred.ssh(tmp_path / "fred")
     done = client.run("flies", "true")

@@ -143,7 +143,7 @@ def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
     return options, {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
 
 
-def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sentence(product: Product) -> None:
+def test_revoked_access_ends_open_sessions_within_a_minute_with_the_reason(product: Product) -> None:
     """With `Gateway.recheck_seconds` as it comes, and all at once.
 
     The Hub removes no user with a job: the removed user has none, and holds the connection that `ssh -J` goes through.
@@ -196,7 +196,7 @@ def full(product: Product) -> Iterator[Person]:
         holder.stop("holds")
 
 
-def test_a_login_waits_in_the_queue_in_words_and_goes_in_when_gpus_are_free(product: Product, full: Person) -> None:
+def test_login_to_a_queued_job_shows_its_position_and_waits_for_gpus(product: Product, full: Person) -> None:
     ivy = product.person("ivy")
     client = product.client(ivy)
     with session(client, "train", "echo in; nvidia-smi -L 2>/dev/null | wc -l") as ssh:
@@ -227,7 +227,7 @@ def unused(product: Product) -> Iterator[Path]:
         ssh.communicate()
 
 
-def test_a_terminal_on_which_nobody_types_reads_that_its_job_is_unused_and_that_it_is_stopped(unused: Path) -> None:
+def test_idle_terminal_shows_the_warning_and_the_stop(unused: Path) -> None:
     warning = r"\*\*\* [^*\n]+ unused for \d+ s\. The job stops [^*\n]+ unless it is used; files stay\. \*\*\*"
     wait_for(lambda: re.search(warning, unused.read_text()), f"the warning; see {unused}", 180)
     wait_for(lambda: "This job is being stopped." in unused.read_text(), "the end, as no warning is use", 120)
@@ -240,7 +240,7 @@ def sftp(client: Ssh, line: str) -> None:
 
 
 @pytest.mark.usefixtures("unused")  # so that both take their time at once
-def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_back(product: Product) -> None:
+def test_idle_files_job_is_culled_and_restarted_by_a_login_and_a_used_one_stays(product: Product) -> None:
     quiet, busy = product.person("quiet"), product.person("busy")
     client = product.client(quiet)
     with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:

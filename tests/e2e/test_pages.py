@@ -130,7 +130,7 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_who_is_new_and_who_is_admin_see_accessible_pages(looks: Looks, stack: Stack, iris: Person) -> None:
+def test_pages_of_new_users_and_of_admins_are_accessible(looks: Looks, stack: Stack, iris: Person) -> None:
     log_in(looks.page, stack, "newcomer")
     looks.here("home-empty", "No jobs yet.")
     looks.at("hub/spawn/newcomer", "spawn-default", "Start a job")
@@ -144,7 +144,7 @@ def test_who_is_new_and_who_is_admin_see_accessible_pages(looks: Looks, stack: S
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_without_javascript_a_job_is_named_and_its_form_comes(browser: Browser, stack: Stack) -> None:
+def test_form_opens_without_javascript(browser: Browser, stack: Stack) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.set_default_timeout(60_000)

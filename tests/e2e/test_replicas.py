@@ -75,7 +75,7 @@ def session(client: Ssh, options: tuple[str, ...]) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-def test_two_gateways_have_one_name_and_whoever_is_on_the_one_that_stays_notices_nothing(
+def test_two_gateways_have_one_host_key_and_sessions_of_one_outlast_the_other(
     alice: Person, two: tuple[str, str], tmp_path: Path
 ) -> None:
     client = alice.ssh(tmp_path)

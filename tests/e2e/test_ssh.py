@@ -67,14 +67,17 @@ def test_a_command_returns_its_output_and_exit_status(client: Ssh) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 7)
 
 
+def test_session_is_the_user_s_and_has_neither_token_nor_gpu(client: Ssh) -> None:
+    assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
+    environment = client.run("train", "env").stdout
+    assert "TOKEN" not in environment
+    assert "NVIDIA_VISIBLE_DEVICES=void\n" in environment
+
+
 def test_a_shell_has_a_terminal(client: Ssh) -> None:
     command = ["ssh", "-F", str(client.config), "-tt", "sara+train@gateway"]
     seen = in_terminal(command, b"tty; echo $((40 + 2)); whoami\n", b"42\r\n")
     assert b"/dev/pts/" in seen
-
-
-def test_the_person_is_who_they_are_in_their_own_home(client: Ssh) -> None:
-    assert client.run("train", "whoami; pwd").stdout.split() == ["sara", "/home/sara"]
 
 
 def test_the_home_page_copies_the_command_that_leads_into_the_job_and_opens_vs_code(
@@ -93,7 +96,7 @@ def test_the_home_page_copies_the_command_that_leads_into_the_job_and_opens_vs_c
 
 
 @pytest.mark.longer
-def test_a_person_has_one_uid_in_all_jobs_and_nobody_else_has_it(
+def test_user_has_one_uid_in_all_jobs_which_no_other_user_has(
     client: Ssh, sara: Person, stack: Stack, tmp_path: Path
 ) -> None:
     other = stack.person("otto")
@@ -117,14 +120,6 @@ def test_a_person_has_one_uid_in_all_jobs_and_nobody_else_has_it(
     assert "sara" in groups[0].split()
 
 
-def test_no_token_reaches_an_ssh_session(client: Ssh) -> None:
-    assert "TOKEN" not in client.run("train", "env").stdout
-
-
-def test_no_gpu_is_visible_where_none_was_asked(client: Ssh) -> None:
-    assert client.run("train", "echo $NVIDIA_VISIBLE_DEVICES").stdout.strip() == "void"
-
-
 def test_sftp_moves_data_intact(client: Ssh, tmp_path: Path) -> None:
     (tmp_path / "up").write_bytes(os.urandom(1 << 20))
     batch = f"put {tmp_path}/up sftp.bin\nget sftp.bin {tmp_path}/down\n"
@@ -133,14 +128,14 @@ def test_sftp_moves_data_intact(client: Ssh, tmp_path: Path) -> None:
     assert (tmp_path / "down").read_bytes() == (tmp_path / "up").read_bytes()
 
 
-def test_jumping_through_the_gateway_reaches_ones_own_job(client: Ssh) -> None:
+def test_jump_through_the_gateway_reaches_the_own_job(client: Ssh) -> None:
     done = client.run("train", "hostname >/dev/null; echo jumped")
     assert done.stdout == "jumped\n"
     jumped = client.tool("ssh", "-F", str(client.config), "-J", "sara@gateway", "sara@train", "echo jumped; exit 3")
     assert (jumped.stdout, jumped.returncode) == ("jumped\n", 3), jumped.stderr
 
 
-def test_jumping_reaches_nothing_else(client: Ssh, bob: Person, stack: Stack) -> None:
+def test_jump_reaches_nothing_else(client: Ssh, bob: Person, stack: Stack) -> None:
     bob.launch("bobs", template="ssh")
     pods = json.loads(stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=bobs", "-o", "json"))
     bobs_address = pods["items"][0]["status"]["podIP"]
@@ -156,7 +151,7 @@ def test_jumping_reaches_nothing_else(client: Ssh, bob: Person, stack: Stack) ->
     bob.stop("bobs")
 
 
-def test_a_typing_error_gets_help_once_the_key_is_proven(client: Ssh) -> None:
+def test_mistyped_server_gets_suggestions_after_the_login(client: Ssh) -> None:
     done = client.run("trian", "true")
     assert done.returncode == 255
     assert "no job trian" in done.stderr
@@ -181,7 +176,7 @@ def test_a_token_is_a_password(client: Ssh, sara: Person, tmp_path: Path) -> Non
 
 @pytest.mark.launcher
 @pytest.mark.slow
-def test_whoever_has_no_right_key_gets_one_answer_in_one_time(
+def test_wrong_keys_get_the_same_answer_in_the_same_time(
     client: Ssh, stack: Launched, bob: Person, tmp_path: Path
 ) -> None:
     """With as many keys as a connection may offer, so that what one costs counts five times; at a gateway of its own,

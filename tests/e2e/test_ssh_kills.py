@@ -133,7 +133,7 @@ def wait_for_login(client: Ssh) -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
+def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     stack: Launched, kit: Person, client: Ssh, way: str
 ) -> None:
     data = os.urandom(LONG)
@@ -165,7 +165,7 @@ def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
     assert in_pod(kit, "train", "cat /proc/1/stat").split()[21] == boot, "the same job"
 
 
-def test_a_gateway_that_is_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
+def test_gateway_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)
         kill(stack, "ssh_gateway")
@@ -177,9 +177,7 @@ def test_a_gateway_that_is_killed_in_a_login_ends_it(stack: Launched, kit: Perso
     nothing_is_left(kit, "train")
 
 
-def test_a_manager_that_is_killed_in_a_login_sends_it_away_with_a_sentence(
-    stack: Launched, kit: Person, client: Ssh
-) -> None:
+def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)
         kill(stack, "dlspawner.manager")
@@ -189,7 +187,7 @@ def test_a_manager_that_is_killed_in_a_login_sends_it_away_with_a_sentence(
     nothing_is_left(kit, "train")
 
 
-def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_missed_by_who_has_a_key(
+def test_hub_killed_in_a_token_login_delays_or_refuses_it_and_key_logins_continue(
     stack: Launched, kit: Person, client: Ssh
 ) -> None:
     """A login by token waits for the Hub, which is asked again until it has taken too long."""
@@ -221,7 +219,7 @@ def lou(stack: Launched) -> Iterator[Person]:
     person.close()
 
 
-def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_although_a_program_stays(
+def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
     client: Ssh, lou: Person, tmp_path: Path
 ) -> None:
     """A terminal reads it from the job itself; what outlives that, and the way of `ssh -J`, from the gateway."""
@@ -247,7 +245,7 @@ def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_althou
         assert stays.poll() is None
 
 
-def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go_on(
+def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue(
     client: Ssh, lou: Person, tmp_path: Path
 ) -> None:
     others = lou.ssh(tmp_path)
@@ -295,7 +293,7 @@ def hub_heard(person: Person, server: str) -> float:
     return datetime.fromisoformat(person.server(server)["last_activity"]).timestamp()
 
 
-def test_use_is_told_by_the_gateway_that_comes_after_a_killed_one_whose_sessions_are_over(
+def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
     stack: Launched, lou: Person, tmp_path: Path
 ) -> None:
     """Of gateways that tell every second, and not once a minute; the launcher's sees nothing of it."""

@@ -98,7 +98,7 @@ BREAKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("field", BREAKS)
-async def test_what_a_hook_breaks_is_refused_and_the_operator_reads_the_field(
+async def test_pod_that_a_hook_makes_unrestricted_is_refused_and_the_field_logged(
     field: str, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule, spec = BREAKS[field]
@@ -155,7 +155,7 @@ async def test_ssh_and_notebook_are_the_same_person(world: World) -> None:
 
 
 @pytest.mark.usefixtures("team_data")
-async def test_others_do_not_read_what_is_private_on_a_shared_volume(world: World) -> None:
+async def test_private_files_on_a_shared_volume_are_unreadable_for_others(world: World) -> None:
     alice, bob = await world.job("alice", ALICE), await world.job("bob", BOB)
     alice.run("cd /data/vision && mkdir -m 700 private && echo secret > private/f && echo hello > public")
 

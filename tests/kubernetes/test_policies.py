@@ -104,13 +104,13 @@ def test_a_stranger_s_pod_reaches_no_job_whatever_its_address(
     assert reaches(request.getfixturevalue(manifests), replace(STRANGER, ip=ip), JOB, PORTS) == set()
 
 
-def test_no_node_is_let_in_that_nobody_named(demo: list[Object], kubectl: Kubectl) -> None:
+def test_unnamed_node_reaches_no_job(demo: list[Object], kubectl: Kubectl) -> None:
     for objects in (demo, list(yaml.safe_load_all(kubectl("kustomize", str(BASE))))):
         assert reaches(objects, NODE, JOB, PORTS) == set()
         assert reaches(objects, LAPTOP, JOB, PORTS) == set()
 
 
-def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
+def test_every_pod_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
     for pod in [*pods(demo), JOB]:
         allowed = [
             (entry["protocol"], entry["port"])

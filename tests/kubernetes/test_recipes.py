@@ -135,7 +135,7 @@ def test_two_servers_never_share_a_volume(pod: Path) -> None:
     assert (code, said.splitlines()[-1]) == (0, "5432")
 
 
-def test_a_lost_server_s_lock_stops_nobody(pod: Path) -> None:
+def test_lock_of_a_lost_server_is_ignored(pod: Path) -> None:
     """A node that went took its processes along, and left PostgreSQL's file with a process that we may be ourselves."""
     first = start(pod)
     said_until(first, "ready to accept connections")

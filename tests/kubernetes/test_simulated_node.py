@@ -57,9 +57,7 @@ def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machi
     assert ask(kubernetes.context) == b"404"  # an administrator may ask; there is no such pod
 
 
-def test_a_name_that_another_process_holds_is_refused(
-    kubernetes: Client, machine: Machine, state: Path, tmp_path: Path
-) -> None:
+def test_node_name_in_use_is_refused(kubernetes: Client, machine: Machine, state: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dlspawner.devcluster.node", f"--kubeconfig={kubernetes.kubeconfig}"]
     command += [f"--state={tmp_path}", f"--nodes={state / 'nodes.yaml'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

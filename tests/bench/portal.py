@@ -20,11 +20,9 @@ import aiohttp
 
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import event_bus
-from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
+from tests.bench.rest import store
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.test_history_page import fill as fill_history
 from tests.component.manager.world import ROOT, running
@@ -51,18 +49,6 @@ def job(portal: Portal, number: int) -> Job:
 
 THE_HUBS = "the Hub's own home page"
 _DIGITS = str.maketrans("0189", "abcd")
-
-
-async def fill(portal: Portal) -> None:
-    """All of them are in the book and in the database."""
-
-    def write(turn: Transaction, numbers: range) -> None:
-        for number in numbers:
-            turn.write(JobRecord(job(portal, number)), EventReason.QUEUED)
-
-    for begin in range(0, JOBS, 500):
-        numbers = range(begin, begin + 500)
-        await portal.served.book.transact(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
 
 
 async def paint(portal: Portal) -> list[Figure]:
@@ -155,8 +141,7 @@ async def fan_out(portal: Portal) -> list[Figure]:
     assert (await child.stdout.readline()).strip() == b"ready"
     delays: list[float] = []
     for number in range(CHANGES):
-        changed = job(portal, number)
-        await portal.served.book.transact(lambda turn, one=changed: turn.write(JobRecord(one), EventReason.QUEUED))  # type: ignore[misc]
+        await store(portal.served, [job(portal, number)])
         written = time.time()
         await asyncio.sleep(2)
         child.stdin.write(b"\n")
@@ -177,7 +162,7 @@ async def measure(folder: Path) -> list[Figure]:
         os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
         async with portals(world, folder / "office") as portal:
             changes = await fan_out(portal)
-            await fill(portal)
+            await store(portal.served, [job(portal, number) for number in range(JOBS)])
             await fill_history(portal)
             return [*await paint(portal), *changes]
 

@@ -50,6 +50,7 @@ def templates(folder: Path) -> Path:
     tiny = {
         "title": "Tiny",
         "description": "A server that answers the Hub and does nothing else.",
+        "options": {"cpu": {"default": "100m"}, "memory": {"default": "64Mi"}},
         "command": ["python3", "-S", "-c", RESPONDER],
     }
     (target / "jobs" / "tiny.yaml").write_text(json.dumps(tiny))

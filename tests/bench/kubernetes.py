@@ -21,9 +21,10 @@ from tests.bench import dropin
 from tests.bench.figures import Figure, publish
 from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, answers, compared
 from tests.contract.client import Client
-from tests.e2e.deployed import Deployed, deployed, kubectl
+from tests.e2e.deployed import Deployed, deployed
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
+from tests.kubernetes.conftest import run_kubectl as kubectl
 
 ROUNDS = 5
 CROWD = 20

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.deployed import Deployed, kubectl
+from tests.e2e.deployed import Deployed
 from tests.e2e.people import Person, Ssh, Stack, read_until, wait_for
 from tests.e2e.stack import KUBECTL
+from tests.kubernetes.conftest import run_kubectl as kubectl
 
 pytestmark = pytest.mark.kubernetes
 

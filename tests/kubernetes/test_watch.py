@@ -1,4 +1,4 @@
-"""The watch of pods and events on a real API server: pages, bookmarks' versions, compaction."""
+"""The watch of pods on a real API server: lists in pages, and versions that are too old."""
 
 from __future__ import annotations
 
@@ -70,35 +70,6 @@ async def test_pods_are_listed_in_pages_and_followed(
     await core.delete_namespaced_pod("new", jobs_namespace, grace_period_seconds=0)
     await watch.until(key, lambda pod: pod is None, PATIENCE)
     assert watch.gone[key]["metadata"]["uid"] == created.metadata.uid
-
-
-async def test_a_watch_that_ends_is_resumed_without_a_list(
-    core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists, watches = [], []
-    page, follow = PodWatch._page, PodWatch._watch
-
-    async def listed(self: PodWatch, more: dict[str, str]) -> bytes:
-        lists.append(more)
-        return await page(self, more)
-
-    async def watched(self: PodWatch, version: str) -> None:
-        watches.append(version)
-        await follow(self, version)
-
-    monkeypatch.setattr(PodWatch, "_page", listed)
-    monkeypatch.setattr(PodWatch, "_watch", watched)
-    watch.timeout_seconds = 1
-    await watch.start()
-    for name in ("a", "b"):
-        before = len(watches)
-        async with asyncio.timeout(PATIENCE):
-            while len(watches) < before + 2:  # noqa: ASYNC110 - the end of a watch wakes no waiter
-                await asyncio.sleep(0.1)
-        await core.create_namespaced_pod(jobs_namespace, manifest(name))
-        await watch.until(f"{jobs_namespace}/{name}", there, PATIENCE)
-
-    assert lists == [{}]
 
 
 async def test_after_a_version_that_is_too_old_everything_is_listed_again(

@@ -247,3 +247,8 @@ def test_services_lead_to_ports_that_exist(demo: list[Object]) -> None:
         pod = by_labels[tuple(sorted(service["spec"]["selector"].items()))]
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in pod.ports, service["metadata"]["name"]
+
+
+def test_no_priority_class_preempts(demo: list[Object]) -> None:
+    """Only the Manager stops jobs, after a notice."""
+    assert {one["preemptionPolicy"] for one in of_kind(demo, "PriorityClass")} == {"Never"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.bench import dropin, gateway, spawn, ssh_product
+from tests.bench import dropin, gateway, spawn
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server
-from tests.e2e.stack import ROOT, Launched
+from tests.e2e.stack import ROOT
 
 
 def on_embedded_api(state: Path) -> list[Figure]:
@@ -22,20 +22,9 @@ def on_embedded_api(state: Path) -> list[Figure]:
 
 
 def main() -> None:
-    """The drop-in first, then one started product, whose embedded cluster the stock peers use as well; the relay last,
-    which needs neither.
-    """
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
-        figures = on_embedded_api(state)
-        stack = Launched(state / "state", more=(f"--templates={spawn.templates(state)}",))
-        stack.start()
-        try:
-            figures += spawn.measure(stack, state)
-            figures += ssh_product.measure(stack, state)
-        finally:
-            stack.stop()
-        figures += gateway.measure(state / "relay", gateway.Size())
+        figures = [*on_embedded_api(state), *spawn.run(state), *gateway.measure(state / "relay", gateway.Size())]
     publish(figures, ROOT / "build" / "bench.json")
 
 

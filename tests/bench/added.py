@@ -4,9 +4,6 @@
 after the other, in turn, the order drawn anew for each round, because what one leaves behind is in the way of the next.
 One pair says nothing on a machine that does something else as well, so there are as many as fit into the time, and what
 is told is the median of their differences, and the bounds between which the true one is, 95 times of 100.
-
-Beside it, because the clock of a busy machine hides what a start costs: the processor time of each process, and what
-the machine's load was.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import os
 import random
 import tempfile
 import time
@@ -30,35 +26,14 @@ from tests.component.manager.quota import QuotaHub
 ROOT = Path(__file__).parents[2]
 ALONE = 'c.DLSpawner.manager_url = ""\n'
 WARM = 3  # rounds that do not count
-PARTS = ("hub", "manager", "cluster", "proxy")
 
 
 @dataclass
 class Side:
-    """A Hub and what its starts took: seconds, and processor seconds of each of its processes."""
+    """A Hub and the seconds that its starts took."""
 
-    made: QuotaHub
     hub: spawn.Hub
     seconds: list[float] = field(default_factory=list)
-    used: list[dict[str, float]] = field(default_factory=list)
-
-    def start_once(self) -> None:
-        before = self._processors()
-        self.seconds.append(self.hub.spawn("bench"))
-        self.used.append({name: used - before[name] for name, used in self._processors().items()})
-        self.hub.stop("bench")
-
-    def _processors(self) -> dict[str, float]:
-        return {name: with_threads(self.made.running[name].pid) for name in PARTS if name in self.made.running}
-
-
-def with_threads(pid: int) -> float:
-    """Seconds that all threads of a process have run, to the nanosecond, which ``/proc/PID/stat`` does not tell."""
-    total = 0
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            total += int((thread / "schedstat").read_text().split()[0])
-    return total / 1e9
 
 
 @contextlib.contextmanager
@@ -74,7 +49,7 @@ def side(state: Path, *, manager: bool) -> Iterator[Side]:
         made.start_proxy()
         made.start_hub()
         made.add_users(["bench"])
-        yield Side(made, spawn.Hub(made.url, "tests-token", {"user_options": {"gpus": 1}}))
+        yield Side(spawn.Hub(made.url, "tests-token", {"user_options": {"gpus": 1}}))
     finally:
         for name in [*made.running][::-1]:
             made.stop(name)
@@ -89,36 +64,23 @@ def bounds(values: list[float]) -> tuple[float, float]:
 
 def measure(state: Path, seconds: float) -> list[Figure]:
     """Starts in turn for so long."""
-    loads, chance = [os.getloadavg()[0]], random.Random()
+    chance = random.Random()
     with side(state / "with", manager=True) as ours, side(state / "without", manager=False) as bare:
         until, rounds = time.monotonic() + seconds, 0
         while time.monotonic() < until or rounds < WARM + 10:
             for one in chance.sample([ours, bare], 2):
-                one.start_once()
+                one.seconds.append(spawn.one_at_a_time(one.hub, "bench"))
             rounds += 1
-            loads.append(os.getloadavg()[0])
-    return figures(ours, bare, loads)
-
-
-def figures(ours: Side, bare: Side, loads: list[float]) -> list[Figure]:
     more = [1000 * (a - b) for a, b in zip(ours.seconds[WARM:], bare.seconds[WARM:], strict=True)]
     least, most = bounds(more)
-    found = [
+    return [
         Figure("pairs", len(more), ""),
-        Figure("load of the machine, lowest", min(loads), ""),
-        Figure("load of the machine, highest", max(loads), ""),
         Figure("POST to ready with the Manager", 1000 * median(ours.seconds[WARM:]), "ms"),
         Figure("POST to ready without", 1000 * median(bare.seconds[WARM:]), "ms"),
         Figure("added by the Manager: median of the differences", median(more), "ms", "lower", 10, "no Manager"),
         Figure("added by the Manager: at least (95 %)", least, "ms"),
         Figure("added by the Manager: at most (95 %)", most, "ms"),
     ]
-    for part in PARTS:
-        for name, one in (("with", ours), ("without", bare)):
-            used = [times[part] for times in one.used[WARM:] if part in times]
-            if used:
-                found.append(Figure(f"processor time of a start, {part}, {name}", 1000 * median(used), "ms"))
-    return found
 
 
 def main() -> None:

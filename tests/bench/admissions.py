@@ -1,6 +1,6 @@
-"""Admissions through the Manager's REST, each durable before it is answered, and what they cost a spawn.
+"""Admissions through the Manager's REST, each durable before it is answered: `python -m tests.bench.admissions`.
 
-`python -m tests.bench.admissions`, with `--rest` without the spawns. The Manager is a process of its own on the
+The Manager is a process of its own on the
 embedded cluster, once with SQLite (`synchronous=FULL`) and once with PostgreSQL (its defaults); whoever asks is
 DLSpawner's own client, in this process. The peer is the rate at which one connection can insert the same row into the
 same kind of database, a transaction each.
@@ -40,7 +40,6 @@ from tests.contract.conftest import Server
 
 ROUNDS, EACH, AT_ONCE = 5, 200, 4
 NODES, GPUS_EACH = 32, 64
-SECONDS = 300  # of starts with a Manager and without
 ROOT = Path(__file__).parents[2]
 NO_HUB = "http://127.0.0.1:9/hub/api"
 TOKEN = "secret-token"
@@ -89,8 +88,8 @@ def bare_inserts(url: str, count: int) -> float:
 
 
 @contextlib.contextmanager
-def manager(folder: Path, db_url: str) -> Iterator[tuple[str, int]]:
-    """Its address and its process."""
+def manager(folder: Path, db_url: str) -> Iterator[str]:
+    """Its address."""
     url = f"http://127.0.0.1:{free_port()}"
     env = {
         **manager_environment(url, NO_HUB, TOKEN),
@@ -104,15 +103,9 @@ def manager(folder: Path, db_url: str) -> Iterator[tuple[str, int]]:
         f"--Manager.templates_dir={folder}",
         "--Manager.reservation_seconds=3000",
     ]
-    with process(command, folder / "manager.log", env=env) as child:
+    with process(command, folder / "manager.log", env=env):
         wait_for(lambda: requests.get(f"{url}/services/jobs/health", timeout=5).ok)
-        yield f"{url}/services/jobs", child.pid
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used of its processors."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        yield f"{url}/services/jobs"
 
 
 @contextlib.contextmanager
@@ -143,22 +136,20 @@ def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figu
     with manager(folder, db_url) as (url, pid):
         client = ManagerLink(url, TOKEN, log)
         for round_ in range(ROUNDS + 1):
-            begun, before = time.perf_counter(), cpu_seconds(pid)
+            begun = time.perf_counter()
             taken = asyncio.run(ask(client, range(round_ * EACH, (round_ + 1) * EACH)))
-            rate, cpu = EACH / (time.perf_counter() - begun), cpu_seconds(pid) - before
+            rate = EACH / (time.perf_counter() - begun)
             bare = bare_inserts(bare_url, EACH)
             if round_:
                 rates.append(rate)
                 ratios.append(rate / bare)
                 seconds += taken
-                used.append(cpu / EACH)
     worst = quantiles(seconds, n=100)[98]
     name = f"admissions by REST, {kind}"
     return [
         Figure(f"{name}: a second, {AT_ONCE} at once", median(rates), "1/s", "higher", 100),
         Figure(f"{name}: median", 1000 * median(seconds), "ms"),
         Figure(f"{name}: p99", 1000 * worst, "ms", "lower", 50),
-        Figure(f"{name}: processor time of the Manager", 1000 * median(used), "ms"),
         Figure(f"{name}: ratio to bare inserts", median(ratios), "ratio", "higher", None, "one connection"),
     ]
 
@@ -180,8 +171,6 @@ def main() -> None:
                         figures += admissions(state, "PostgreSQL", *urls)
         finally:
             server.stop()
-        if "--rest" not in sys.argv:
-            figures += added.measure(state, SECONDS)
     publish(figures, ROOT / "build" / "bench-admissions.json")
 
 

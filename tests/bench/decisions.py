@@ -22,7 +22,6 @@ from tests.bench.figures import Figure, publish
 from tests.unit.core.factories import MINUTE, NOW, node, team, wants, world
 
 TEAMS, RUNNING, QUEUED, NODES = 100, 10_000, 5_000, 1_600
-AT_ONCE = 20  # turns that the Manager gives in one pass
 SIZES = [1] * 92 + [2] * 4 + [4] * 3 + [8]
 
 
@@ -72,12 +71,10 @@ def figures(name: str, times: list[float], aim: float | None = None) -> list[Fig
     return [Figure(f"{name}, median", cuts[49], "ms", aim=aim), Figure(f"{name}, p99", cuts[98], "ms")]
 
 
-def one_pass(here: ClusterState, most: int = RUNNING + QUEUED) -> int:
-    """A pass that starts what it can, until it has done ``most``; how many."""
+def one_pass(here: ClusterState) -> int:
+    """A scheduling cycle that starts what it can; how many."""
     started = 0
     for job, decision in schedule(here, NOW):
-        if started == most:
-            break
         if isinstance(decision, Preempt):
             for name in decision.victims:
                 here.put(replace(here.jobs[name], notice=NOW + 5 * MINUTE))
@@ -86,17 +83,6 @@ def one_pass(here: ClusterState, most: int = RUNNING + QUEUED) -> int:
             here.put(replace(job, state=JobState.STARTING, nodes=decision.nodes))
         started += 1
     return started
-
-
-def as_the_manager_does(here: ClusterState) -> list[float]:
-    """The times of passes of at most ``AT_ONCE`` turns each, until nothing more starts."""
-    times: list[float] = []
-    started = AT_ONCE
-    while started:
-        begin = process_time()
-        started = one_pass(here, AT_ONCE)
-        times.append(1000 * (process_time() - begin))
-    return times
 
 
 def measure() -> list[Figure]:
@@ -108,18 +94,11 @@ def measure() -> list[Figure]:
     gc.collect()
     gc.freeze()
     fresh = [request(10**5 + number, chance) for number in range(1000)]
-    some = [here.jobs[f"j{number:06}"] for number in range(1, 2000) if f"j{number:06}" in here.jobs]
     found = figures("admission of one new job", [timed(lambda job=job: admit(job, here, NOW)) for job in fresh], 1.0)
-    again = [timed(lambda job=job: (here.put(job), admit(fresh[0], here, NOW))) for job in some]
-    found += figures("a change of a job and an admission", again, 1.0)
-    found += figures("a change of a job", [timed(lambda job=job: here.put(job)) for job in some])
     found += figures("building anew", [timed(lambda: ClusterState.of(snapshot)) for _ in range(5)], 50.0)
     worlds = [ClusterState.of(snapshot) for _ in range(5)]
     for one in worlds:
         admit(fresh[0], one, NOW)  # the first question lays out the shares
-    found += figures("a pass as the Manager makes it", as_the_manager_does(worlds.pop()), 50.0)
-    found += figures("all that starts, in one pass", [timed(lambda one=one: one_pass(one)) for one in worlds])
-    found += figures("the pass after it", [timed(lambda one=one: one_pass(one)) for one in worlds])
     while any(one_pass(one) for one in worlds):
         pass
     quiet = [timed(lambda one=one: one_pass(one)) for one in worlds]

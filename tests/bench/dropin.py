@@ -3,7 +3,7 @@
 `python -m tests.bench.dropin` measures on the cluster of $KUBECONFIG, as its administrator; `make bench` on an embedded
 API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner and API server:
 
-* POST to ready, one at a time and in crowds, in an empty namespace and beside 1,000 other people's pods;
+* POST to ready, one at a time and in crowds;
 * what one spawn asks of the API server and is sent by it, stop included (``counting``);
 * with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up
   (``pair``). Time that the machine gave to others is not the spawner's, and is left out.
@@ -12,7 +12,6 @@ API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner an
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -21,8 +20,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from http.client import HTTPSConnection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +29,7 @@ import yaml
 
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.kwok import running
-from tests.bench.pair import FLOOR, SPAWNERS, Bench, hub
+from tests.bench.pair import SPAWNERS, Bench, hub
 from tests.bench.spawn import crowd, one_at_a_time
 from tests.contract.client import Client
 from tests.e2e.stack import ROOT
@@ -43,44 +40,33 @@ PEER = "stock KubeSpawner"
 ROUNDS = 9
 CROWDS = {50: 3, 200: 2}  # how many at once: rounds
 COUNTED, AMONG = 20, 1000  # spawns, and other people's pods beside them
-BESIDE = (0, AMONG)  # other people's pods when somebody starts
-FILLED = tuple(map(int, os.environ.get("BENCH_FILLED", "1000 5000").split()))
+FILLED = 5000  # other people's pods while the loop and the memory are measured
 WATCHED_SECONDS = 70.0  # six or seven lists of stock KubeSpawner's
 CHANGES_A_SECOND = 5
-POD_BYTES = 6800
 
 
-def spawns(bench: Bench, node: str, among: int) -> list[Figure]:
-    """Both Hubs at once and one whose spawner starts nothing, measured in turn, each beside other people's pods."""
-    title = f"drop-in among {among} pods, POST to ready"
+def spawns(bench: Bench) -> list[Figure]:
+    """Both Hubs, measured in turn."""
+    title = "drop-in, POST to ready"
     with contextlib.ExitStack() as stack:
-        hubs = []
-        for which in (*SPAWNERS, *FLOOR):
-            namespace = stack.enter_context(bench.namespace())
-            fill(bench, namespace, node, range(among if which in SPAWNERS else 0))
-            hubs.append(stack.enter_context(hub(bench, which, namespace)))
+        hubs = [stack.enter_context(hub(bench, which, stack.enter_context(bench.namespace()))) for which in SPAWNERS]
         for one in hubs:
             one_at_a_time(one, "warm")
         rounds = [[one_at_a_time(one, f"one{n}") for one in hubs] for n in range(ROUNDS)]
         figures = compared(f"{title}, one at a time", rounds, 1.0)
         for size, times in CROWDS.items():
-            crowds = [[crowd(one, f"c{size}x{n}x", size) for one in hubs] for n in range(times)]
-            last = [[max(seconds) for seconds in each] for each in crowds]
-            middle = [[median(seconds) for seconds in each] for each in crowds]
-            figures += compared(f"{title}, all of {size} at once", last, 0.7)
-            figures += compared(f"{title}, median of {size} at once", middle, 0.7)[-2:]
+            crowds = [[max(crowd(one, f"c{size}x{n}x", size)) for one in hubs] for n in range(times)]
+            figures += compared(f"{title}, all of {size} at once", crowds, 0.7)
     return figures
 
 
 def compared(name: str, rounds: list[list[float]], aim: float) -> list[Figure]:
-    """Seconds of ours, stock and the floor, and the ratios of the first and the last to stock's."""
-    ours, stock, floor = (list(column) for column in zip(*rounds, strict=True))
+    """Seconds of ours and stock, and their ratio."""
+    ours, stock = (list(column) for column in zip(*rounds, strict=True))
     return [
         Figure(name, median(ours), "s"),
         Figure(f"{name}, {PEER}", median(stock), "s"),
-        Figure(f"{name}, a spawner that starts nothing", median(floor), "s"),
         ratio(name, ours, stock, PEER, aim),
-        ratio(f"{name}, nothing", floor, stock, PEER),
     ]
 
 
@@ -138,9 +124,6 @@ def started(command: list[str], says: str, bench: Bench) -> Iterator[None]:
             process.terminate()
 
 
-# Many pods
-
-
 def other_pod(name: str, node: str) -> dict[str, Any]:
     """Somebody's server: as large as a real one with its managedFields."""
     labels = {"component": "singleuser-server", "app": "jupyterhub", "hub.jupyter.org/username": name}
@@ -166,53 +149,28 @@ def other_pod(name: str, node: str) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Connection:
-    """One connection for many requests."""
-
-    cluster: Client
-    http: HTTPSConnection
-
-    def send(self, method: str, path: str, body: Any, kind: str = "application/json") -> dict[str, Any]:
-        self.http.request(method, path, json.dumps(body), self.cluster.headers | {"Content-Type": kind})
-        answer = self.http.getresponse()
-        content = answer.read()
-        assert answer.status in (200, 201), content
-        return dict(json.loads(content))
-
-
-def connect(cluster: Client) -> Connection:
-    return Connection(cluster, cluster.connect())
-
-
-def fill(bench: Bench, namespace: str, node: str, numbers: range) -> int:
-    """Make pods that run; the bytes of the last of them, in a list."""
+def fill(bench: Bench, namespace: str, node: str, numbers: range) -> None:
+    """Make pods that run."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
 
-    def some(mine: range) -> int:
-        connection, size = connect(bench.cluster), 0
+    def some(mine: range) -> None:
         for number in mine:
             name = f"jupyter-person-{number:05}"
             made = other_pod(name, node)
-            connection.send("POST", pods, made)
+            bench.cluster.create(pods, made)
             change = {"status": running(made, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")}
-            size = len(json.dumps(connection.send("PATCH", f"{pods}/{name}/status", change, PATCH)))
-        return size
+            bench.cluster.patched(f"{pods}/{name}/status", change)
 
     with ThreadPoolExecutor(4) as threads:
-        parts = [numbers[part::4] for part in range(4)]
-        return max(threads.map(some, parts))
-
-
-PATCH = "application/strategic-merge-patch+json"
+        list(threads.map(some, (numbers[part::4] for part in range(4))))
 
 
 def churn(bench: Bench, namespace: str, until: threading.Event) -> None:
     """Changes of other people's pods, a few a second, so that the watch is never idle."""
-    connection, number = connect(bench.cluster), 0
+    number = 0
     while not until.wait(1 / CHANGES_A_SECOND):
         path = f"/api/v1/namespaces/{namespace}/pods/jupyter-person-{number % 1000:05}"
-        connection.send("PATCH", path, {"metadata": {"annotations": {"bench/change": str(number)}}}, PATCH)
+        bench.cluster.patched(path, {"metadata": {"annotations": {"bench/change": str(number)}}})
         number += 1
 
 
@@ -220,7 +178,6 @@ def full_namespace(bench: Bench, namespace: str, which: str) -> dict[str, float]
     """A Hub from its start: before and after somebody starts a server there, and for a minute."""
     stop = threading.Event()
     with hub(bench, which, namespace, ticks=True) as measured, ThreadPoolExecutor(1) as threads:
-        before = measured.memory()
         changes = threads.submit(churn, bench, namespace, stop)
         try:
             measured.spawn("one")  # the ticking begins before the first list
@@ -231,39 +188,21 @@ def full_namespace(bench: Bench, namespace: str, which: str) -> dict[str, float]
         finally:
             stop.set()
         changes.result(60)
-    for part, stalls in (("first", first), ("later", later)):
-        worst = ", ".join(f"{1000 * turn:.1f}" for turn in stalls["worst"])
-        print(f"{which}, {part}: {stalls['turns']} turns, the longest in ms: {worst}", flush=True)
-        print("".join(f"    {1000 * took:.1f} ms: {what}\n" for took, what in stalls["long"]), end="", flush=True)
-    longest = max(first["max"], later["max"]) * 1000
-    found = {"max": longest, "p99": later["p99"] * 1000, "memory": memory, "more": memory - before}
-    print(f"{which}: {found}", flush=True)
-    return found
+    return {"max": 1000 * max(first["max"], later["max"]), "memory": memory}
 
 
 def crowded(bench: Bench, node: str) -> list[Figure]:
-    """In one namespace that fills up, each Hub alone."""
-    figures, there = [], 0
+    """In one full namespace, each Hub alone."""
     with bench.namespace() as namespace:
-        for size in FILLED:
-            bytes_of_pod = fill(bench, namespace, node, range(there, size))
-            there = size
-            print(f"{size} pods of {bytes_of_pod} bytes", flush=True)
-            found = {which: full_namespace(bench, namespace, which) for which in SPAWNERS}
-            ours, stock = found["ours"], found["stock"]
-            where = f"{size} pods in the namespace"
-            aim = 10.0 if size == max(FILLED) else None
-            figures += [
-                Figure(f"{where}: longest stall of the loop", ours["max"], "ms", aim=aim),
-                Figure(f"{where}: longest stall of the loop, {PEER}", stock["max"], "ms"),
-                Figure(f"{where}: stall, 99 %, once it runs", ours["p99"], "ms"),
-                Figure(f"{where}: stall, 99 %, once it runs, {PEER}", stock["p99"], "ms"),
-                Figure(f"{where}: memory of the Hub", ours["memory"], "MiB", aim=round(stock["memory"], 1), peer=PEER),
-                Figure(f"{where}: memory of the Hub, {PEER}", stock["memory"], "MiB"),
-                Figure(f"{where}: memory that the pods take", ours["more"], "MiB"),
-                Figure(f"{where}: memory that the pods take, {PEER}", stock["more"], "MiB"),
-            ]
-    return figures
+        fill(bench, namespace, node, range(FILLED))
+        ours, stock = (full_namespace(bench, namespace, which) for which in ("ours", "stock"))
+    where = f"{FILLED} pods in the namespace"
+    return [
+        Figure(f"{where}: longest stall of the loop", ours["max"], "ms", aim=10.0),
+        Figure(f"{where}: longest stall of the loop, {PEER}", stock["max"], "ms"),
+        Figure(f"{where}: memory of the Hub", ours["memory"], "MiB", aim=round(stock["memory"], 1), peer=PEER),
+        Figure(f"{where}: memory of the Hub, {PEER}", stock["memory"], "MiB"),
+    ]
 
 
 def measure(cluster: Client, folder: Path) -> list[Figure]:
@@ -275,10 +214,7 @@ def measure(cluster: Client, folder: Path) -> list[Figure]:
         command = [sys.executable, "-m", "tests.bench.kwok", node, str(bench.pod_port)]
         try:
             with started(command, "follows", bench):
-                wanted = os.environ.get("BENCH_ONLY", "spawns counted crowded").split()
-                figures = [row for among in BESIDE if "spawns" in wanted for row in spawns(bench, node, among)]
-                figures += counted(bench, node) if "counted" in wanted else []
-                figures += crowded(bench, node) if "crowded" in wanted else []
+                figures = [*spawns(bench), *counted(bench, node), *crowded(bench, node)]
         finally:
             stop.set()
         heart.result(60)

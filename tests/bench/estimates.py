@@ -20,12 +20,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
-from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
 from statistics import median
-from time import process_time
 
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
@@ -55,7 +53,7 @@ HALVES = ("first half", "second half")
 
 
 @dataclass(frozen=True, slots=True)
-class Comes:
+class TraceJob:
     """A job of the trace."""
 
     at: datetime
@@ -66,14 +64,12 @@ class Comes:
 
 @dataclass(slots=True)
 class Score:
-    """What came of the estimates."""
+    """How good the estimates were."""
 
     asked: int = 0
     inside: int = 0
     errors: list[float] = field(default_factory=list)  # seconds between the start and the middle of the range
     waits: list[float] = field(default_factory=list)  # seconds that were still to be waited
-    widths: list[float] = field(default_factory=list)
-    milliseconds: list[float] = field(default_factory=list)  # of the processor for all estimates at one time
 
     def add(self, found: Estimate, asked: datetime, started: datetime) -> None:
         middle = found.earliest + (found.latest - found.earliest) / 2
@@ -81,7 +77,6 @@ class Score:
         self.inside += found.earliest - slack <= started <= found.latest + slack
         self.errors.append(abs((started - middle).total_seconds()))
         self.waits.append((started - asked).total_seconds())
-        self.widths.append((found.latest - found.earliest).total_seconds())
 
     def lines(self) -> Iterator[str]:
         known = len(self.errors)
@@ -89,17 +84,14 @@ class Score:
         if known:
             yield f"started within the range {100 * self.inside / known:.0f} %"
             yield f"median error {median(self.errors) / 60:.0f} min, median wait {median(self.waits) / 60:.0f} min"
-            yield f"median width of the range {median(self.widths) / 60:.0f} min"
-            cuts = sorted(self.milliseconds)
-            yield f"{PLAYS} plays: median {median(cuts):.0f} ms, longest {cuts[-1]:.0f} ms of the processor"
 
 
-def read(path: Path) -> list[Comes]:
+def read(path: Path) -> list[TraceJob]:
     """The jobs of a trace, in the order in which they came; those larger than a node ask for whole nodes."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["timestamp"]]
     found = [
-        Comes(
+        TraceJob(
             datetime.fromisoformat(row["timestamp"]).replace(tzinfo=NOW.tzinfo),
             row["cluster"],
             int(float(row["num_gpus"])),
@@ -111,7 +103,7 @@ def read(path: Path) -> list[Comes]:
     return sorted(found, key=lambda one: (one.at, one.team, one.seconds))
 
 
-def busiest(jobs: Sequence[Comes]) -> list[Comes]:
+def busiest(jobs: Sequence[TraceJob]) -> list[TraceJob]:
     """The days in which most came."""
     best, begin = (0, jobs[0].at), 0
     for end, one in enumerate(jobs):
@@ -121,7 +113,7 @@ def busiest(jobs: Sequence[Comes]) -> list[Comes]:
     return [one for one in jobs if best[1] <= one.at <= best[1] + timedelta(days=_DAYS)]
 
 
-def cluster(jobs: Sequence[Comes]) -> ClusterState:
+def cluster(jobs: Sequence[TraceJob]) -> ClusterState:
     """Nodes of eight GPUs: of each team as many as its jobs keep busy for most of the time, the largest fits on."""
     span = (jobs[-1].at - jobs[0].at).total_seconds()
     nodes = {}
@@ -139,7 +131,7 @@ def cluster(jobs: Sequence[Comes]) -> ClusterState:
 class Replay:
     """The trace, from beginning to end."""
 
-    def __init__(self, jobs: Sequence[Comes]) -> None:
+    def __init__(self, jobs: Sequence[TraceJob]) -> None:
         self.world = cluster(jobs)
         self.scores = {(spread, half): Score() for spread in SPREADS for half in HALVES}
         self._jobs = list(jobs)
@@ -196,17 +188,15 @@ class Replay:
             self._estimate(waiting, now, spread)
 
     def _estimate(self, waiting: list[Job], now: datetime, spread: float) -> None:
-        begin, chance = process_time(), Random(f"{now} {spread}").random
+        chance = Random(f"{now} {spread}").random
         snapshot = first_in_queue(self.world.snapshot(), now, _MOST_WAIT, _MOST_WAIT)
         known = KnownEnds(self._durations)
         plays = [simulate(snapshot, known, now, similar(chance, spread)) for _ in range(PLAYS)]
         found = estimate_starts(snapshot, plays, self._durations)
         score = self.scores[spread, HALVES[now > self._middle]]
-        score.milliseconds.append(1000 * (process_time() - begin))
         if now < self._jobs[0].at + _BEFORE:
             return
         score.asked += len(waiting)
-        print(f"  at {now:%m-%d %H}: {len(waiting)} wait, {len(found)} estimated", file=sys.stderr, flush=True)
         for job in waiting:
             if job.id in found:
                 self._open.setdefault(job.id, []).append((score, now, found[job.id]))
@@ -215,7 +205,6 @@ class Replay:
 def main() -> None:
     for name in sys.argv[1:]:
         jobs = busiest(read(Path(name)))
-        assert all(one.at <= other.at for one, other in pairwise(jobs))
         replay = Replay(jobs)
         print(f"{Path(name).name}: {len(jobs)} jobs, {len(replay.world.rooms)} nodes", flush=True)
         for (spread, half), score in replay.run().items():

@@ -15,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +22,12 @@ from statistics import median
 
 import asyncssh
 
-from ssh_gateway.transport import fastpath
-from ssh_gateway.transport.fastpath import MOST_AROUND, SPARE
 from ssh_gateway.transport.keys import load_or_make
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
 from tests.component.gateway.peers import Client, Sshd
 from tests.harness.ports import free_port
-from tests.unit.gateway.test_fastpath import theirs as asyncsshs
 
 ROOT = Path(__file__).parents[2]
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com")
@@ -39,7 +35,6 @@ SAME = ("-m", "hmac-sha2-256-etm@openssh.com", "-o", "KexAlgorithms=curve25519-s
 PEERS = ("direct", "OpenSSH -J")
 OF_DIRECT, OF_JUMP = 0.85, 1.7
 WARM_UP = 20
-PACKET = 32 * 1024 + 16  # data of 32 KiB as it is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +92,14 @@ class Lab:
         """One more gateway on the port."""
         return self.start("gateway", str(self.port), str(self._job.port), str(self._idle_port), root=root)
 
-    def redirection(self) -> tuple[subprocess.Popen[str], int]:
-        """The process of another design, and its port."""
-        port = free_port()
-        return self.start("redirection", str(port), str(self._job.port)), port
-
     def tcp_relay(self) -> tuple[subprocess.Popen[str], int]:
         """The process that passes on bytes, and its port."""
         port = free_port()
         return self.start("tcp", str(port), str(self._job.port)), port
 
     def beside(self, port: int, cipher: str) -> Way:
-        """Through one of these."""
-        return Way("redirection", ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
+        """Through the TCP relay at this port."""
+        return Way("TCP relay", ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
 
     def _options(self, cipher: str) -> tuple[str, ...]:
         options = ("-F", str(self.client.config), "-c", cipher, *SAME, "-o", "StrictHostKeyChecking=no")
@@ -144,8 +134,7 @@ def measure(folder: Path, size: Size) -> list[Figure]:
         figures = setups(lab, size)
         for cipher in CIPHERS:
             figures += bulk(lab, size, cipher, one.pid)
-        figures += floors(lab, size)
-        figures += redirected(lab, size)
+        figures += plain_relay(lab, size)
         figures += echoes(lab, size)
         figures += memory(lab, size, one.pid)
         lab.gateway()
@@ -176,8 +165,8 @@ def bulk(lab: Lab, size: Size, cipher: str, pid: int) -> list[Figure]:
     return figures
 
 
-def floors(lab: Lab, size: Size) -> list[Figure]:
-    """What a relay takes that knows nothing of SSH, and what ciphers take that send nothing: together, the least."""
+def plain_relay(lab: Lab, size: Size) -> list[Figure]:
+    """What a relay takes that knows nothing of SSH: the least."""
     figures: list[Figure] = []
     process, port = lab.tcp_relay()
     for direction, copy in (("up", Way.up), ("down", Way.down)):
@@ -190,48 +179,6 @@ def floors(lab: Lab, size: Size) -> list[Figure]:
         title = f"TCP relay {direction}, {CIPHERS[0].partition('@')[0]}"
         figures.append(Figure(f"{title}: ratio to direct", value, "ratio", "higher", peer="direct"))
         figures.append(Figure(f"{title}: processor time", per_gib, "s/GiB"))
-    echoes = in_turn(
-        (lab.beside(port, CIPHERS[0]), lab.ways()[2]), size.rounds, lambda way: at(way.echo(size.keys), 0.5)
-    )
-    figures.append(ratio("TCP relay, echo p50", *echoes, "OpenSSH -J"))
-    process.kill()
-    for cipher in CIPHERS:
-        title = f"SSH ciphers alone, {cipher.partition('@')[0]} and {CIPHERS[0].partition('@')[0]}"
-        figures.append(Figure(title, ciphers_alone(cipher, size.mib), "s/GiB"))
-    return figures
-
-
-def ciphers_alone(name: str, mib: int) -> float:
-    """Processor time for opening data in packets of 32 KiB and sealing it with the cipher of the leg to the job."""
-    suite = (name, SAME[1] if name.endswith("ctr") else "")
-    keys, plain = os.urandom(192), memoryview(bytearray(PACKET + 2 * SPARE))
-    theirs, opening = (fastpath._own(asyncsshs(suite, keys)) for _ in range(2))
-    ours = fastpath._own(asyncsshs((CIPHERS[0], ""), keys))
-    sealed, out = (memoryview(bytearray(PACKET + MOST_AROUND)) for _ in range(2))
-    spent = 0.0
-    for seq in range(mib << 20 >> 15):
-        theirs.seal(seq, plain, PACKET, sealed, 0)
-        started = time.process_time()
-        assert opening.opens(seq, sealed, 0, PACKET, plain)
-        ours.seal(seq, plain, PACKET, out, 0)
-        spent += time.process_time() - started
-    return spent * 1024 / mib
-
-
-def redirected(lab: Lab, size: Size) -> list[Figure]:
-    """The relay against a design that does the same with asyncssh's public API."""
-    figures: list[Figure] = []
-    process, port = lab.redirection()
-    for cipher in (CIPHERS[0], CIPHERS[-1]):
-        ways = (lab.ways(cipher)[0], lab.beside(port, cipher))
-        for direction, copy in (("up", Way.up), ("down", Way.down)):
-            before = processor_seconds(process.pid)
-            ours, theirs = in_turn(ways, size.rounds, lambda way, copy=copy: copy(way, size.mib))
-            per_gib = (processor_seconds(process.pid) - before) / (size.rounds * size.mib / 1024)
-            title = f"SSH {direction}, {cipher.partition('@')[0]}"
-            value = median(b / a for a, b in zip(ours, theirs, strict=True))
-            figures.append(Figure(f"{title}: ratio to redirection", value, "ratio", "higher", peer="asyncssh's API"))
-            figures.append(Figure(f"{title}: redirection's processor time", per_gib, "s/GiB"))
     process.kill()
     return figures
 
@@ -255,18 +202,13 @@ def echoes(lab: Lab, size: Size) -> list[Figure]:
         idle.append([way.echo(size.keys) for way in (through, direct, jumped)])
         with lab.bob().downloading():
             busy.append(through.echo(size.keys))
-    figures = []
-    for name, share, aim in (("p50", 0.5, 1.0), ("p99", 0.99, None)):
-        ours, plain, hop = ([at(one, share) for one in column] for column in zip(*idle, strict=True))
-        figures += [
-            Figure(f"SSH echo {name}, gateway", 1000 * median(ours), "ms"),
-            ratio(f"SSH echo {name}", ours, plain, "direct"),
-            ratio(f"SSH echo {name}", ours, hop, "OpenSSH -J", 1.0),
-            Figure(
-                f"SSH echo {name} while another downloads", 1000 * median(at(b, share) for b in busy), "ms", aim=aim
-            ),
-        ]
-    return figures
+    ours, plain, hop = ([median(one) for one in column] for column in zip(*idle, strict=True))
+    return [
+        Figure("SSH echo p50, gateway", 1000 * median(ours), "ms"),
+        ratio("SSH echo p50", ours, plain, "direct"),
+        ratio("SSH echo p50", ours, hop, "OpenSSH -J", 1.0),
+        Figure("SSH echo p50 while another downloads", 1000 * median(map(median, busy)), "ms", aim=1.0),
+    ]
 
 
 def memory(lab: Lab, size: Size, pid: int) -> list[Figure]:
@@ -298,10 +240,6 @@ def rates(title: str, mib: int, seconds: list[list[float]]) -> list[Figure]:
         value = median(b / a for a, b in zip(ours, theirs, strict=True))
         figures.append(Figure(f"{title}: ratio to {peer}", value, "ratio", "higher", aim, peer))
     return figures
-
-
-def at(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def main() -> None:

@@ -15,16 +15,16 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.bench import dropin
-from tests.bench.figures import Figure, publish, ratio
-from tests.bench.spawn import RESPONDER, Hub, answers, crowd, one_at_a_time
+from tests.bench.figures import Figure, publish
+from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, answers, compared
 from tests.contract.client import Client
-from tests.e2e.deployed import Deployed, deployed, kubectl
+from tests.e2e.deployed import Deployed, deployed
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT
+from tests.kubernetes.conftest import run_kubectl as kubectl
 
 ROUNDS = 5
 CROWD = 20
@@ -43,24 +43,17 @@ c.JupyterHub.db_url = "sqlite:////tmp/hub.sqlite"
 c.JupyterHub.cookie_secret_file = "/tmp/cookie_secret"
 c.JupyterHub.authenticator_class = "null"
 c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
-c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.JupyterHub.concurrent_spawn_limit = 0
+"""
+IN_CONTAINERS = """
 c.KubeSpawner.namespace = "stock-jobs"
 c.KubeSpawner.image = os.environ["BENCH_IMAGE"]
-c.KubeSpawner.ip = "$(POD_IP)"
-c.KubeSpawner.port = 8888
-c.KubeSpawner.uid = c.KubeSpawner.gid = c.KubeSpawner.fs_gid = 1000
-c.KubeSpawner.environment = {"POD_IP": {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+c.KubeSpawner.fs_gid = 1000
 c.KubeSpawner.container_security_context = {
     "runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
 }
-c.KubeSpawner.cmd = ["python3", "-S", "-c", os.environ["BENCH_RESPONDER"]]
 c.KubeSpawner.cpu_limit, c.KubeSpawner.cpu_guarantee = 1, 0.02
 c.KubeSpawner.mem_limit = c.KubeSpawner.mem_guarantee = "64M"
-c.KubeSpawner.storage_pvc_ensure = True
-c.KubeSpawner.storage_capacity = "1Gi"
-c.KubeSpawner.volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "claim-{username}"}}]
-c.KubeSpawner.volume_mounts = [{"name": "home", "mountPath": "/home/{username}"}]
 """
 # As stock KubeSpawner's documentation asks for.
 RULES = [
@@ -118,7 +111,7 @@ def stock(product: Deployed, token: str) -> list[dict[str, Any]]:
         manifest("ServiceAccount", "hub"),
         manifest("Role", "hub", JOBS, "rbac.authorization.k8s.io/v1", rules=RULES),
         manifest("RoleBinding", "hub", JOBS, "rbac.authorization.k8s.io/v1", subjects=[subject], roleRef=role),
-        manifest("ConfigMap", "stock", data={"config.py": CONFIG}),
+        manifest("ConfigMap", "stock", data={"config.py": CONFIG + STOCK_CONFIG + IN_CONTAINERS}),
         manifest("Service", "hub", spec={"selector": LABELS, "ports": [{"port": 8081, "targetPort": 8081}]}),
         manifest("Service", "proxy", spec={"type": "NodePort", "selector": LABELS, "ports": [http]}),
         manifest(
@@ -168,26 +161,13 @@ def add_template(product: Deployed) -> None:
 
 
 def measure(product: Deployed) -> list[Figure]:
-    """One at a time in interleaved rounds, then the crowd, twice."""
     add_template(product)
     admin = product.person("admin")
     ours = Hub(product.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(product) as theirs:
-        one_at_a_time(ours, "warm"), one_at_a_time(theirs, "warm")
-        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(theirs, f"one{n}")) for n in range(ROUNDS)]
-        crowds = [(crowd(ours, f"a{n}x", CROWD), crowd(theirs, f"a{n}x", CROWD)) for n in range(2)]
+        figures = compared(ours, theirs, "POST to ready in containers", ROUNDS, CROWD)
     admin.close()
-    one = [list(column) for column in zip(*pairs, strict=True)]
-    last = [[max(seconds) for seconds in column] for column in zip(*crowds, strict=True)]
-    peer, where = "stock KubeSpawner", "in containers"
-    return [
-        Figure(f"POST to ready {where}, one at a time", median(one[0]), "s"),
-        Figure(f"POST to ready {where}, one at a time, {peer}", median(one[1]), "s"),
-        ratio(f"POST to ready {where}, one at a time", one[0], one[1], peer, 1.0),
-        Figure(f"POST to all {CROWD} ready {where}", median(last[0]), "s"),
-        Figure(f"POST to all {CROWD} ready {where}, {peer}", median(last[1]), "s"),
-        ratio(f"POST to all {CROWD} ready {where}", last[0], last[1], peer, 1.0),
-    ]
+    return figures
 
 
 def main() -> None:

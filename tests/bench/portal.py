@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -21,12 +20,9 @@ import aiohttp
 
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.manager.model.access import Viewer
-from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
-from dlspawner.manager.state.job_store import Transaction
 from tests.bench.figures import Figure, publish, ratio
+from tests.bench.rest import store
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.test_history_page import fill as fill_history
 from tests.component.manager.world import ROOT, running
@@ -53,18 +49,6 @@ def job(portal: Portal, number: int) -> Job:
 
 THE_HUBS = "the Hub's own home page"
 _DIGITS = str.maketrans("0189", "abcd")
-
-
-async def fill(portal: Portal) -> None:
-    """All of them are in the book and in the database."""
-
-    def write(turn: Transaction, numbers: range) -> None:
-        for number in numbers:
-            turn.write(JobRecord(job(portal, number)), EventReason.QUEUED)
-
-    for begin in range(0, JOBS, 500):
-        numbers = range(begin, begin + 500)
-        await portal.served.book.transact(lambda turn, numbers=numbers: write(turn, numbers))  # type: ignore[misc]
 
 
 async def paint(portal: Portal) -> list[Figure]:
@@ -142,17 +126,10 @@ async def listen(url: str, token: str) -> None:
             task.cancel()
 
 
-def resident() -> float:
-    """Of this process, in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 async def fan_out(portal: Portal) -> list[Figure]:
-    """Memory of the listeners, and how long a change takes to all of them."""
+    """Seconds until a change has reached all listeners."""
     event_bus.PER_SHARE = LISTENERS + 1
     token = await asyncio.to_thread(portal.world.token, "root-admin")
-    before = resident()
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.bench.portal", portal.served.url, token),
         stdin=asyncio.subprocess.PIPE,
@@ -162,10 +139,9 @@ async def fan_out(portal: Portal) -> list[Figure]:
     assert child.stdin is not None
     assert child.stdout is not None
     assert (await child.stdout.readline()).strip() == b"ready"
-    held, delays = resident() - before, []
+    delays: list[float] = []
     for number in range(CHANGES):
-        changed = job(portal, number)
-        await portal.served.book.transact(lambda turn, one=changed: turn.write(JobRecord(one), EventReason.QUEUED))  # type: ignore[misc]
+        await store(portal.served, [job(portal, number)])
         written = time.time()
         await asyncio.sleep(2)
         child.stdin.write(b"\n")
@@ -177,31 +153,7 @@ async def fan_out(portal: Portal) -> list[Figure]:
     return [
         Figure(f"a change, {LISTENERS} pages that listen: median", median(delays), "s"),
         Figure(f"a change, {LISTENERS} pages that listen: 99 %", quantiles(delays, n=100)[-1], "s", aim=1),
-        Figure(f"memory of {LISTENERS} pages that listen", held, "MiB"),
     ]
-
-
-def handed_on() -> list[Figure]:
-    """Milliseconds of the processor for many changes at once: who is told what, without JSON and sockets."""
-    now = datetime.now(UTC)
-    jobs = (Job(f"j{one}", f"u{one % 2000}", f"t{one % 100}", now, state=JobState.QUEUED) for one in range(JOBS))
-    entries = [JobEvent(JobRecord(job), now, EventReason.QUEUED) for job in jobs]
-    people = [Viewer(f"u{one}") for one in range(LISTENERS)]
-    kinds = {
-        "people": people,
-        "admins of a team": [replace(one, teams=frozenset({f"t{at % 100}"})) for at, one in enumerate(people)],
-        "administrators": [replace(one, all=True) for one in people],
-    }
-    found = []
-    for kind, viewers in kinds.items():
-        listeners = [event_bus.Listener(viewer, event_bus.ListenerShare("pages", viewer.name)) for viewer in viewers]
-        begun = time.process_time()
-        heard = event_bus._PendingEvents.together(entries)
-        for listener in listeners:
-            event_bus._tell(listener, heard, set(), moved=True)
-        taken = 1000 * (time.process_time() - begun)
-        found.append(Figure(f"{JOBS} changes handed to {LISTENERS} {kind}", taken, "ms"))
-    return found
 
 
 async def measure(folder: Path) -> list[Figure]:
@@ -209,10 +161,10 @@ async def measure(folder: Path) -> list[Figure]:
         (folder / "office").mkdir()
         os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
         async with portals(world, folder / "office") as portal:
-            quiet = [*handed_on(), *await fan_out(portal)]
-            await fill(portal)
+            changes = await fan_out(portal)
+            await store(portal.served, [job(portal, number) for number in range(JOBS)])
             await fill_history(portal)
-            return [*await paint(portal), *quiet]
+            return [*await paint(portal), *changes]
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """POST to ready: DLSpawner against stock KubeSpawner, each in its own Hub, on the same embedded cluster.
 
+`python -m tests.bench.spawn` starts the whole product for it.
+
 Both start the same tiny HTTP server in the same kind of pod, so what differs is the spawner. DLSpawner does more (
 template, labels, checks); the aim is that nobody waits longer for it.
 """
@@ -12,8 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +24,13 @@ from statistics import median
 
 import requests
 
-from tests.bench.figures import Figure, ratio
+from tests.bench.figures import Figure, publish, ratio
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT, Launched
 from tests.harness.ports import free_port
 
 ROUNDS = 7
-CROWD = 50
+CROWD, CROWDS = 50, 3
 RESPONDER = """
 import os, signal, socket
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -47,6 +50,7 @@ def templates(folder: Path) -> Path:
     tiny = {
         "title": "Tiny",
         "description": "A server that answers the Hub and does nothing else.",
+        "options": {"cpu": {"default": "100m"}, "memory": {"default": "64Mi"}},
         "command": ["python3", "-S", "-c", RESPONDER],
     }
     (target / "jobs" / "tiny.yaml").write_text(json.dumps(tiny))
@@ -106,7 +110,8 @@ def crowd(hub: Hub, prefix: str, size: int = CROWD) -> list[float]:
     return seconds
 
 
-STOCK_CONFIG = """
+# A Hub with a proxy and a database of its own, which leaves everything else to the spawner's configuration.
+HUB_CONFIG = """
 import os
 c.JupyterHub.bind_url = os.environ["BENCH_URL"]
 c.JupyterHub.hub_ip = "127.0.0.1"
@@ -118,9 +123,10 @@ c.ConfigurableHTTPProxy.command = [os.environ["BENCH_PROXY"]]
 c.ConfigurableHTTPProxy.api_url = os.environ["BENCH_PROXY_API"]
 c.JupyterHub.authenticator_class = "null"
 c.JupyterHub.services = [{"name": "bench", "api_token": os.environ["BENCH_TOKEN"], "admin": True}]
-c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.JupyterHub.concurrent_spawn_limit = 0
-c.JupyterHub.allow_named_servers = True
+"""
+STOCK_CONFIG = """
+c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
 c.KubeSpawner.namespace = "stock"
 c.KubeSpawner.image = "tiny"
 c.KubeSpawner.ip = "$(POD_IP)"
@@ -137,34 +143,42 @@ c.KubeSpawner.volume_mounts = [{"name": "home", "mountPath": "/home/{username}"}
 
 
 @contextlib.contextmanager
-def stock_hub(stack: Launched, folder: Path) -> Iterator[Hub]:
-    """JupyterHub with KubeSpawner as it comes, its pods in a namespace of their own on the same cluster."""
-    stack.kubectl("create", "namespace", "stock")
-    state = folder / "stock"
-    state.mkdir()
-    (state / "config.py").write_text(STOCK_CONFIG)
-    url = f"http://127.0.0.1:{free_port()}"
+def running_hub(state: Path, config: str, more: Mapping[str, str], log: Path) -> Iterator[tuple[Hub, int]]:
+    """A Hub with the spawner of this configuration, and its process."""
+    (state / "config.py").write_text(HUB_CONFIG + config)
+    url, token = f"http://127.0.0.1:{free_port()}", os.urandom(16).hex()
     env = {
-        **stack.kubectl_env,
+        **os.environ,
         "BENCH_URL": url,
         "BENCH_HUB_PORT": str(free_port()),
         "BENCH_STATE": str(state),
         "BENCH_PROXY": str(Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"),
         "BENCH_PROXY_API": f"http://127.0.0.1:{free_port()}",
-        "BENCH_TOKEN": os.urandom(16).hex(),
-        "BENCH_RESPONDER": RESPONDER,
+        "BENCH_TOKEN": token,
+        **more,
     }
-    with (state / "hub.log").open("wb") as log:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "jupyterhub", f"--config={state / 'config.py'}"],
-            cwd=state, env=env, stdout=log, stderr=log,
+            cwd=state, env=env, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        wait_for(lambda: answers(url), "the stock Hub answers", 60)
-        yield Hub(url, env["BENCH_TOKEN"], {})
+        wait_for(lambda: answers(url), f"the Hub answers, else see {log}", 180)
+        yield Hub(url, token, {}), process.pid
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def stock_hub(stack: Launched, folder: Path) -> Iterator[Hub]:
+    """JupyterHub with KubeSpawner as it comes, its pods in a namespace of their own on the same cluster."""
+    stack.kubectl("create", "namespace", "stock")
+    state = folder / "stock"
+    state.mkdir()
+    env = {**stack.kubectl_env, "BENCH_RESPONDER": RESPONDER}
+    with running_hub(state, STOCK_CONFIG, env, state / "hub.log") as (hub, _):
+        yield hub
 
 
 def answers(url: str) -> bool:
@@ -174,26 +188,42 @@ def answers(url: str) -> bool:
 
 
 def measure(stack: Launched, folder: Path) -> list[Figure]:
-    """One at a time in interleaved rounds, then the crowd, twice each way round."""
+    """One at a time in interleaved rounds, then crowds in turn."""
     admin = stack.person("admin")
     ours = Hub(stack.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(stack, folder) as stock:
-        one_at_a_time(ours, "warm"), one_at_a_time(stock, "warm")
-        pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(stock, f"one{n}")) for n in range(ROUNDS)]
-        crowds = [(crowd(ours, f"a{n}x"), crowd(stock, f"a{n}x")) for n in range(3)]
+        figures = compared(ours, stock, "POST to ready", ROUNDS, CROWD)
     admin.close()
-    ours_one, stock_one = map(list, zip(*pairs, strict=True))
-    ours_last = [max(mine) for mine, _ in crowds]
-    stock_last = [max(theirs) for _, theirs in crowds]
-    ours_mid = [median(mine) for mine, _ in crowds]
-    stock_mid = [median(theirs) for _, theirs in crowds]
+    return figures
+
+
+def compared(ours: Hub, stock: Hub, title: str, rounds: int, size: int) -> list[Figure]:
+    """Starts one at a time and in crowds of this size, each on our Hub and on the stock one."""
     peer = "stock KubeSpawner"
-    return [
-        Figure("POST to ready, one at a time", median(ours_one), "s"),
-        Figure("POST to ready, one at a time, stock KubeSpawner", median(stock_one), "s"),
-        ratio("POST to ready, one at a time", ours_one, stock_one, peer, 1.0),
-        Figure(f"POST to all {CROWD} ready", median(ours_last), "s"),
-        Figure(f"POST to all {CROWD} ready, stock KubeSpawner", median(stock_last), "s"),
-        ratio(f"POST to all {CROWD} ready", ours_last, stock_last, peer, 1.0),
-        ratio(f"POST to ready, median of {CROWD} at once", ours_mid, stock_mid, peer, 1.0),
-    ]
+    one_at_a_time(ours, "warm"), one_at_a_time(stock, "warm")
+    pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(stock, f"one{n}")) for n in range(rounds)]
+    crowds = [(max(crowd(ours, f"a{n}x", size)), max(crowd(stock, f"a{n}x", size))) for n in range(CROWDS)]
+    figures = []
+    for name, measured in ((f"{title}, one at a time", pairs), (f"{title}, all of {size} at once", crowds)):
+        mine, theirs = map(list, zip(*measured, strict=True))
+        figures += [
+            Figure(name, median(mine), "s"),
+            Figure(f"{name}, {peer}", median(theirs), "s"),
+            ratio(name, mine, theirs, peer, 1.0),
+        ]
+    return figures
+
+
+def run(folder: Path) -> list[Figure]:
+    """On a product that is started for it."""
+    stack = Launched(folder / "state", more=(f"--templates={templates(folder)}",))
+    stack.start()
+    try:
+        return measure(stack, folder)
+    finally:
+        stack.stop()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        publish(run(Path(made)), ROOT / "build" / "bench-spawn.json")

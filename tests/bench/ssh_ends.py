@@ -2,7 +2,6 @@
 
 * ``gateway``: a gateway as it is in production, but for the Hub, the Manager and the cluster, which are dictionaries.
 * ``pod``: what a job's sshd would be in a thousand pods, in one process.
-* ``redirection``: another way to be a gateway (`ssh_designs`).
 * ``tcp``: a relay that knows nothing of SSH: what no gateway can be better than.
 * ``crowd``: people who log in and do nothing; each line that it reads is how many more.
 """
@@ -23,7 +22,6 @@ from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.transport.fastpath import READ
 from ssh_gateway.transport.keys import load_or_make
-from tests.bench.ssh_designs import be_redirection
 from tests.component.gateway.peers import JOB, FakePeople, FakePlaces, gateway
 
 LOGINS_AT_ONCE = 8
@@ -144,11 +142,7 @@ def resident_kib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1024
 
 
-async def redirection(folder: str, port: str, job_port: str) -> None:
-    await be_redirection(folder, port, job_port, told)
-
-
-ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "redirection": redirection, "tcp": be_tcp_relay}
+ROLES = {"gateway": be_gateway, "pod": be_pod, "crowd": be_crowd, "tcp": be_tcp_relay}
 
 if __name__ == "__main__":
     asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))

@@ -30,7 +30,7 @@ class Way:
         return self._timed([f"head -c {mib << 20} /dev/zero"], 0, at_once)
 
     def echo(self, times: int) -> list[float]:
-        """Seconds from each key that is typed on a terminal to its echo, in order of size."""
+        """Seconds from each key that is typed on a terminal to its echo."""
         seconds = []
         with self._started("-tt", "stty raw -echo; echo ready; exec cat") as process:
             assert process.stdin is not None
@@ -42,7 +42,7 @@ class Way:
                 process.stdin.write(b"x")
                 assert process.stdout.read(1) == b"x"
                 seconds.append(time.perf_counter() - started)
-        return sorted(seconds)
+        return seconds
 
     @contextlib.contextmanager
     def downloading(self) -> Iterator[None]:

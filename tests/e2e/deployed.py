@@ -6,13 +6,12 @@ import base64
 import contextlib
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.e2e.people import Stack, last_whole_line
-from tests.e2e.stack import KUBECTL
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
+from tests.kubernetes.conftest import run_kubectl as kubectl
 from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy, remove
 
 WANTED = "DLSPAWNER_E2E"  # "deployed": the end-to-end tests run against this product instead of the launcher's
@@ -54,15 +53,6 @@ class Deployed(Stack):
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         return kubectl(f"--namespace={JOBS}", *arguments, input=input)
-
-
-def kubectl(*arguments: str, input: str | None = None, timeout: float = 120) -> str:
-    """Returns its output; a later --namespace wins over an earlier one."""
-    done = subprocess.run(
-        [KUBECTL, *arguments], input=input, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @contextlib.contextmanager

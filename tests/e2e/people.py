@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import requests
 
@@ -136,20 +136,38 @@ class Person:
         assert answer.status_code in {202, 204}, answer.text
         wait_for(lambda: not self.server(server).get("pending") and not self.ready(server), "it stopped", seconds)
 
-    def add_key(self, public_key: str, name: str = "laptop") -> requests.Response:
-        return requests.post(
-            f"{self.stack.url}/services/jobs/api/keys",
+    def manager(self, method: str, path: str, body: object = None) -> requests.Response:
+        """One request to the Manager's REST API, which has to succeed."""
+        answer = requests.request(
+            method,
+            f"{self.stack.url}/services/jobs/api{path}",
             headers={"Authorization": f"token {self.token}"},
-            json={"key": public_key, "name": name},
-            timeout=30,
+            json=body,
+            timeout=60,
         )
+        assert answer.ok, answer.text
+        return answer
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """All of this person's, ended ones as well."""
+        return list(self.manager("GET", f"/jobs?user={self.name}").json()["items"])
 
     def ssh(self, folder: Path) -> Ssh:
         """An OpenSSH client with a fresh key that is registered for this person."""
         client = Ssh(self, folder)
-        answer = self.add_key(client.public_key)
-        assert answer.status_code == 201, answer.text
+        self.manager("POST", "/keys", {"key": client.public_key, "name": "laptop"})
         return client
+
+
+def read_until(stream: IO[str] | None, words: str) -> str:
+    """Returns what a process has written up to the line with these words."""
+    assert stream is not None
+    text = ""
+    for line in stream:
+        text += line
+        if words in line:
+            return text
+    raise AssertionError(text)
 
 
 class Ssh:

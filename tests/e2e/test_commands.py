@@ -45,7 +45,7 @@ def run(stack: Stack, carla: Person, tmp_path: Path) -> Run:
     return command
 
 
-def test_a_job_from_the_forms_file_to_its_end(
+def test_job_is_submitted_from_the_form_s_file_used_killed_and_requeued(
     page: Page, stack: Stack, carla: Person, run: Run, tmp_path: Path
 ) -> None:
     log_in(page, stack, "carla")
@@ -103,7 +103,7 @@ def own_ssh(run: Run, client: Ssh, home: Path, host: str) -> str:
     return done.stdout
 
 
-def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> None:
+def test_wrong_input_has_a_sentence_and_an_exit_code(run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("server: no\noptions: {template: nonsense}\n")
     assert "nonsense" in run("submit", "job.yaml", code=1).stderr
     assert "has had no job" in run("show", "nothing", code=3).stderr
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_told_with_an_exit_code(run: Run, tmp_path: Path) -> N
 
 
 @pytest.mark.launcher  # any image is there
-def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp_path: Path) -> None:
+def test_job_that_ends_at_once_is_printed_with_its_id_and_has_a_log(run: Run, tmp_path: Path) -> None:
     job = {"template": "custom", "image": "debian:12", "command": "echo so much; exit 3"}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"server": "short", "options": job}))
     done = run("submit", "job.yaml", "--wait", code=1)  # on a busy machine the Hub may not wait for its end
@@ -126,12 +126,3 @@ def test_a_job_that_ends_at_once_is_told_with_its_id_and_has_a_log(run: Run, tmp
         return done.returncode == 0 and "so much" in done.stdout
 
     wait_for(logged, "its log is kept")
-
-
-def test_the_cluster_and_the_quota_are_tables(run: Run) -> None:
-    assert run("cluster").stdout.splitlines()[0].split("  ")[0] == "GPU TYPE"
-    heads, *teams = run("quota").stdout.splitlines()
-    assert re.split(" {2,}", heads)[:3] == ["TEAM", "GPU TYPE", "QUOTA"]
-    assert [line.startswith("Everybody") for line in teams].count(True) >= 1
-    assert json.loads(run("queue", "--json").stdout) == []
-    assert run("queue").stdout == "Nothing waits.\n"

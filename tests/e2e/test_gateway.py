@@ -10,7 +10,6 @@ import os
 import re
 import select
 import shutil
-import sqlite3
 import subprocess
 import tempfile
 import time
@@ -18,13 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
-from tests.e2e.gateways import another
-from tests.e2e.people import Person, Ssh, wait_for
+from tests.e2e.people import Person, Ssh, read_until, wait_for
 from tests.e2e.stack import ROOT, Launched
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
@@ -118,7 +114,7 @@ def session(
         process.communicate()
 
 
-def stands(process: subprocess.Popen[str]) -> None:
+def wait_until_in(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     if process.stdout.readline() != "in\n":
@@ -139,18 +135,6 @@ def ended(process: subprocess.Popen[str], since: float) -> Ended:
     return Ended(process.returncode, said, time.monotonic() - since)
 
 
-def manager(person: Person, method: str, path: str, body: object = None) -> requests.Response:
-    headers = {"Authorization": f"token {person.token}"}
-    answer = requests.request(
-        method, f"{person.stack.url}/services/jobs/api{path}", headers=headers, json=body, timeout=60
-    )
-    assert answer.ok, answer.text
-    return answer
-
-
-# Access that ends
-
-
 def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
     ask = client.folder / "askpass"
     ask.write_text(f"#!/bin/sh\necho '{token}'\n")
@@ -159,7 +143,7 @@ def by_token(client: Ssh, token: str) -> tuple[tuple[str, ...], dict[str, str]]:
     return options, {"SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"}
 
 
-def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sentence(product: Product) -> None:
+def test_revoked_access_ends_open_sessions_within_a_minute_with_the_reason(product: Product) -> None:
     """With `Gateway.recheck_seconds` as it comes, and all at once.
 
     The Hub removes no user with a job: the removed user has none, and holds the connection that `ssh -J` goes through.
@@ -169,7 +153,7 @@ def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sente
     clients = {name: product.client(person) for name, person in people.items()}
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: people[name].launch("train", seconds=120, template="ssh"), names))
-    (key,) = manager(people["keyless"], "GET", "/keys").json()["keys"]
+    (key,) = people["keyless"].manager("GET", "/keys").json()["keys"]
     token = people["revoked"].api("POST", "/users/revoked/tokens", {"note": "for ssh"}).json()
     options, env = by_token(clients["revoked"], token["token"])
     with contextlib.ExitStack() as stack:
@@ -181,10 +165,10 @@ def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sente
             "removed": stack.enter_context(session(clients["removed"], "", options=NO_COMMAND)),
         }
         for process in open_.values():
-            stands(process)
+            wait_until_in(process)
 
         since = time.monotonic()
-        manager(people["keyless"], "DELETE", f"/keys/{key['id']}")
+        people["keyless"].manager("DELETE", f"/keys/{key['id']}")
         assert people["revoked"].api("DELETE", f"/users/revoked/tokens/{token['id']}").status_code == 204
         assert product.person("admin").api("DELETE", "/users/removed").status_code == 204
         product.block("blocked")
@@ -202,9 +186,6 @@ def test_what_ends_access_ends_live_sessions_within_a_minute_each_with_its_sente
     product.block()
 
 
-# Logins that start a job
-
-
 @pytest.fixture
 def full(product: Product) -> Iterator[Person]:
     """A user with a job that holds all V100s."""
@@ -215,90 +196,19 @@ def full(product: Product) -> Iterator[Person]:
         holder.stop("holds")
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
-    """Returns the client's standard error, up to the line that has these words."""
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if words in line:
-            return said
-    raise AssertionError(said)
-
-
-def test_a_login_waits_in_the_queue_in_words_and_goes_in_when_gpus_are_free(product: Product, full: Person) -> None:
+def test_login_to_a_queued_job_shows_its_position_and_waits_for_gpus(product: Product, full: Person) -> None:
     ivy = product.person("ivy")
     client = product.client(ivy)
     with session(client, "train", "echo in; nvidia-smi -L 2>/dev/null | wc -l") as ssh:
-        said = read_until(ssh, "number 1 in the queue")
+        said = read_until(ssh.stderr, "number 1 in the queue")
         assert "train waits: number 1 in the queue" in said
         assert not select.select([ssh.stdout], [], [], 0)[0]
         full.stop("holds")
-        stands(ssh)
+        wait_until_in(ssh)
         assert ssh.wait(60) == 0
-    (job,) = manager(ivy, "GET", "/jobs?user=ivy").json()["items"]
+    (job,) = ivy.jobs()
     assert (job["server"], job["gpus"], job["state"]) == ("train", 4, "running")
     ivy.stop("train")
-
-
-def test_a_queue_longer_than_a_login_waits_ends_with_one_sentence_and_where_to_look(
-    product: Product, full: Person
-) -> None:
-    jack = product.person("jack")
-    client = product.client(jack)
-    with another(product.stack, product.folder / "impatient.log", "--Gateway.start_seconds=2") as impatient:
-        done = client.run("train", "echo in", options=(*LOUD, *impatient.way), seconds=60)
-    assert (done.returncode, done.stdout) == (255, "")
-    page = re.escape(f"{product.stack.url}/services/jobs/wait/jack/train")
-    last = (
-        rf"train does not run yet \(number 1 in the queue[^\n]*\); it goes on by itself: watch {page} and connect again"
-    )
-    assert re.search(last, done.stderr), done.stderr
-    assert jack.http.get(f"{product.stack.url}/services/jobs/wait/jack/train", timeout=60).ok
-    (job,) = manager(jack, "GET", "/jobs?user=jack").json()["items"]
-    assert (job["server"], job["state"]) == ("train", "queued")
-    manager(jack, "DELETE", f"/jobs/{job['id']}")
-
-
-def test_a_stopped_job_starts_by_a_login_where_its_person_has_switched_that_on(product: Product) -> None:
-    """And not within five minutes of its end: the Manager's database says that these are over."""
-    kim = product.person("kim")
-    client = product.client(kim)
-
-    def jobs() -> list[dict[str, Any]]:
-        return list(manager(kim, "GET", "/jobs?user=kim").json()["items"])
-
-    def stop() -> None:
-        kim.stop("shell")
-        wait_for(lambda: not {"running", "stopping"} & {job["state"] for job in jobs()}, "the Manager has seen its end")
-
-    kim.launch("shell", seconds=120, template="ssh")
-    stop()
-    (first,) = jobs()
-    with contextlib.closing(sqlite3.connect(product.stack.state / "manager.sqlite", timeout=30)) as database, database:
-        changed = "UPDATE jobs SET ended = datetime(ended, '-10 minutes') WHERE job = ?"
-        assert database.execute(changed, (first["id"],)).rowcount == 1
-
-    def enter() -> subprocess.CompletedProcess[str]:
-        return client.run("shell", "echo in", options=LOUD, seconds=120)
-
-    assert manager(kim, "GET", "/ssh-settings").json() == {"start_on_connect": False}
-    off = enter()
-    assert (off.returncode, "shell is not running: start it at" in off.stderr) == (255, True), off.stderr
-    manager(kim, "PUT", "/ssh-settings", {"start_on_connect": True})
-    # What the last login was told holds for a second.
-    on = wait_for(lambda: (done := enter()).returncode == 0 and done, "a login starts it", 120) or off
-    assert on.stdout == "in\n", on.stderr
-    assert [(job["server"], job["template"]) for job in jobs() if job["state"] == "running"] == [("shell", "ssh")]
-
-    stop()
-    wait_for(
-        lambda: "shell has ended a moment ago" in enter().stderr, "a login does not start at once what was stopped"
-    )
-    assert all(job["state"] != "running" for job in jobs())
-
-
-# Files, while they are unused
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +227,7 @@ def unused(product: Product) -> Iterator[Path]:
         ssh.communicate()
 
 
-def test_a_terminal_on_which_nobody_types_reads_that_its_job_is_unused_and_that_it_is_stopped(unused: Path) -> None:
+def test_idle_terminal_shows_the_warning_and_the_stop(unused: Path) -> None:
     warning = r"\*\*\* [^*\n]+ unused for \d+ s\. The job stops [^*\n]+ unless it is used; files stay\. \*\*\*"
     wait_for(lambda: re.search(warning, unused.read_text()), f"the warning; see {unused}", 180)
     wait_for(lambda: "This job is being stopped." in unused.read_text(), "the end, as no warning is use", 120)
@@ -330,22 +240,22 @@ def sftp(client: Ssh, line: str) -> None:
 
 
 @pytest.mark.usefixtures("unused")  # so that both take their time at once
-def test_a_files_job_ends_when_nobody_uses_it_stays_while_bytes_flow_and_comes_back(product: Product) -> None:
+def test_idle_files_job_is_culled_and_restarted_by_a_login_and_a_used_one_stays(product: Product) -> None:
     quiet, busy = product.person("quiet"), product.person("busy")
     client = product.client(quiet)
     with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:
-        stands(flow)
+        wait_until_in(flow)
         last_byte = time.monotonic()  # or a little later
         sftp(client, f"put {client.config} kept")
         wait_for(lambda: not quiet.server("files"), "the job that nobody uses is gone", 240)
         assert time.monotonic() - last_byte >= WINDOW_SECONDS
         assert (flow.poll(), busy.ready("files").get("name")) == (None, "files")
-    (ended_one,) = manager(quiet, "GET", "/jobs?user=quiet").json()["items"]
+    (ended_one,) = quiet.jobs()
     assert (ended_one["template"], ended_one["gpus"], ended_one["stop"]["reason"]) == ("files", 0, "idle")
 
     sftp(client, f"get kept {product.folder}/back")
     assert (product.folder / "back").read_text() == client.config.read_text()
-    jobs = manager(quiet, "GET", "/jobs?user=quiet").json()["items"]
+    jobs = quiet.jobs()
     assert sorted(job["state"] == "running" for job in jobs) == [False, True]
     quiet.stop("files")
     busy.stop("files")

@@ -14,7 +14,7 @@ from tests.e2e.people import Person, Stack, wait_for
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
 
 
-def test_the_report_for_administrators_knows_of_gpus_and_ssh(stack: Stack, alice: Person, tmp_path: Path) -> None:
+def test_idle_report_has_gpus_and_ssh_use(stack: Stack, alice: Person, tmp_path: Path) -> None:
     program("prometheus")
     admin = stack.person("admin")
     alice.launch("metered", template="ssh", gpus=2)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import requests
 from playwright.sync_api import Page, expect
 
 from tests.e2e.browsing import log_in, run_cell, start_from_form
-from tests.e2e.people import Person, Stack, wait_for
+from tests.e2e.people import Stack, wait_for
 
 PRESSURE = "node.kubernetes.io/tests"
 
@@ -47,29 +45,6 @@ def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page:
 
 
 @pytest.mark.longer
-def test_no_gpu_is_visible_where_none_was_asked(page: Page, stack: Stack) -> None:
-    log_in(page, stack, "nick")
-    start_from_form(page, stack, "cpu", "Notebook", gpus=0)
-    page.wait_for_url("**/user/nick/cpu/lab**", timeout=180_000)
-    run_cell(page, "import os; print('GPUs:', os.environ['NVIDIA_VISIBLE_DEVICES'])", "GPUs: void")
-
-
-@pytest.mark.longer
-def test_progress_is_told_while_the_job_starts(stack: Stack) -> None:
-    person = stack.person("pat")
-    with ThreadPoolExecutor() as pool:
-        started = pool.submit(person.start, "slow", template="ipython", gpus=1)
-        wait_for(lambda: person.server("slow").get("pending") == "spawn", "it starts")
-        told = messages(person, "slow")
-        assert started.result().status_code in {201, 202}
-    nodes = stack.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
-    assert any(f"on {node}" in message for message in told for node in nodes), told
-    assert "ready" in told[-1]
-    person.stop("slow")
-    person.close()
-
-
-@pytest.mark.longer
 def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(page: Page, stack: Stack) -> None:
     person = stack.person("olga")
     person.launch("", template="ssh")
@@ -99,18 +74,3 @@ def nodes_under_pressure(stack: Stack) -> Iterator[None]:
         yield
     finally:
         stack.kubectl("taint", "nodes", "--all", f"{PRESSURE}-")
-
-
-def messages(person: Person, server: str) -> list[str]:
-    """Everything the progress page says until the job is ready."""
-    url = f"{person.stack.url}/hub/api/users/{person.name}/servers/{server}/progress"
-    headers = {"Authorization": f"token {person.token}"}
-    told: list[str] = []
-    with requests.get(url, headers=headers, stream=True, timeout=60) as events:
-        for line in events.iter_lines():
-            if line.startswith(b"data: "):
-                event = json.loads(line[6:])
-                told.append(event.get("message", ""))
-                if event.get("ready") or event.get("failed"):
-                    break
-    return told

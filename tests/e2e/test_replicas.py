@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.deployed import Deployed, kubectl
-from tests.e2e.people import Person, Ssh, Stack, wait_for
+from tests.e2e.deployed import Deployed
+from tests.e2e.people import Person, Ssh, Stack, read_until, wait_for
 from tests.e2e.stack import KUBECTL
+from tests.kubernetes.conftest import run_kubectl as kubectl
 
 pytestmark = pytest.mark.kubernetes
 
@@ -69,23 +70,13 @@ def session(client: Ssh, options: tuple[str, ...]) -> Iterator[subprocess.Popen[
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            read_until(process, "in")
+            read_until(process.stdout, "in")
             yield process
         finally:
             process.kill()
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
-        said += line
-        if words in line:
-            return said
-    raise AssertionError(said)
-
-
-def test_two_gateways_have_one_name_and_whoever_is_on_the_one_that_stays_notices_nothing(
+def test_two_gateways_have_one_host_key_and_sessions_of_one_outlast_the_other(
     alice: Person, two: tuple[str, str], tmp_path: Path
 ) -> None:
     client = alice.ssh(tmp_path)
@@ -98,7 +89,7 @@ def test_two_gateways_have_one_name_and_whoever_is_on_the_one_that_stays_notices
         assert len(known) == 1, "they have one host key"
 
         kubectl(SPACE, "delete", "pod", goes, "--wait=false")
-        read_until(on[goes], "The SSH gateway is restarting")
+        read_until(on[goes].stdout, "The SSH gateway is restarting")
         wait_for(lambda: goes not in gateways() and len(gateways()) == 2, "another one has taken its place", 120)
         for number in range(6):  # wherever the Service leads to
             done = client.run("train", f"echo {number}", seconds=SECONDS)
@@ -107,6 +98,6 @@ def test_two_gateways_have_one_name_and_whoever_is_on_the_one_that_stays_notices
         assert stream is not None
         stream.write("still here\n")
         stream.flush()
-        read_until(on[stays], "still here")
+        read_until(on[stays].stdout, "still here")
         kubectl(SPACE, "delete", "pod", goes, "--wait=false", "--grace-period=0", "--force")  # its drain is long
     alice.stop("train")

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.gateways import another
-from tests.e2e.people import Person, Ssh, wait_for
+from tests.e2e.people import Person, Ssh, read_until, wait_for
 from tests.e2e.stack import Launched
-from tests.e2e.test_gateway import NO_COMMAND, by_token
+from tests.e2e.test_gateway import LOUD, NO_COMMAND, RUNS, by_token, wait_until_in
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow, pytest.mark.faults]
 
@@ -33,9 +33,7 @@ SLOWLY = ("-l", "16384")  # of scp and sftp, in Kbit a second: a MiB takes half 
 MIB = 2**20
 LONG = 64 * MIB  # so long that a busy machine sees it under way
 VERBOSE = ("-o", "LogLevel=DEBUG1")
-LOUD = ("-o", "LogLevel=INFO")
 OFFERED = "Offering public key"
-RUNS = "echo in; sleep 600"
 OF_SFTP, OF_SCP = "by-sftp", "by-scp"
 AWAY = "the Hub does not answer: try again later"
 
@@ -72,18 +70,11 @@ def ssh(client: Ssh, server: str, *command: str, options: Sequence[str] = LOUD) 
     return ["ssh", "-F", str(client.config), *options, f"{client.login(server)}@gateway", *command]
 
 
-def told(process: subprocess.Popen[str], seconds: float = 60) -> str:
+def failed_output(process: subprocess.Popen[str], seconds: float = 60) -> str:
     """Returns the output of a client that has to fail in time."""
     _, said = process.communicate(timeout=seconds)
     assert process.returncode not in {None, 0}, said
     return said
-
-
-def stands(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    if process.stdout.readline() != "in\n":
-        raise AssertionError(process.stderr.read())
 
 
 def pod_of(person: Person, server: str) -> str:
@@ -136,23 +127,13 @@ def stopped(stack: Launched, module: str) -> Iterator[None]:
             os.kill(number, signal.SIGCONT)
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> None:
-    assert process.stderr is not None
-    said = ""
-    for line in process.stderr:
-        said += line
-        if words in line:
-            return
-    raise AssertionError(said)
-
-
-def back(client: Ssh) -> None:
+def wait_for_login(client: Ssh) -> None:
     """Everything that a login asks works again."""
     wait_for(lambda: client.run("train", "echo in").stdout == "in\n", "a login as before", 60)
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
+def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     stack: Launched, kit: Person, client: Ssh, way: str
 ) -> None:
     data = os.urandom(LONG)
@@ -174,9 +155,9 @@ def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
         wait_for(has_some, "the transfer is under way")
         assert (len(sessions(kit, "train")) > 0, connected(stack.ssh_port)) == (True, 1)
         kill(stack, "ssh_gateway")
-        said = told(moving)
+        said = failed_output(moving)
     assert re.search(r"(?i)connection|lost", said), said
-    back(client)
+    wait_for_login(client)
     nothing_is_left(kit, "train")
     assert client.tool(*scp, *pair).returncode == 0
     copied = in_pod(kit, "train", "sha256sum </home/kit/up.bin").split()[0] if way == "up" else ""
@@ -184,31 +165,29 @@ def test_a_gateway_that_is_killed_in_a_transfer_ends_it_and_the_job_goes_on(
     assert in_pod(kit, "train", "cat /proc/1/stat").split()[21] == boot, "the same job"
 
 
-def test_a_gateway_that_is_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
+def test_gateway_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
-        read_until(entering, OFFERED)
+        read_until(entering.stderr, OFFERED)
         kill(stack, "ssh_gateway")
-        said = told(entering)
+        said = failed_output(entering)
     last = said.strip().splitlines()[-1]
     assert entering.returncode == 255
     assert re.match(r"Connection (closed|reset)", last), said
-    back(client)
+    wait_for_login(client)
     nothing_is_left(kit, "train")
 
 
-def test_a_manager_that_is_killed_in_a_login_sends_it_away_with_a_sentence(
-    stack: Launched, kit: Person, client: Ssh
-) -> None:
+def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
-        read_until(entering, OFFERED)
+        read_until(entering.stderr, OFFERED)
         kill(stack, "dlspawner.manager")
-        said = told(entering)
+        said = failed_output(entering)
     assert (entering.returncode, "the keys service does not answer: try again later" in said) == (255, True), said
-    back(client)
+    wait_for_login(client)
     nothing_is_left(kit, "train")
 
 
-def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_missed_by_who_has_a_key(
+def test_hub_killed_in_a_token_login_delays_or_refuses_it_and_key_logins_continue(
     stack: Launched, kit: Person, client: Ssh
 ) -> None:
     """A login by token waits for the Hub, which is asked again until it has taken too long."""
@@ -227,7 +206,7 @@ def test_a_hub_that_is_killed_in_a_login_sends_it_away_or_lets_it_in_and_is_not_
     assert waited or (entering.returncode, AWAY in said) == (255, True), said
     wait_for(lambda: kit.api("GET", "/user").ok and kit.ready("train"), "the Hub is back and knows the job", 60)
     with begun(by_token_in, **env) as again:
-        stands(again)
+        wait_until_in(again)
     nothing_is_left(kit, "train")
 
 
@@ -240,7 +219,7 @@ def lou(stack: Launched) -> Iterator[Person]:
     person.close()
 
 
-def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_although_a_program_stays(
+def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
     client: Ssh, lou: Person, tmp_path: Path
 ) -> None:
     """A terminal reads it from the job itself; what outlives that, and the way of `ssh -J`, from the gateway."""
@@ -253,20 +232,20 @@ def test_a_job_that_is_stopped_ends_its_sessions_within_a_minute_in_words_althou
         begun(ssh(others, "train", options=(*LOUD, *NO_COMMAND))) as way,
     ):
         for one in (stays, program, way):
-            stands(one)
+            wait_until_in(one)
         assert terminal.stdout is not None
         assert terminal.stdout.readline() == "in\n"
         since = time.monotonic()
         assert lou.api("DELETE", "/users/lou/servers/train").status_code in {202, 204}
         assert "This job is being stopped." in terminal.communicate(timeout=60)[0]
         for one in (program, way):
-            said = told(one)
+            said = failed_output(one)
             assert (one.returncode, "train was stopped" in said) == (255, True), said
         assert time.monotonic() - since < 60
         assert stays.poll() is None
 
 
-def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go_on(
+def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue(
     client: Ssh, lou: Person, tmp_path: Path
 ) -> None:
     others = lou.ssh(tmp_path)
@@ -276,11 +255,11 @@ def test_a_pod_that_is_deleted_in_a_transfer_ends_it_with_a_reason_and_others_go
     by_sftp = ["sftp", "-F", str(others.config), *SLOWLY, "-b", str(batch), "lou+train@gateway"]
     by_scp = ["scp", "-F", str(others.config), "-O", *SLOWLY, str(tmp_path / "sent"), f"lou+train@gateway:{OF_SCP}"]
     with begun(ssh(client, "train", RUNS)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
-        stands(stays)
+        wait_until_in(stays)
         wait_for(lambda: min(size_of(lou, OF_SFTP), size_of(lou, OF_SCP)) > MIB, "both are under way")
         lou.stack.kubectl("delete", pod_of(lou, "train"), "--wait=false", "--grace-period=3")
         for one in (sftp, scp):
-            said = told(one)
+            said = failed_output(one)
             # Or the gateway's next look at all sessions comes before the pod is gone.
             reasons = r"(?i)the connection to your job was lost|lost connection|connection closed|train was stopped"
             assert re.search(reasons, said), said
@@ -314,7 +293,7 @@ def hub_heard(person: Person, server: str) -> float:
     return datetime.fromisoformat(person.server(server)["last_activity"]).timestamp()
 
 
-def test_use_is_told_by_the_gateway_that_comes_after_a_killed_one_whose_sessions_are_over(
+def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
     stack: Launched, lou: Person, tmp_path: Path
 ) -> None:
     """Of gateways that tell every second, and not once a minute; the launcher's sees nothing of it."""
@@ -324,13 +303,13 @@ def test_use_is_told_by_the_gateway_that_comes_after_a_killed_one_whose_sessions
         another(stack, tmp_path / "first.log", often) as first,
         begun(ssh(client, "train", RUNS, options=(*LOUD, *first.way))) as session,
     ):
-        stands(session)
+        wait_until_in(session)
         wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of its bytes")
         wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")
         before = facts(lou, "train")
         assert before["ssh_open"]
         first.process.kill()
-        told(session)
+        failed_output(session)
     assert (facts(lou, "train")["ssh_open"], facts(lou, "train")["ssh"]) == (True, before["ssh"]), (
         "nobody knows its end"
     )
@@ -338,7 +317,7 @@ def test_use_is_told_by_the_gateway_that_comes_after_a_killed_one_whose_sessions
     typed = time.time()
     with another(stack, tmp_path / "next.log", often) as following:
         with begun(ssh(client, "train", RUNS, options=(*LOUD, *following.way))) as session:
-            stands(session)
+            wait_until_in(session)
             wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of the new one's bytes")
             wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")
             assert facts(lou, "train")["ssh_gateway"] not in {"", before["ssh_gateway"]}

@@ -29,7 +29,7 @@ PROGRAM = "cd; trap 'echo saved > from-ssh; exit 5' HUP; echo working; while :; 
 
 
 @pytest.mark.longer
-def test_what_runs_may_save_its_work_when_the_job_is_stopped(page: Page, stack: Stack, tmp_path: Path) -> None:
+def test_kernel_and_ssh_session_may_save_their_work_at_a_stop(page: Page, stack: Stack, tmp_path: Path) -> None:
     person = stack.person("vera")
     person.launch("work", template="ipython", gpus=0)
     log_in(page, stack, "vera")

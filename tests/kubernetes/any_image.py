@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.component.spawner.test_pod import launched
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_builders import make_spawner
+from tests.kubernetes.jobs import keygen
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 120
@@ -214,7 +214,3 @@ class World:
         }
         hub = [{"name": key, "value": value} for key, value in env.items()]
         return merge_pod(pod, {"spec": {"containers": [{"name": "notebook", "env": hub}]}}), host_key
-
-
-def keygen(*arguments: str) -> None:
-    subprocess.run(["ssh-keygen", "-q", *arguments], check=True, capture_output=True)

@@ -38,19 +38,18 @@ def kubernetes() -> Client:
     return Client(Path(os.environ["KUBECONFIG"]))
 
 
+def run_kubectl(*arguments: str, input: str | None = None, timeout: float = 120) -> str:
+    """Returns what it printed; a later --namespace wins over an earlier one."""
+    command = [os.environ.get("DLSPAWNER_KUBECTL", "kubectl"), *arguments]
+    done = subprocess.run(command, check=False, input=input, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}"
+    return done.stdout
+
+
 @pytest.fixture(scope="session")
 def kubectl(kubernetes: Client) -> Kubectl:
-    """`kubectl("get", "pods", input=…)`: what it printed; a failure shows what it said."""
-
-    def run(*arguments: str, input: str | None = None, timeout: float = 120) -> str:
-        command = [os.environ.get("DLSPAWNER_KUBECTL", "kubectl"), "--kubeconfig", str(kubernetes.kubeconfig)]
-        done = subprocess.run(
-            [*command, *arguments], check=False, input=input, capture_output=True, text=True, timeout=timeout
-        )
-        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}"
-        return done.stdout
-
-    return run
+    """`kubectl("get", "pods", input=…)` on the cluster of $KUBECONFIG."""
+    return run_kubectl
 
 
 @pytest.fixture(scope="session")
@@ -104,13 +103,6 @@ def renew_lease(kubernetes: Client, node: str, until: threading.Event) -> None:
                 return
     finally:
         kubernetes.request("DELETE", f"{leases}/{node}")  # or gone with its node
-
-
-@pytest.fixture
-def fake_node(kubernetes: Client) -> Iterator[str]:
-    """A second node, Ready for 40 seconds, on which nothing ever runs: for the scheduler to choose wrongly."""
-    with made_node(kubernetes) as name:
-        yield name
 
 
 @pytest.fixture

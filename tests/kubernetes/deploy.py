@@ -2,7 +2,7 @@
 
     product = deploy(kubectl, prefix="registry.example/dlspawner", tag="0.1.0")
     requests.get(product.url)
-    product.remove()
+    remove(kubectl)
 
 There is one per cluster: its namespaces and NodePorts have fixed names. What does not come up is an AssertionError that
 says of every pod what it waits for, in Kubernetes' own words, with the last lines of its log.
@@ -14,10 +14,8 @@ import base64
 import ipaddress
 import json
 import os
-import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,34 +37,21 @@ Kubectl = Callable[..., str]
 class Deployment:
     """A product that runs in the cluster: where people find it and what they type."""
 
-    kubectl: Kubectl
     url: str
     ssh_host: str
     ssh_port: int
     password: str = field(repr=False)
     admin_password: str = field(repr=False)
-    seconds: float  # from `kubectl apply` to the login page
-
-    def remove(self) -> None:
-        remove(self.kubectl)
 
 
-def overlay(directory: Path, prefix: str, tag: str, config: Path | None = None, nodes: Iterable[str] = ()) -> Path:
-    """An overlay of the demo with these images, the cluster.yaml, teams.yaml and overrides.py of `config`, and the
-    addresses of the nodes, from which ssh comes to jobs."""
+def overlay(directory: Path, prefix: str, tag: str, nodes: Iterable[str] = ()) -> Path:
+    """An overlay of the demo with these images and the addresses of the nodes, from which ssh comes to jobs."""
     kustomization: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(DEMO, directory.resolve())],
         "images": [{"name": f"dlspawner/{name}", "newName": f"{prefix}/{name}", "newTag": tag} for name in IMAGES],
     }
-    if config is not None:
-        files = [name for name in ("cluster.yaml", "teams.yaml", "overrides.py") if (config / name).exists()]
-        for name in files:
-            shutil.copy(config / name, directory / name)
-        kustomization["configMapGenerator"] = [
-            {"name": "hub-config", "namespace": NAMESPACE, "behavior": "replace", "files": files}
-        ]
     if nodes:
         (directory / "nodes.yaml").write_text(json.dumps(ssh_from(nodes)), encoding="utf-8")
         kustomization["patches"] = [{"path": "nodes.yaml"}]
@@ -88,21 +73,19 @@ def ssh_from(nodes: Iterable[str]) -> dict[str, Any]:
 _PATHS = ("hub/login", "services/jobs/health")  # the proxy has its routes when the Hub has told it
 
 
-def deploy(kubectl: Kubectl, prefix: str, tag: str, *, config: Path | None = None, seconds: float = 180) -> Deployment:
+def deploy(kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180) -> Deployment:
     """Apply, and return when people can log in."""
-    started = time.monotonic()
     nodes = node_addresses(kubectl)
     with tempfile.TemporaryDirectory() as directory:
-        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, config, nodes)))
+        kubectl("apply", "-k", str(overlay(Path(directory), prefix, tag, nodes)))
     host = nodes[0]  # where NodePorts are found
     url = f"http://{host}:{HTTP_PORT}"
     try:
         wait_for(lambda: ready(kubectl) and all(answers(f"{url}/{path}") for path in _PATHS), "the product", seconds)
     except AssertionError as late:
         raise AssertionError("\n".join([str(late), *why(kubectl)])) from None
-    taken = time.monotonic() - started
     login = secret(kubectl, "login")
-    return Deployment(kubectl, url, host, SSH_PORT, login["password"], login["admin-password"], taken)
+    return Deployment(url, host, SSH_PORT, login["password"], login["admin-password"])
 
 
 def remove(kubectl: Kubectl) -> None:
@@ -144,26 +127,6 @@ def answers(url: str) -> bool:
 
 
 def why(kubectl: Kubectl) -> list[str]:
-    """Lists the objects that are not ready."""
-    pods = json.loads(kubectl("get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
-    lines = [line for pod in pods for line in _why_pod(kubectl, pod)]
-    events = json.loads(kubectl("get", "events", "-n", NAMESPACE, "--field-selector=type=Warning", "-o", "json"))
-    said = {f"{one['involvedObject']['name']}: {one['reason']}: {one['message']}" for one in events["items"]}
-    return [*lines, *sorted(said)] or ["no pod of the product exists"]
-
-
-def _why_pod(kubectl: Kubectl, pod: Mapping[str, Any]) -> Iterator[str]:
-    name, status = pod["metadata"]["name"], pod["status"]
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
-    if status["phase"] == "Succeeded" or conditions.get("Ready", {}).get("status") == "True":
-        return
-    unscheduled = conditions.get("PodScheduled", {})
-    if unscheduled.get("status") == "False":
-        yield f"{name}: {unscheduled.get('message')}"
-    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        waiting = container["state"].get("waiting") or container["state"].get("terminated")
-        if waiting and waiting.get("reason") != "Completed":
-            yield f"{name}/{container['name']}: {waiting.get('reason')}: {waiting.get('message', '')}"
-        if container.get("restartCount") or container["state"].get("running"):
-            command = ["logs", name, "-n", NAMESPACE, "-c", container["name"], "--tail=15"]
-            yield kubectl(*command, *(["--previous"] if not container["state"].get("running") else []))
+    """Every pod of the product in Kubernetes' own words, and the end of its logs."""
+    every_pod = ("-l", "app.kubernetes.io/name", "--all-containers", "--prefix", "--tail=15", "--ignore-errors")
+    return [kubectl("describe", "pods", "-n", NAMESPACE), kubectl("logs", "-n", NAMESPACE, *every_pod)]

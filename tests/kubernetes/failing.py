@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,6 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person
 
@@ -112,33 +108,27 @@ def make_hub(
 
 @dataclass
 class Outcome:
-    """The sentences of one start, with seconds after the request."""
+    """The sentences of one start."""
 
-    server: str
-    began: float = field(default_factory=time.monotonic)
-    steps: list[tuple[float, str]] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
     refused: str = ""
     ready: bool = False
     seconds: float = 0.0
-
-    @property
-    def sentences(self) -> list[str]:
-        return [text for _, text in self.steps]
 
 
 def start(person: Person, server: str, patch: Mapping[str, Any] | None = None, template: str = "job") -> Outcome:
     """Start a server with this patch on its pod, and watch until it is ready or given up."""
     if patch:
         (person.hub.state / "patches" / f"{server}.json").write_text(json.dumps(patch))
-    outcome = Outcome(server)
-    began = outcome.began
+    outcome = Outcome()
+    began = time.monotonic()
     answer = person.start(server, template=template)
     if answer.status_code not in {201, 202}:
         outcome.refused, outcome.seconds = str(answer.json()["message"]), time.monotonic() - began
         return outcome
     if answer.status_code == 202 or not person.server(server).get("ready"):  # 201 too, of a start that just failed
         for step in person.progress(server):
-            outcome.steps.append((time.monotonic() - began, str(step["message"])))
+            outcome.steps.append(str(step["message"]))
             if step.get("failed"):
                 outcome.refused = str(step["message"]).removeprefix("Spawn failed: ")
     outcome.seconds = time.monotonic() - began
@@ -162,35 +152,3 @@ def reason(person: Person, server: str) -> str:
     page = person.get("/hub/home").content.decode()
     part = page.split(f'data-server="{server}"')[1].split("data-server=")[0]
     return part.split('role="status">')[1].split("</p>")[0] if 'role="status">' in part else ""
-
-
-@dataclass
-class Witness:
-    """The events of a namespace's pods with their times: a watch of its own, beside the Hub's."""
-
-    said: list[tuple[float, str, str]] = field(default_factory=list)  # when, of which pod, the whole object
-
-    def first(self, pod: str, words: str) -> float | None:
-        """When it first said these words of this pod; ``None``: never."""
-        return next((when for when, name, text in list(self.said) if name == pod and words in text), None)
-
-    def listen(self, kubernetes: Client, path: str, until: threading.Event) -> None:
-        while not until.is_set():
-            with contextlib.suppress(EOFError), kubernetes.watch(path, timeoutSeconds=5) as watcher:
-                while True:
-                    found = watcher.event()["object"]
-                    name = (found.get("involvedObject") or found["metadata"]).get("name", "")
-                    self.said.append((time.monotonic(), name, json.dumps(found, ensure_ascii=False)))
-
-
-@contextlib.contextmanager
-def witnessed(kubernetes: Client, namespace: str) -> Iterator[Witness]:
-    witness, over, core = Witness(), threading.Event(), f"/api/v1/namespaces/{namespace}"
-    with ThreadPoolExecutor(2) as threads:
-        heard = [threads.submit(witness.listen, kubernetes, f"{core}/{kind}", over) for kind in ("pods", "events")]
-        try:
-            yield witness
-        finally:
-            over.set()
-    for each in heard:
-        each.result()

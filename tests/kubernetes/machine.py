@@ -8,12 +8,9 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.kubernetes.instance import CannotRun, Instance
-from tests.kubernetes.record import CGROUPS, cgroup_folders
 
 SPACE = 3  # GB that a running cluster and its images take
 ROOT = "A node needs root: containers, network namespaces and mounts. Run this as root (sudo)."
@@ -55,8 +52,6 @@ def _problems(instance: Instance) -> Iterator[str]:
         return
     if instance.state.is_relative_to("/var") or instance.state.is_relative_to("/run"):
         yield f"The node has a /var and a /run of its own, so its state cannot be below them: {instance.state}."
-    yield from _kernel(instance.state)
-    yield from _cgroups(instance.name)
     yield from _addresses(instance)
 
 
@@ -68,38 +63,6 @@ def _ports(instance: Instance) -> Iterator[str]:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
                 yield f"Port {port} of 127.0.0.1 cannot be used ({error.strerror}): choose another --instance."
-
-
-def _kernel(state: Path) -> Iterator[str]:
-    """Checks the features of the kernel, or of our container."""
-    if _fails(["unshare", "--net", "true"]):
-        yield "A node needs a network namespace, and the kernel does not allow one (unshare --net)."
-    with tempfile.TemporaryDirectory(dir=state) as folder:
-        for name in ("up", "work", "at"):
-            Path(folder, name).mkdir()
-        layers = f"lowerdir={folder}/at,upperdir={folder}/up,workdir={folder}/work"
-        if said := _fails(["unshare", "--mount", "mount", "-t", "overlay", "overlay", "-o", layers, f"{folder}/at"]):
-            yield f"A node needs overlay mounts, and the kernel does not allow one on {state}: {said}"
-
-
-def _fails(command: list[str]) -> str:
-    """Returns the output of a failure, else nothing."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return (done.stderr.strip() or "it failed") if done.returncode else ""
-
-
-def _cgroups(name: str) -> Iterator[str]:
-    if not CGROUPS.exists() or not (folders := cgroup_folders(name)):
-        yield f"A node needs cgroups, and none are mounted at {CGROUPS}."
-        return
-    if (CGROUPS / "cgroup.controllers").exists():
-        have = set((CGROUPS / "cgroup.controllers").read_text().split())
-    else:
-        have = {path.name for path in CGROUPS.iterdir()}
-    if missing := sorted({"cpu", "cpuset", "memory", "pids"} - have):
-        yield f"A node needs the cgroup controllers {', '.join(missing)}, which {CGROUPS} does not have."
-    if closed := [str(folder.parent) for folder in folders if not os.access(folder.parent, os.W_OK)]:
-        yield f"A node needs to make cgroups, and these cannot be written: {', '.join(closed)}."
 
 
 def _addresses(instance: Instance) -> Iterator[str]:

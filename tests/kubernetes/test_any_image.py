@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from dlspawner.spawner.kube import pod_status
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.kubernetes.any_image import UID, Running, World
-from tests.kubernetes.conftest import RESTRICTED
+from tests.kubernetes.conftest import namespace_of_jobs
 
 pytestmark = pytest.mark.kubernetes
 
@@ -35,15 +34,10 @@ def world(
     priority_classes: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
-    name = f"images-{secrets.token_hex(4)}"
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})
-    kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    made = World(kubernetes, kubectl, image, name, tmp_path_factory.mktemp("keys"))
-    try:
+    with namespace_of_jobs(kubernetes) as name:
+        made = World(kubernetes, kubectl, image, name, tmp_path_factory.mktemp("keys"))
         made.start()
         yield made
-    finally:
-        kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @pytest.fixture(scope="module", params=IMAGES)
@@ -61,15 +55,9 @@ def own_job(world: World) -> Iterator[Running]:
     made.delete()
 
 
-def test_a_command_runs_as_the_person_and_its_exit_status_comes_back(job: Running) -> None:
+def test_command_terminal_and_login_shell_are_of_the_user(job: Running) -> None:
     assert job.ssh("'id -u; exit 7'") == f"{UID}\nstatus=7\n"
-
-
-def test_a_terminal_is_one(job: Running) -> None:
     assert job.ssh("tty", "-tt").startswith("/dev/pts/")
-
-
-def test_a_login_gets_a_shell_of_the_image_or_the_bundles(job: Running) -> None:
     said = job.world.run(f"echo 'echo shell=$SHELL; exit' | {job.world.ssh(job)} -T alice@{job.ip}")
     expected = "/bin/sh" if job.image == "test-busybox" else "/bin/bash"
     assert f"shell={expected}\n" in said

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ssh_gateway.transport.keys import load_or_make
 from tests.contract.client import Client
 from tests.kubernetes import deploy
 from tests.kubernetes.conftest import Kubectl
@@ -89,26 +88,6 @@ def test_a_second_run_changes_nothing_and_neither_prints_a_value(
     assert not [value for values in made.values() for value in values.values() if value in printed]
     values = [value for name, values in made.items() for key, value in values.items() if key != "url"]
     assert len(set(values)) == len(values), "two secrets are the same"
-
-
-def test_a_secret_that_an_administrator_made_is_kept(namespace: str, kubeconfig: Path, kubectl: Kubectl) -> None:
-    kubectl("create", "secret", "generic", "hub-database", "-n", namespace, "--from-literal=url=postgresql://mine")
-    done = run(kubeconfig)
-    assert "secret hub-database: kept" in done.stdout
-    assert kept(kubectl, namespace)["hub-database"] == {"url": "postgresql://mine"}
-
-
-def test_the_gateway_takes_the_keys(namespace: str, kubeconfig: Path, kubectl: Kubectl, tmp_path: Path) -> None:
-    run(kubeconfig)
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    files = kept(kubectl, namespace)["gateway-keys"]
-    for name, content in files.items():
-        (state / name).write_text(content, encoding="utf-8")
-        (state / name).chmod(0o600)
-    found = load_or_make(state)
-    assert {path.name: path.read_text() for path in state.iterdir()} == files
-    assert files["user_ca.pub"].split()[:2] == found.user_ca.export_public_key().decode().split()[:2]
 
 
 def test_without_the_right_to_create_secrets_it_says_so(

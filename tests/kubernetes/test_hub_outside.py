@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,7 @@ import requests
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, running
-from tests.kubernetes.conftest import RESTRICTED, Image
+from tests.kubernetes.conftest import Image, namespace_of_jobs
 from tests.kubernetes.failing import make_hub, wait_until_gone
 
 pytestmark = pytest.mark.kubernetes
@@ -30,20 +29,15 @@ pod:
 
 @pytest.fixture(scope="module")
 def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    namespace = f"outside-{secrets.token_hex(3)}"
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
-    kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
     state = tmp_path_factory.mktemp("hub")
     more = 'c.DLSpawner.http_service_type = "nodeport"\n'
-    made = make_hub(
-        state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
-    )
-    (made.templates / "jobs" / "lab.yaml").write_text(LAB)
-    try:
+    with namespace_of_jobs(kubernetes) as namespace:
+        made = make_hub(
+            state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
+        )
+        (made.templates / "jobs" / "lab.yaml").write_text(LAB)
         with running(made, cluster=False) as started:
             yield started
-    finally:
-        kubernetes.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +81,3 @@ def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> Non
 
     alice.stop("train")
     wait_until_gone(alice, "train")
-
-
-def test_a_url_that_was_forgotten_is_found_again(hub: Hub, alice: Person) -> None:
-    """The Service was removed while the Hub was away: another one, with another port, takes its place."""
-    alice.launch("again", template="job")
-    pod = alice.pod_name("again")
-    before = node_port(hub, pod)
-    hub.stop("hub")
-    hub.kubectl("delete", "service", f"{pod}-http")
-    hub.start_hub()
-    wait_for(lambda: alice.server("again").get("ready"), "the Hub finds the job again", 60)
-
-    after = node_port(hub, pod)
-    assert after != before
-    # It goes on at once; its new port answers when the node has heard of it.
-    wait_for(lambda: alice.get("/user/alice/again/").text == "served by the job", "the new port answers", 60)
-    alice.stop("again")
-    wait_until_gone(alice, "again")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kubernetes
 
 @pytest.fixture
 def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[NoisyHub]:
-    with gpus(kubernetes, tmp_path) as resource:
+    with gpus(kubernetes) as resource:
         made = NoisyHub(
             tmp_path,
             db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import html
 import os
-import secrets
 import time
 from collections.abc import Iterator
 
@@ -20,7 +19,7 @@ from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes.cluster import start_node, stop_node
-from tests.kubernetes.conftest import RESTRICTED, Image
+from tests.kubernetes.conftest import Image, namespace_of_jobs
 from tests.kubernetes.failing import left, make_hub, reason, start, wait_until_gone
 from tests.kubernetes.instance import ENVIRONMENT
 
@@ -42,16 +41,11 @@ IMPATIENT = {
 
 @pytest.fixture(scope="module")
 def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    namespace = f"lost-{secrets.token_hex(3)}"
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": namespace, "labels": RESTRICTED}})
-    kubernetes.until(f"/api/v1/namespaces/{namespace}/serviceaccounts/default", lambda account: True)
     state = tmp_path_factory.mktemp("hub")
-    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60)
-    try:
+    with namespace_of_jobs(kubernetes) as namespace:
+        made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60)
         with running(made, cluster=False) as started:
             yield started
-    finally:
-        kubernetes.request("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
 @contextlib.contextmanager

@@ -216,19 +216,6 @@ def test_the_kustomization_names_every_image(kubectl: Kubectl, tmp_path: Path) -
     assert found == {f"registry.example.org:5000/team/{name}:7" for name in deploy.IMAGES}
 
 
-def test_an_overlay_can_bring_its_own_files(kubectl: Kubectl, tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.mkdir()
-    for name in ("cluster.yaml", "teams.yaml", "overrides.py"):
-        (config / name).write_text(f"# {name}", encoding="utf-8")
-    directory = tmp_path / "overlay"
-    directory.mkdir()
-    objects = list(yaml.safe_load_all(kubectl("kustomize", str(deploy.overlay(directory, "x", "7", config)))))
-    maps = {one["metadata"]["name"].rsplit("-", 1)[0]: one["data"] for one in of_kind(objects, "ConfigMap")}
-    assert maps["hub-config"] == {name: f"# {name}" for name in ("cluster.yaml", "teams.yaml", "overrides.py")}
-    assert set(maps) == {"hub-config", "job-templates", "proxy-pages"}
-
-
 def test_the_readme_s_way_for_the_authenticator_s_secret(
     kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,3 +247,8 @@ def test_services_lead_to_ports_that_exist(demo: list[Object]) -> None:
         pod = by_labels[tuple(sorted(service["spec"]["selector"].items()))]
         for port in service["spec"]["ports"]:
             assert port["targetPort"] in pod.ports, service["metadata"]["name"]
+
+
+def test_no_priority_class_preempts(demo: list[Object]) -> None:
+    """Only the Manager stops jobs, after a notice."""
+    assert {one["preemptionPolicy"] for one in of_kind(demo, "PriorityClass")} == {"Never"}

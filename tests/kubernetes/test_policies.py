@@ -104,21 +104,13 @@ def test_a_stranger_s_pod_reaches_no_job_whatever_its_address(
     assert reaches(request.getfixturevalue(manifests), replace(STRANGER, ip=ip), JOB, PORTS) == set()
 
 
-def test_no_node_is_let_in_that_nobody_named(demo: list[Object], kubectl: Kubectl) -> None:
+def test_unnamed_node_reaches_no_job(demo: list[Object], kubectl: Kubectl) -> None:
     for objects in (demo, list(yaml.safe_load_all(kubectl("kustomize", str(BASE))))):
         assert reaches(objects, NODE, JOB, PORTS) == set()
         assert reaches(objects, LAPTOP, JOB, PORTS) == set()
 
 
-def test_a_deployment_names_the_cluster_s_own_nodes_one_by_one(kubectl: Kubectl) -> None:
-    addresses = deploy.node_addresses(kubectl)
-    rule = deploy.ssh_from([*addresses, "fd00::7"])["spec"]["ingress"][0]
-    blocks = [one["ipBlock"]["cidr"] for one in rule["from"]]
-    assert blocks == [*(f"{address}/32" for address in addresses), "fd00::7/128"]
-    assert addresses
-
-
-def test_everybody_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
+def test_every_pod_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
     for pod in [*pods(demo), JOB]:
         allowed = [
             (entry["protocol"], entry["port"])

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -29,32 +28,12 @@ def recipe(name: str) -> str:
     return (product.RECIPES / name / "Dockerfile").read_text().replace("\\\n", " ")
 
 
-def test_every_image_is_in_the_list_that_builds_them() -> None:
-    listed = re.search(r'names="\$\{\*:-(.*)\}"', (product.RECIPES / "build").read_text())
-    assert listed
-    assert sorted(listed[1].split()) == IMAGES
-
-
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_says_what_it_is_and_runs_as_nobody_special(name: str) -> None:
+def test_an_image_does_not_run_as_root(name: str) -> None:
     text = recipe(name)
     last = text[text.rindex("\nFROM ") :]
-    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*?)"', last))
-    assert set(labels) == {"title", "description", "version", "licenses"}
-    assert (labels["title"], labels["version"]) == (f"dlspawner {name}", "${VERSION}")
-    assert re.findall(r"^ARG VERSION=(.*)$", last, re.M) == [product.tag()]
     users = re.findall(r"^USER (.*)$", last, re.M)
     assert users[-1] == "1000:1000"  # numbers: runAsNonRoot cannot judge a name
-
-
-@pytest.mark.parametrize("name", IMAGES)
-def test_an_image_stands_on_the_base_that_the_builder_names(name: str) -> None:
-    text = recipe(name)
-    assert re.findall(r"^ARG BASE=(.*)$", text, re.M) == ["debian:bookworm-slim"]
-    bases = [line.split()[1] for line in re.findall(r"^FROM .*$", text, re.M)]
-    stages = set(re.findall(r"^FROM .* AS (\w+)$", text, re.M))
-    assert set(bases) - stages <= {"${BASE}", "scratch"}
-    assert text.index("ARG BASE") < text.index("FROM ")
 
 
 def test_every_package_of_the_proxy_is_pinned_by_its_hash_and_from_no_certain_registry() -> None:
@@ -67,13 +46,6 @@ def test_every_package_of_the_proxy_is_pinned_by_its_hash_and_from_no_certain_re
     assert not [name for name in wanted if packages[f"node_modules/{name}"]["version"] != wanted[name]]
     assert "npm ci" in recipe("proxy")
     assert "&& npm install" not in recipe("proxy")
-
-
-def test_addresses_with_passwords_are_the_builder_s_alone(tmp_path: Path) -> None:
-    path = tmp_path / "pip.conf"
-    path.touch(0o644)
-    product.private(path, "index-url = https://me:secret@example.org/\n")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 # PostgreSQL
@@ -163,7 +135,7 @@ def test_two_servers_never_share_a_volume(pod: Path) -> None:
     assert (code, said.splitlines()[-1]) == (0, "5432")
 
 
-def test_a_lost_server_s_lock_stops_nobody(pod: Path) -> None:
+def test_lock_of_a_lost_server_is_ignored(pod: Path) -> None:
     """A node that went took its processes along, and left PostgreSQL's file with a process that we may be ourselves."""
     first = start(pod)
     said_until(first, "ready to accept connections")

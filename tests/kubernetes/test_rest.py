@@ -1,4 +1,4 @@
-"""What programs ask of the Manager, on a real Kubernetes: a whole life by REST, and what a real kubelet measured."""
+"""A job's life by REST on a real Kubernetes, with the usage that a real kubelet measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -
     node, port = real.placement["nodeSelector"]["kubernetes.io/hostname"], free_port()
     (tmp_path / "prometheus").mkdir()
     with (
-        gpus(kubernetes, tmp_path) as resource,
+        gpus(kubernetes) as resource,
         metrics.prometheus(tmp_path / "prometheus", port=port, more=scraped(kubernetes, node, tmp_path)),
     ):
         made = BusyHub(
@@ -88,7 +87,7 @@ def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -
             yield made
 
 
-def test_a_job_is_submitted_found_measured_ended_and_counted_by_rest(hub: BusyHub) -> None:
+def test_a_job_is_submitted_measured_and_ended_by_rest(hub: BusyHub) -> None:
     body = {"server": "train", "options": {"template": "busy", "gpus": 2}}
     answer = hub.ask("alice", "POST", "jobs", body)
     assert answer.status_code in {201, 202}, answer.text
@@ -96,8 +95,7 @@ def test_a_job_is_submitted_found_measured_ended_and_counted_by_rest(hub: BusyHu
     assert hub.ask("alice", "POST", "jobs", body).json()["id"] == job["id"]
     assert (job["gpus"], job["team"]) == (2, "vision")
     assert hub.held() == 2
-    everybody_sees_what_is_theirs(hub, job)
-    it_is_measured(hub, job)
+    assert_usage(hub, job)
 
     assert hub.ask("alice", "DELETE", f"jobs/{job['id']}").status_code in {202, 204}
     ended = hub.until("alice", "ended", "train", seconds=120)
@@ -105,20 +103,9 @@ def test_a_job_is_submitted_found_measured_ended_and_counted_by_rest(hub: BusyHu
     moves = [one["state"] for one in hub.items("alice", f"jobs/{job['id']}/events")]
     assert (moves[-1], "running" in moves) == ("ended", True)
     assert ended["ended"] > ended["started"]
-    its_hours_are_counted(hub, ended)
 
 
-def everybody_sees_what_is_theirs(hub: BusyHub, job: dict[str, Any]) -> None:
-    for user, status in (("vera", 200), ("admin", 200), ("bob", 404), ("lars", 404)):
-        assert hub.ask(user, "GET", f"jobs/{job['id']}").status_code == status
-    cluster = hub.ask("alice", "GET", "cluster").json()
-    (one,) = (found for found in cluster["gpu_types"] if found["name"] == "gpu")
-    assert (one["total"] - one["free"], one["total"]) == (2, 24), cluster
-    (team,) = hub.ask("alice", "GET", "quota").json()["items"]
-    assert team["team"] == "vision", team
-
-
-def it_is_measured(hub: BusyHub, job: dict[str, Any]) -> None:
+def assert_usage(hub: BusyHub, job: dict[str, Any]) -> None:
     """By the kubelet: some of a processor's time, and the memory that it holds, once."""
 
     def last(name: str) -> float:
@@ -132,17 +119,3 @@ def it_is_measured(hub: BusyHub, job: dict[str, Any]) -> None:
     assert last("cpu") < 0.5, "of the tenth of a processor that it may have; not twice that from two exporters"
     assert last("memory") < 64 * MIB + HOLDS
     assert hub.ask("bob", "GET", f"jobs/{job['id']}/usage").status_code == 404
-
-
-def its_hours_are_counted(hub: BusyHub, job: dict[str, Any]) -> None:
-    seconds = (datetime.fromisoformat(job["ended"]) - datetime.fromisoformat(job["started"])).total_seconds()
-    today = datetime.now(UTC).date().isoformat()
-
-    def allocated() -> float:
-        told = hub.ask("vera", "GET", f"history/gpu-hours?by=user&since={job['started'][:10]}&until={today}")
-        assert told.status_code == 200, told.text
-        return sum(one["allocated"] for one in told.json()["totals"] if one["user"] == "alice")
-
-    expected = 2 * seconds / 3600
-    wait_for(lambda: allocated() > 0.9 * expected, "its hours", 120)
-    assert allocated() < 1.5 * expected + 2 * 60 / 3600

@@ -35,52 +35,9 @@ def machine(kubernetes: Client, state: Path) -> Iterator[Machine]:
         yield made
 
 
-@pytest.fixture
-def pods(jobs_namespace: str) -> str:
-    return f"/api/v1/namespaces/{jobs_namespace}/pods"
-
-
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "runAsNonRoot": True,
-    "runAsUser": 20001,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-
-
-def _pod(machine: Machine, script: str, name: str = "p", **spec: Any) -> Any:
-    container = {"securityContext": RESTRICTED, **spec.pop("container", {})}
-    return machine.pod(script, name, container=container, **spec)
-
-
-def _ended(found: dict[str, Any]) -> bool:
-    return found["status"].get("phase") in {"Succeeded", "Failed"}
-
-
-def _ready(found: dict[str, Any]) -> bool:
-    conditions = found["status"].get("conditions") or []
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
-
-
 def _node(kubernetes: Client, machine: Machine) -> dict[str, Any]:
     name = machine.placement["nodeSelector"]["kubernetes.io/hostname"]
     return dict(kubernetes.get(f"/api/v1/nodes/{name}"))
-
-
-def test_a_pod_is_its_service_account(kubernetes: Client, pods: str, machine: Machine) -> None:
-    kubernetes.create(pods, _pod(machine, "cat /var/run/secrets/kubernetes.io/serviceaccount/token"))
-    kubernetes.until(f"{pods}/p", _ended, "its end")
-    token = kubernetes.request("GET", f"{pods}/p/log").raw.decode().strip()
-    answer = kubernetes.stranger().request(
-        "POST",
-        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
-        headers={"Authorization": f"Bearer {token}"},
-    )
-    user = answer.json["status"]["userInfo"]
-    assert user["username"] == f"system:serviceaccount:{pods.split('/')[-2]}:default"
-    assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["p"]
 
 
 def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machine: Machine) -> None:
@@ -100,44 +57,7 @@ def test_the_kubelet_shows_a_certificate_and_wants_one(kubernetes: Client, machi
     assert ask(kubernetes.context) == b"404"  # an administrator may ask; there is no such pod
 
 
-def test_a_node_port_leads_to_the_pod(kubernetes: Client, pods: str, machine: Machine) -> None:
-    script = f"exec {sys.executable} -m http.server --bind $POD_IP 8000 --directory /etc"
-    ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    probe = {"httpGet": {"port": 8000}, "periodSeconds": 1}
-    manifest = _pod(machine, script, container={"env": [ip], "readinessProbe": probe})
-    manifest["metadata"]["labels"] = {"app": "web"}
-    kubernetes.create(pods, manifest)
-    spec = {"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 8000}]}
-    made = kubernetes.create(pods.replace("/pods", "/services"), {"metadata": {"name": "web"}, "spec": spec})
-    found = kubernetes.until(f"{pods}/p", _ready, "ready")
-    place = (found["status"]["hostIP"], made["spec"]["ports"][0]["nodePort"])
-    with socket.create_connection(place, timeout=10) as stream:
-        stream.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert b"200" in stream.recv(100)
-
-
-def test_a_claim_of_its_class_is_a_directory(kubernetes: Client, pods: str, machine: Machine, state: Path) -> None:
-    # Which class is meant where none is named is the cluster's to say.
-    wish = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": "standard",
-    }
-    claims = pods.replace("/pods", "/persistentvolumeclaims")
-    kubernetes.create(claims, {"metadata": {"name": "home"}, "spec": wish})
-    volumes = [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}]
-    mount = {"volumeMounts": [{"name": "home", "mountPath": "/home/person"}]}
-    kubernetes.create(pods, _pod(machine, "echo kept > /home/person/file", volumes=volumes, container=mount))
-    ended = kubernetes.until(f"{pods}/p", _ended, "its end")
-    assert ended["status"]["phase"] == "Succeeded"
-    kept = state / "volumes" / pods.split("/")[-2] / "home" / "file"
-    assert kept.read_text() == "kept\n"
-    assert kept.stat().st_uid == state.stat().st_uid, "files belong to who runs the node"
-
-
-def test_a_name_that_another_process_holds_is_refused(
-    kubernetes: Client, machine: Machine, state: Path, tmp_path: Path
-) -> None:
+def test_node_name_in_use_is_refused(kubernetes: Client, machine: Machine, state: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dlspawner.devcluster.node", f"--kubeconfig={kubernetes.kubeconfig}"]
     command += [f"--state={tmp_path}", f"--nodes={state / 'nodes.yaml'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

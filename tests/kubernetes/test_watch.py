@@ -1,4 +1,4 @@
-"""The watch of pods and events on a real API server: pages, bookmarks' versions, compaction."""
+"""The watch of pods on a real API server: lists in pages, and versions that are too old."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from kubernetes_asyncio import client, config
 
 from dlspawner.spawner.kube import reflector
-from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
-from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
+from dlspawner.spawner.kube.pod_store import PodWatch
 
 pytestmark = pytest.mark.kubernetes
 PATIENCE = 60.0
@@ -73,35 +72,6 @@ async def test_pods_are_listed_in_pages_and_followed(
     assert watch.gone[key]["metadata"]["uid"] == created.metadata.uid
 
 
-async def test_a_watch_that_ends_is_resumed_without_a_list(
-    core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists, watches = [], []
-    page, follow = PodWatch._page, PodWatch._watch
-
-    async def listed(self: PodWatch, more: dict[str, str]) -> bytes:
-        lists.append(more)
-        return await page(self, more)
-
-    async def watched(self: PodWatch, version: str) -> None:
-        watches.append(version)
-        await follow(self, version)
-
-    monkeypatch.setattr(PodWatch, "_page", listed)
-    monkeypatch.setattr(PodWatch, "_watch", watched)
-    watch.timeout_seconds = 1
-    await watch.start()
-    for name in ("a", "b"):
-        before = len(watches)
-        async with asyncio.timeout(PATIENCE):
-            while len(watches) < before + 2:  # noqa: ASYNC110 - the end of a watch wakes no waiter
-                await asyncio.sleep(0.1)
-        await core.create_namespaced_pod(jobs_namespace, manifest(name))
-        await watch.until(f"{jobs_namespace}/{name}", there, PATIENCE)
-
-    assert lists == [{}]
-
-
 async def test_after_a_version_that_is_too_old_everything_is_listed_again(
     core: client.CoreV1Api, watch: PodWatch, jobs_namespace: str
 ) -> None:
@@ -116,28 +86,3 @@ async def test_after_a_version_that_is_too_old_everything_is_listed_again(
     await watch.until(f"{jobs_namespace}/a", lambda pod: pod is None, PATIENCE)
 
     assert f"{jobs_namespace}/a" in watch.gone
-
-
-async def test_events_of_pods_are_followed(core: client.CoreV1Api, jobs_namespace: str) -> None:
-    watch = EventWatch(namespace=jobs_namespace, fields={"involvedObject.kind": "Pod"})
-    await watch.start()
-    await core.create_namespaced_pod(jobs_namespace, manifest("a") | {"spec": manifest("a")["spec"] | IMPOSSIBLE})
-    async with asyncio.timeout(PATIENCE):
-        while not (told := watch.of(f"{jobs_namespace}/a")):
-            await watch.changed(f"{jobs_namespace}/a")
-    await watch.stop()
-
-    assert told[0]["reason"] == "FailedScheduling"
-    assert told[0]["involvedObject"]["name"] == "a"
-
-
-IMPOSSIBLE = {"schedulerName": "default-scheduler", "nodeSelector": {"no": "such-node"}}
-
-
-async def test_who_may_not_see_pods_is_refused(core: client.CoreV1Api, jobs_namespace: str) -> None:
-    core.api_client.configuration.api_key.clear()
-    core.api_client.default_headers["Impersonate-User"] = "nobody"
-    watch = PodWatch(namespace=jobs_namespace)
-    with pytest.raises(StartRefused, match="may not see its pods"):
-        await watch.start()
-    await watch.stop()

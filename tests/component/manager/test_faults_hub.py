@@ -2,8 +2,6 @@
 
 One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that has bad days, and the
 Manager's clock is what a file says. Whoever waits has asked before the fault, and starts by itself after it.
-
-All of it runs on a real Kubernetes too (tests/kubernetes/test_waiting.py), with another `hub`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The queue through the real Hub, its REST API and a real browser: eight GPUs, and people who want more.
 
-Some of these run on a real Kubernetes too (tests/kubernetes/test_waiting.py), with another `hub`.
+`make test-on-control-planes` runs these on a real control plane too.
 """
 
 from __future__ import annotations

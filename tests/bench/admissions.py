@@ -31,7 +31,6 @@ from dlspawner.core import naming
 from dlspawner.manager.db.engine import open_engine
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_link import ManagerLink
-from tests.bench import added
 from tests.bench.figures import Figure, publish
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import Office, make_namespace, prepare, wants

@@ -13,11 +13,10 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.clients.hub import HubClient
 from dlspawner.clients.manager import AccessState, ManagerClient
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.auth.revalidation import Revalidator
-from ssh_gateway.auth.trust import REVOKED, UNKNOWN, RevocationList, TrustedCas
+from ssh_gateway.auth.trust import REVOKED, UNKNOWN
 from ssh_gateway.backends.activity import ActivityReporter
 from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
 from ssh_gateway.core.proof import TokenOwner, every_server

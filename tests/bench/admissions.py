@@ -131,8 +131,8 @@ def furnished(folder: Path, kubeconfig: Path) -> Iterator[None]:
 
 def admissions(folder: Path, kind: str, db_url: str, bare_url: str) -> list[Figure]:
     """The Manager and the peer in turn; the first round of each is to warm up."""
-    rates, ratios, seconds, used = [], [], [], []
-    with manager(folder, db_url) as (url, pid):
+    rates, ratios, seconds = [], [], []
+    with manager(folder, db_url) as url:
         client = ManagerLink(url, TOKEN, log)
         for round_ in range(ROUNDS + 1):
             begun = time.perf_counter()

@@ -13,12 +13,8 @@ from typing import Any
 import asyncssh
 import pytest
 
-from dlspawner.clients.manager import AccessState, ManagerClient
-from ssh_gateway.auth.rate_limit import PenaltyRules
-from ssh_gateway.auth.revalidation import Revalidator
 from ssh_gateway.auth.trust import REVOKED, UNKNOWN
-from ssh_gateway.backends.activity import ActivityReporter
-from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager
+from ssh_gateway.backends.directory import AccessState, BackendUnavailable
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.hostile import disconnect
@@ -245,45 +241,16 @@ class Counting(FakePeople):
         return await super().token_owner(token)
 
 
-async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(
-    lab: Lab, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real Hub and Manager; half of the sessions came in by one key, the others by one token."""
-    token = world.token("alice")
-    world.server_token("alice", "train")
-    register(world, token, lab.alices_key)
-    gateway_token = world.tokens["gateway"]
-    async with (
-        CountingHub(world.hub_api, gateway_token) as hub,
-        contextlib.AsyncExitStack() as sessions,
-    ):
-        call = ManagerClient._call
+async def test_round_sends_the_same_requests_for_many_sessions_as_for_two(lab: Lab) -> None:
+    """Half of the sessions are logged in by one key, the others by one token."""
+    people = Counting()
+    people.register("alice", lab.alices_key)
+    people.tokens["secret"] = TokenOwner("alice", every_server)
+    async with lab.gateway(people=people, interval=3600.0) as running, contextlib.AsyncExitStack() as sessions:
 
-        async def counting(manager: ManagerClient, method: str, path: str, *args: Any, **more: Any) -> Any:
-            hub.asked.append(f"{method} {path}")
-            return await call(manager, method, path, *args, **more)
-
-        monkeypatch.setattr(ManagerClient, "_call", counting)
-        people = HubAndManager(hub, f"{world.manager}/services/jobs", gateway_token)
-        rechecks = Revalidator(people, lab.places, 3600.0)
-        server = GatewayServer(
-            keys=lab.keys,
-            people=people,
-            places=lab.places,
-            activity=ActivityReporter(people, 3600.0),
-            hub_public_url=world.public,
-            limits=GatewayLimits(drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=0.0)),
-            rechecks=rechecks,
-        )
-        _, port = await server.start("127.0.0.1", 0)
-        sessions.push_async_callback(server.stop)
-
-        async def come_in(*, by_key: bool) -> None:
-            proof: dict[str, Any] = (
-                {"client_keys": [lab.alices_key]} if by_key else {"client_keys": None, "password": token}
-            )
-            login = connect(port, **proof)
-            connection = await sessions.enter_async_context(login)
+        async def log_in(*, by_key: bool) -> None:
+            given: dict[str, Any] = {"client_keys": [lab.alices_key]} if by_key else {"password": "secret"}
+            connection = await sessions.enter_async_context(connect(running.port, **given))
             assert (await connection.run("echo in")).stdout == "in\n"
 
         async def requests_of_a_round() -> list[str]:

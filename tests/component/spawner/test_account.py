@@ -34,8 +34,8 @@ class Manager:
 
 
 @pytest.fixture
-def manager(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    asked = Asked()
+def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    asked = Manager()
     monkeypatch.setattr(pod_builder, "ManagerLink", asked)
     return asked
 

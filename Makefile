@@ -53,11 +53,11 @@ test-faults: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "faults and not kubernetes"
 
 # Tests that pass by luck: slow commits, a busy loop beside them, three orders.
-FLAKES := $(addprefix tests/component/manager/test_,team_moved.py approval_decisions.py approval_rest.py login_during_notice.py notices_rest.py preempt_notices.py preempt_stopping.py queue_decisions.py queue_looks.py queue_servers.py upgrades.py)
+FLAKES := $(addprefix tests/component/manager/test_,approval_decisions.py approval_rest.py dispatcher.py notices_rest.py preemption.py termination.py queue_decisions.py queue_servers.py explain.py)
 flakes: $(VENV)/.tests
 	@python3 -c 'while True: pass' & busy=$$!; trap "kill $$busy" EXIT; for seed in 1 2 3; do \
 	  $(TEST_ENV) DLSPAWNER_TESTS_SLOW_COMMITS=0.25 $(BIN)/pytest -n $(WORKERS) --dist loadfile --reruns 0 --randomly-seed=$$seed \
-	    -m "not slow and not longer and not kubernetes" $(wildcard $(FLAKES)) || exit 1; done
+	    -m "not slow and not longer and not kubernetes" $(FLAKES) || exit 1; done
 
 test-nightly: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"

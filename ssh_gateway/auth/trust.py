@@ -13,7 +13,7 @@ Revoked certificates: a text file, read again when it changes, in the format tha
     key: ssh-ed25519 AA…  the same, written out; `sha1:`, `sha256:` or no word at all means the same here
 
 Without a word before it, a certificate itself is revoked: by its CA and serial, or by its key id if it has no serial.
-After one of these words its key is revoked. The format was compared with ssh-keygen's own lists (test_revocations.py).
+After one of these words its key is revoked.
 
 Lists are long, so a certificate is looked up in sets and sorted ranges, not by a search through the list.
 

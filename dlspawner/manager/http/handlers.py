@@ -187,8 +187,11 @@ class ManagerHandler(RequestHandler):
             if not isinstance(value, HttpProblem):
                 super().log_exception(typ, value, tb)
         else:
-            # Without the query, which may hold what belongs in no log.
-            log.error("%s %s failed", self.request.method, self.request.path, exc_info=(typ, value, tb))
+            log.error("%s failed", self._request_summary(), exc_info=(typ, value, tb))
+
+    def _request_summary(self) -> str:
+        """Tornado's hook for its own log lines: without the query, which may hold a login's code."""
+        return f"{self.request.method} {self.request.path}"
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
         _, error, _ = kwargs.get("exc_info", (None, None, None))

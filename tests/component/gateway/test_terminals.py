@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner.clients.hub import HubClient
-from dlspawner.clients.manager import JobNotice, read_notice
+from dlspawner.clients.manager import JobNotice, ManagerClient, read_notice
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from ssh_gateway.backends.directory import BackendUnavailable, HubAndManager, JobNotices
@@ -187,11 +187,19 @@ async def test_missing_scope_for_notices_is_named(world: World) -> None:
 GOOD = {"id": "1", "user": "alice", "server": "train", "text": "x", "until": None, "seen": False}
 
 
-@pytest.mark.parametrize(
-    "entry", [None, [], {}, {**GOOD, "text": 5}, {**GOOD, "until": "2026-05-04T12:00:00"}, {**GOOD, "user": ""}]
-)
+@pytest.mark.parametrize("entry", [None, [], {}, {**GOOD, "text": 5}, {**GOOD, "until": "2026-05-04T12:00:00"}])
 def test_malformed_notice_is_ignored(entry: object) -> None:
     assert read_notice(entry) is None
+
+
+async def test_notices_for_administrators_are_not_for_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(*_: object) -> tuple[str, tuple[JobNotice | None, ...]]:
+        return "7", (read_notice({**GOOD, "user": ""}), None, read_notice(GOOD))
+
+    monkeypatch.setattr(ManagerClient, "open_notices", answered)
+    async with HubClient("http://127.0.0.1:1/hub/api", "token") as hub:
+        found = await HubAndManager(hub, "http://127.0.0.1:1", "token").open_notices("", 0)
+    assert (found.version, [one.user for one in found.notices]) == ("7", ["alice"])
 
 
 def test_notice_is_read() -> None:

@@ -94,6 +94,11 @@ c.JupyterHub.load_roles = [
     {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
 ]
 
+if "DLSPAWNER_LAUNCHER_TOKEN" in env:  # on one machine: the launcher reads the routes when it restarts the proxy
+    launcher = env["DLSPAWNER_LAUNCHER_TOKEN"]
+    c.JupyterHub.services.append({"name": "launcher", "api_token": launcher, "display": False})
+    c.JupyterHub.load_roles.append({"name": "launcher", "scopes": ["proxy"], "services": ["launcher"]})
+
 # Starting jobs. A pending start may wait for a node and must not keep other people from starting theirs.
 c.JupyterHub.spawner_class = "dlspawner.spawner.DLSpawner"
 c.JupyterHub.concurrent_spawn_limit = 0

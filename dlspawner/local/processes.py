@@ -13,6 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import aiohttp
+
 from dlspawner.clients import kubernetes
 from dlspawner.local.state import CannotRun, Options, Ports, Secrets, write_private
 from dlspawner.local.supervisor import Child
@@ -89,6 +91,7 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
         "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{ports.manager}",
         "DLSPAWNER_MANAGER_TOKEN": keys.manager_token,
         "DLSPAWNER_GATEWAY_TOKEN": keys.gateway_token,
+        "DLSPAWNER_LAUNCHER_TOKEN": keys.launcher_token,
         "DLSPAWNER_SSH_HOST": "127.0.0.1",
         "DLSPAWNER_SSH_PORT": str(options.ssh_port),
         "DLSPAWNER_SSH_CA": str(state / "gateway" / "user_ca.pub"),
@@ -125,6 +128,28 @@ def both(first: Question, second: Question) -> Question:
 
     async def ask() -> bool:
         return await first() and await second()
+
+    return ask
+
+
+def routes_again(hub_url: str, token: str) -> Callable[[], Awaitable[str | None]]:
+    """Returns a task for a restarted proxy, which has no routes: the Hub sends it all routes now, not at its next check
+    in a minute.
+
+    An unreachable Hub is no problem: it sends them when it starts.
+    """
+
+    async def ask() -> str | None:
+        headers = {"Authorization": f"token {token}"}
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+                session.post(f"{hub_url}/hub/api/proxy", headers=headers) as answer,
+            ):
+                problem = "" if answer.ok else f"status {answer.status}"
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+        return f"The Hub did not tell the proxy its routes ({problem}); it does within a minute." if problem else None
 
     return ask
 
@@ -195,6 +220,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
             ],
             answers(options.port),
             {**path, "CONFIGPROXY_AUTH_TOKEN": env["CONFIGPROXY_AUTH_TOKEN"]},
+            restarted=routes_again(hub_url, env["DLSPAWNER_LAUNCHER_TOKEN"]),
         ),
         Child(
             "manager",

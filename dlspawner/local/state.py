@@ -62,6 +62,7 @@ class Secrets:
     manager_token: str
     gateway_token: str
     proxy_token: str
+    launcher_token: str
 
 
 def parse(arguments: list[str] | None = None) -> Options:

@@ -37,6 +37,7 @@ class Child:
     ready: Callable[[], Awaitable[bool]]
     env: Mapping[str, str] = field(default_factory=dict)
     deadline_seconds: float = 60.0
+    restarted: Callable[[], Awaitable[str | None]] | None = None  # after a restart; returns a sentence on failure
 
 
 class Supervisor:
@@ -104,6 +105,9 @@ class Supervisor:
             try:
                 await self._launch(child)
                 pauses = delays(0.2, 10.0)
+                problem = await child.restarted() if child.restarted else None
+                if problem:
+                    self._say(problem)
             except (ChildFailed, OSError) as error:
                 self._say(str(error))
 

@@ -37,7 +37,7 @@ def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("cluster.yaml", "teams.yaml"):
         shutil.copy(ROOT / "hub_config" / name, tmp_path / name)
     monkeypatch.setenv("DLSPAWNER_CONFIG_DIR", str(tmp_path))
-    for name in ("DLSPAWNER_STATE", *LOGIN):
+    for name in ("DLSPAWNER_STATE", "DLSPAWNER_LAUNCHER_TOKEN", *LOGIN):
         monkeypatch.delenv(name, raising=False)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -60,6 +60,17 @@ def test_addresses_and_the_database_come_from_the_environment(
     assert c.ConfigurableHTTPProxy.api_url == "http://proxy-api:8001"
     assert c.JupyterHub.authenticator_class == "shared-password"
     assert "cookie_secret_file" not in c.JupyterHub
+
+
+def test_who_starts_the_proxy_anew_may_ask_for_its_routes_and_for_nothing_else(
+    config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    assert "launcher" not in {one["name"] for one in load().JupyterHub.services}
+    monkeypatch.setenv("DLSPAWNER_LAUNCHER_TOKEN", "launcher's token")
+    hub = load().JupyterHub
+    assert [one["scopes"] for one in hub.load_roles if "launcher" in one.get("services", ())] == [["proxy"]]
 
 
 def test_a_deployment_s_own_file_comes_last(config_dir: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.e2e.people import wait_for
 from tests.e2e.stack import ROOT, Launched, running
@@ -97,3 +100,39 @@ def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -
         assert again.split()[21] == boot.split()[21], "the same process, started at the same time"
         wait_for(lambda: erin.api("GET", "/user").ok and erin.ready("train"), "the Hub found the job again")
         erin.close()
+
+
+@pytest.mark.slow
+def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_check(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+    (config / "overrides.py").write_text("c.JupyterHub.last_activity_interval = 3600\n")  # nothing else checks them
+    stack = Launched(tmp_path / "state", more=(f"--config={config}",))
+    stack.start()
+    try:
+        assert led(stack)
+        victim = proxy_of(stack)
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: proxy_of(stack) not in {0, victim}, "the proxy is back")
+        wait_for(lambda: led(stack), "its routes are back")
+    finally:
+        stack.stop()
+
+
+def led(stack: Launched) -> bool:
+    """True if the proxy leads to the Manager."""
+    try:
+        return requests.get(f"{stack.url}/services/jobs/health", timeout=5, allow_redirects=False).ok
+    except requests.RequestException:
+        return False
+
+
+def proxy_of(stack: Launched) -> int:
+    """The proxy's process; 0 when there is none."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes()
+                if b"configurable-http-proxy" in line and f"--port={stack.port}".encode() in line.split(b"\0"):
+                    return int(entry.name)
+    return 0

@@ -43,7 +43,7 @@ def test_gateway_reads_keys_and_reports_their_use(world: World, person: str) -> 
     assert ask(world, gateway, "POST", f"/api/users/somebody-else/keys/{key['id']}/used").status_code == 404
     world.token(f"{person}-2")
     for unknown in (f"{person}-2", "nobody"):
-        assert ask(world, gateway, "GET", f"/api/users/{unknown}/keys").text == '{"keys": []}'
+        assert ask(world, gateway, "GET", f"/api/users/{unknown}/keys").json() == {"keys": []}
 
 
 def test_suggested_keys_are_no_keys_yet(world: World, person: str) -> None:

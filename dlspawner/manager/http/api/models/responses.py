@@ -7,6 +7,7 @@ thousandths (`Milli`) and are told as numbers, 1 is a whole GPU or core. Times a
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -39,12 +40,13 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-# Responses about jobs.
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 def as_json(content: BaseModel) -> str:
     """Returns the text of a response, in ASCII: what people have named cannot act on a reader's terminal."""
-    return json.dumps(content.model_dump(mode="json", by_alias=True, exclude_unset=True))
+    text = content.model_dump_json(by_alias=True, exclude_unset=True)
+    return _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)  # only strings have such characters
 
 
 class ProblemModel(ResponseModel):

@@ -88,9 +88,9 @@ async def test_who_was_an_admin_of_a_team_is_not_told_of_its_jobs_any_more(porta
         await portal.runs(wants("alice", server="before"))
         assert b'"before"' in await stream.readuntil(b'"jobs"') + await stream.readline()
         (portal.office.folder / "teams.yaml").write_text(TEAMS.replace("vera", "nobody"))
-        await stream.readuntil(b'"more": true')
+        await stream.readuntil(b'"more":true')
         await portal.runs(wants("alice", server="after"))
-        told = await stream.readuntil(b'"cluster": true}\n\n')
+        told = await stream.readuntil(b'"cluster":true}\n\n')
     assert b"after" not in told
 
 

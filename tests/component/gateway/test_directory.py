@@ -23,13 +23,7 @@ from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
 from dlspawner.clients.manager import StartStatus, read_key
 from ssh_gateway.backends.cluster import ClusterJobDirectory, condition, read_target
-from ssh_gateway.backends.directory import (
-    AuthBackend,
-    BackendUnavailable,
-    HubAndManager,
-    JobDirectory,
-    SshEndpoint,
-)
+from ssh_gateway.backends.directory import AuthBackend, BackendUnavailable, HubAndManager, JobDirectory, SshEndpoint
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job

@@ -224,13 +224,7 @@ def set_down(running: Running, part: str, *, down: bool) -> None:
 
 @pytest.mark.parametrize(("part", "by_token", "told"), AWAY.values(), ids=AWAY)
 async def test_outage_is_told_to_logins_and_ends_no_session(
-    alice: Client,
-    running: Running,
-    caplog: pytest.LogCaptureFixture,
-    part: str,
-    told: str | None,
-    *,
-    by_token: bool,
+    alice: Client, running: Running, caplog: pytest.LogCaptureFixture, part: str, told: str | None, *, by_token: bool
 ) -> None:
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     env, options = alice.with_token("secret") if by_token else ({}, [])

@@ -54,11 +54,7 @@ NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
     ),
     "what was approved needs none": (world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
     "nor what is more than the quota": (world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
-    "a blocked user's job needs none": (
-        world(team("a", 8, soft=2), N1, blocked=["alice"]),
-        wants("j", "a", 3),
-        "",
-    ),
+    "a blocked user's job needs none": (world(team("a", 8, soft=2), N1, blocked=["alice"]), wants("j", "a", 3), ""),
     "nodes that are away change nothing": (
         world(team("a", 8, soft=2)),
         replace(queues("j", "a", 3), state=WAITS),

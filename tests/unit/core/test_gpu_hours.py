@@ -94,14 +94,7 @@ def test_requested_and_allocated_hours(told: str, now: float, expected: dict[dat
 
 @pytest.mark.parametrize(
     ("again", "now", "expected"),
-    [
-        (None, 4, 0),
-        (None, 6, 4),
-        (6, 9, 4),
-        (4, 9, 0),
-        (None, 60, 48),
-        (40, 60, 48),
-    ],
+    [(None, 4, 0), (None, 6, 4), (6, 9, 4), (4, 9, 0), (None, 60, 48), (40, 60, 48)],
     ids=[
         "nothing is reclaimed at the moment of the stop",
         "GPUs are reclaimed from then on",

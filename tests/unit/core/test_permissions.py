@@ -99,10 +99,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
     "the host's network": (spec(hostNetwork=True), {(NETWORK, "hostNetwork")}),
     "the host's processes": (spec(hostPID=True), {(NETWORK, "hostPID")}),
     "the host's IPC": (spec(hostIPC=True), {(NETWORK, "hostIPC")}),
-    "a port of the host": (
-        of(ports=[{"containerPort": 8888, "hostPort": 80}]),
-        {(NETWORK, NOTEBOOK + "hostPort")},
-    ),
+    "a port of the host": (of(ports=[{"containerPort": 8888, "hostPort": 80}]), {(NETWORK, NOTEBOOK + "hostPort")}),
     "a probe of another host": (
         of(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
         {(NETWORK, NOTEBOOK + "a probe of another host")},
@@ -126,9 +123,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
     "a resource claim": (spec(resourceClaims=[{"name": "nic"}]), {(DEVICES, "resourceClaims")}),
     "an init container is looked at as well": (
         spec(initContainers=[{"name": "i", "securityContext": {"privileged": True}}]),
-        {
-            (PRIVILEGED, "container i: privileged"),
-        },
+        {(PRIVILEGED, "container i: privileged")},
     ),
 }
 

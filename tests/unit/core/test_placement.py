@@ -11,10 +11,7 @@ POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "x"}},
     "spec": {"volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}, {"name": "tmp"}]},
 }
-TERM = {
-    "labelSelector": {"matchLabels": {naming.HOME_LABEL: "home-alice"}},
-    "topologyKey": "kubernetes.io/hostname",
-}
+TERM = {"labelSelector": {"matchLabels": {naming.HOME_LABEL: "home-alice"}}, "topologyKey": "kubernetes.io/hostname"}
 
 
 def required(pod: dict[str, Any]) -> Any:

@@ -27,19 +27,7 @@ from dlspawner.core.scheduling.preemption import (
     unneeded_victims,
 )
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import (
-    HOUR,
-    MINUTE,
-    NOW,
-    node,
-    notice_pass,
-    one_pass,
-    queues,
-    runs,
-    team,
-    wants,
-    world,
-)
+from tests.unit.core.factories import HOUR, MINUTE, NOW, node, notice_pass, one_pass, queues, runs, team, wants, world
 
 NVIDIA = "nvidia.com/gpu"
 
@@ -166,10 +154,7 @@ def noticed(name: str, gpus: int) -> Job:
 
 
 SPARED: dict[str, tuple[list[Job], str]] = {
-    "none while the job with the reservation waits": (
-        [noticed("j", 8), queues("p", "a", 8, nodes=("n1",))],
-        "",
-    ),
+    "none while the job with the reservation waits": ([noticed("j", 8), queues("p", "a", 8, nodes=("n1",))], ""),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
     "a victim that is not needed any more": (
         [noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))],

@@ -220,12 +220,7 @@ def test_job_that_waits_for_a_closed_node_blocks_no_other() -> None:
 
 
 def test_alternatives_would_start() -> None:
-    here = world(
-        team("a", {"a100": 4, "v100": 8}),
-        node("n1"),
-        node("v", 8, "v100"),
-        runs("r", "a", 2, "n1"),
-    )
+    here = world(team("a", {"a100": 4, "v100": 8}), node("n1"), node("v", 8, "v100"), runs("r", "a", 2, "n1"))
     request = wants("j", "a", 4)
     found = find_alternatives(request, here, NOW)
 

@@ -14,20 +14,7 @@ from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.admission import admit, as_admitted
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import (
-    CLUSTER,
-    GIB,
-    MINUTE,
-    NOW,
-    ask,
-    node,
-    one_pass,
-    queues,
-    runs,
-    team,
-    wants,
-    world,
-)
+from tests.unit.core.factories import CLUSTER, GIB, MINUTE, NOW, ask, node, one_pass, queues, runs, team, wants, world
 
 N1, N2 = node("n1"), node("n2")
 FAST = ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("gpu", "a100"), ("zone", "fast")))),))
@@ -92,11 +79,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 9),
         "refuse too-many 8",
     ),
-    "more GPUs on one node than any node has wait": (
-        world(team("a", 16), N1, N2),
-        wants("j", "a", 16),
-        "wait no-node",
-    ),
+    "more GPUs on one node than any node has wait": (world(team("a", 16), N1, N2), wants("j", "a", 16), "wait no-node"),
     "two pods of 8 are on two nodes": (world(team("a", 16), N1, N2), wants("j", "a", [8, 8]), "admit n1 n2"),
     "three pods of 6 wait on two nodes": (
         world(team("a", 18), N1, N2, node("n3", 4)),
@@ -145,11 +128,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 2, kind="mi300"),
         "admit m",
     ),
-    "jobs without GPUs go where no GPUs are": (
-        world(team("a"), N1, node("z", 0, None)),
-        wants("j", "a", 0),
-        "admit z",
-    ),
+    "jobs without GPUs go where no GPUs are": (world(team("a"), N1, node("z", 0, None)), wants("j", "a", 0), "admit z"),
     "without quotas every GPU may be used": (world(team("a", {}), N1), wants("j", "a", 8), "admit n1"),
     "and the caps count all the same": (world(team("a", {}, hard=2), N1), wants("j", "a", 3), "refuse too-many 2"),
     "jobs without GPUs leave GPUs the CPU that comes with them": (
@@ -298,11 +277,7 @@ RULES: dict[str, tuple[ClusterState, Job, str]] = {
         wants("j", "a", 1),
         "admit n1",
     ),
-    "jobs without GPUs need no approval": (
-        world(team("a", 8, soft=0), N1),
-        wants("j", "a", 0),
-        "admit n1",
-    ),
+    "jobs without GPUs need no approval": (world(team("a", 8, soft=0), N1), wants("j", "a", 0), "admit n1"),
     "what is approved starts": (world(team("a", 8, soft=2, hard=4), N1), wants("j", "a", 3, approved=True), "admit n1"),
     "another person's jobs are not counted": (
         world(team("a", 8, hard=2), N1, runs("r", "a", 2, "n1", user="bob")),

@@ -113,9 +113,7 @@ def test_no_job_waits_longer_than_on_a_private_cluster(load: tuple[tuple[int, ..
 
 @given(loads())
 @settings(max_examples=120)
-def test_quotas_hold_and_all_jobs_start_with_preemption_within_teams(
-    load: tuple[tuple[int, ...], list[Comes]],
-) -> None:
+def test_quotas_hold_and_all_jobs_start_with_preemption_within_teams(load: tuple[tuple[int, ...], list[Comes]]) -> None:
     quotas, coming = load
     teams = [team(name, quota, preempt_within_team=True) for name, quota in zip("abc", quotas, strict=True)]
     here = world(*teams, node("n1"), node("n2"), node("n3"), cluster=NOTICED)

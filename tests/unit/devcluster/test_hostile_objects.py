@@ -139,9 +139,7 @@ def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 @settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(data=st.data())
 async def test_odd_objects(example: str, tmp_path: Path, data: st.DataObject) -> None:

@@ -121,11 +121,7 @@ async def test_sftp_batch_makes_renames_and_removes(rig: Rig, planted: tuple[Pat
     await rig.make_ppk()
 
     async def case(way: Way) -> tuple[int, str, Tree, bytes]:
-        folder, fetched, script = (
-            rig.job_folder(way),
-            back(rig, way),
-            rig.directory / f"batch-{way.value}",
-        )
+        folder, fetched, script = (rig.job_folder(way), back(rig, way), rig.directory / f"batch-{way.value}")
         places = {"FOLDER": str(folder), "LOCAL": str(source / "deep"), "BACK": str(fetched)}
         commands = re.sub("|".join(places), lambda found: places[found[0]], batch.commands)
         script.write_text(commands)

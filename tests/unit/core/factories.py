@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlspawner.core.config import (
     ClusterConfig,
@@ -37,6 +37,14 @@ MI300 = GpuType("mi300", "MI300", "amd.com/gpu", CpuMemory(4000, 16 * GIB), 64)
 TYPES = {kind.name: kind for kind in (A100, V100, MI300)}
 CLUSTER = ClusterConfig((A100, V100, MI300), CpuMemory(500, GIB), CpuMemory(4000, 8 * GIB))
 HURRIED = replace(CLUSTER, scheduling=SchedulingConfig(notice=timedelta(0), min_run=timedelta(0)))
+
+
+class Case(NamedTuple):
+    """A world, the job that asks, and what is decided or said of it."""
+
+    here: ClusterState
+    job: Job
+    expected: str
 
 
 def team(name: str, quota: int | dict[str, int] = 0, **more: Any) -> Team:

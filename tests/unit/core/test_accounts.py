@@ -112,13 +112,6 @@ def test_an_own_group_that_has_a_name_keeps_it() -> None:
     assert unix_account.group(staff) == "root:x:0:\nusers:x:100:alice\nnogroup:x:65534:\n"
 
 
-def test_similar_names_have_different_accounts() -> None:
-    names = {
-        unix_account.account(name, UnixIds(1, 1), "/").name for name in ("Ann Lee", "ann-lee", "ann lee", "ANN-LEE")
-    }
-    assert len(names) == 4
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": "b"}', '{"a": 0}', "null"])
 def test_foreign_annotation_has_no_groups(text: str) -> None:
     assert unix_account.read_groups(text) == ()

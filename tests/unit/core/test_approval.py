@@ -15,47 +15,43 @@ from dlspawner.core.scheduling.admission import evaluate, find_alternatives
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.limits import ApprovalKind, approvers, list_names, required_approvals
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import NOW, node, queues, runs, team, wants, world
+from tests.unit.core.factories import NOW, Case, node, queues, runs, team, wants, world
 
 N1 = node("n1")
 WAITS = JobState.PENDING_APPROVAL
 # The world, the job that asks, and what its admins read; nothing where it needs no approval.
-NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
-    "as many as the soft cap need none": (world(team("a", 8, soft=2), N1), wants("j", "a", 2), ""),
-    "more than the soft cap alone": (
+NEEDS: dict[str, Case] = {
+    "as many as the soft cap need none": Case(world(team("a", 8, soft=2), N1), wants("j", "a", 2), ""),
+    "more than the soft cap alone": Case(
         world(team("a", 8, soft=2), N1),
         wants("j", "a", 3),
         "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
     ),
-    "more together with what the person holds": (
+    "more together with what the person holds": Case(
         world(team("a", 8, soft=2), N1, runs("r", "a", 2, "n1")),
         wants("j", "a", 1),
         "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds 2.",
     ),
-    "what is promised to another job of the person counts": (
+    "what is promised to another job of the person counts": Case(
         world(team("a", 8, soft=2), N1, queues("p", "a", 2, nodes=("n1",))),
         wants("j", "a", 1),
         "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds or was promised 2.",
     ),
-    "what was promised to the job itself does not count twice": (
-        world(team("a", 8, soft=2), N1, queues("j", "a", 2, nodes=("n1",))),
-        queues("j", "a", 2, nodes=("n1",)),
-        "",
+    "what was promised to the job itself does not count twice": Case(
+        world(team("a", 8, soft=2), N1, queues("j", "a", 2, nodes=("n1",))), queues("j", "a", 2, nodes=("n1",)), ""
     ),
-    "what the person holds for another team does not count": (
-        world(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")),
-        wants("j", "a", 2),
-        "",
+    "what the person holds for another team does not count": Case(
+        world(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")), wants("j", "a", 2), ""
     ),
-    "a preemptible job says so": (
+    "a preemptible job says so": Case(
         world(team("a", 8, soft=2), N1),
         wants("j", "a", 3, preemptible=True),
         "3 GPUs of type a100, preemptible. Team a gives one person at most 2 GPUs without approval.",
     ),
-    "what was approved needs none": (world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
-    "nor what is more than the quota": (world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
-    "a blocked user's job needs none": (world(team("a", 8, soft=2), N1, blocked=["alice"]), wants("j", "a", 3), ""),
-    "nodes that are away change nothing": (
+    "what was approved needs none": Case(world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
+    "nor what is more than the quota": Case(world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
+    "a blocked user's job needs none": Case(world(team("a", 8, soft=2), N1, blocked=["alice"]), wants("j", "a", 3), ""),
+    "nodes that are away change nothing": Case(
         world(team("a", 8, soft=2)),
         replace(queues("j", "a", 3), state=WAITS),
         "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
@@ -63,9 +59,8 @@ NEEDS: dict[str, tuple[ClusterState, Job, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NEEDS)
-def test_missing_approvals(name: str) -> None:
-    here, job, expected = NEEDS[name]
+@pytest.mark.parametrize(("here", "job", "expected"), NEEDS.values(), ids=NEEDS)
+def test_missing_approvals(here: ClusterState, job: Job, expected: str) -> None:
     found = limits.missing_approvals(job, here)
     assert " ".join(f"{one.what}. {one.why}" for one in found) == expected
     assert all(one.kind is ApprovalKind.SOFT_CAP for one in found)

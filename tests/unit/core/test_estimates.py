@@ -47,45 +47,57 @@ NEXT = queues("q", "vision", 8)
 PROMISED = replace(NEXT, nodes=("n1",))
 
 
-@pytest.mark.parametrize(
-    ("things", "durations", "minutes"),
-    [
-        ((NEXT,), lasted([]), (0, 0)),
-        ((FULL, NEXT), TWO_HOURS, AN_HOUR_LEFT),
-        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1)), None),
-        ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1) + [30.0] * 50), None),
-        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech"), AN_HOUR_LEFT),
-        ((FULL, NEXT), lasted([120.0] * LEAST_RUNS, of="speech", template="other"), AN_HOUR_LEFT),
-        ((replace(FULL, state=JobState.STOPPING), NEXT), lasted([]), (1, 1)),
-        ((replace(FULL, preemptible=True, notice=NOW + 3 * MINUTE), PROMISED), lasted([]), (3, 3)),
-        ((replace(FULL, preemptible=True), NEXT), lasted([]), (5, 5)),
-        ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), lasted([]), (0, 0)),
-        ((FULL, queues("p", "vision", 8, waited=HOUR), NEXT), TWO_HOURS, (180, 180)),
-        (
-            (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
-            lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS),
-            (61, 180),
-        ),
-        ((queues("q", "vision", 9),), TWO_HOURS, None),
-        ((runs("r", "vision", 8, "n1", age=10 * HOUR), NEXT), TWO_HOURS, None),
-    ],
-    ids=[
-        "on an empty cluster it starts now, whatever is known",
-        "it starts when the job that holds its GPUs has run as long as others did",
-        "of too few ended jobs nothing is concluded",
-        "those that ended sooner than the running one has run do not count",
-        "where a team has no history, jobs of other teams from the same template say how long",
-        "and where the template has none, all jobs do",
-        "what is being stopped is gone in a moment",
-        "a victim is gone when its notice is over",
-        "a borrower leaves after its notice, whatever is known",
-        "what is free now can be had now",
-        "a job behind another one waits for that one as well",
-        "that one may be short or long: a range",
-        "what never fits is not estimated",
-        "the end of a job that has run longer than all others is unknown",
-    ],
-)
+STARTS = {
+    "on an empty cluster it starts now, whatever is known": ((NEXT,), lasted([]), (0, 0)),
+    "it starts when the job that holds its GPUs has run as long as others did": ((FULL, NEXT), TWO_HOURS, AN_HOUR_LEFT),
+    "of too few ended jobs nothing is concluded": ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1)), None),
+    "those that ended sooner than the running one has run do not count": (
+        (FULL, NEXT),
+        lasted([120.0] * (LEAST_RUNS - 1) + [30.0] * 50),
+        None,
+    ),
+    "where a team has no history, jobs of other teams from the same template say how long": (
+        (FULL, NEXT),
+        lasted([120.0] * LEAST_RUNS, of="speech"),
+        AN_HOUR_LEFT,
+    ),
+    "and where the template has none, all jobs do": (
+        (FULL, NEXT),
+        lasted([120.0] * LEAST_RUNS, of="speech", template="other"),
+        AN_HOUR_LEFT,
+    ),
+    "what is being stopped is gone in a moment": ((replace(FULL, state=JobState.STOPPING), NEXT), lasted([]), (1, 1)),
+    "a victim is gone when its notice is over": (
+        (replace(FULL, preemptible=True, notice=NOW + 3 * MINUTE), PROMISED),
+        lasted([]),
+        (3, 3),
+    ),
+    "a borrower leaves after its notice, whatever is known": (
+        (replace(FULL, preemptible=True), NEXT),
+        lasted([]),
+        (5, 5),
+    ),
+    "what is free now can be had now": ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), lasted([]), (0, 0)),
+    "a job behind another one waits for that one as well": (
+        (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
+        TWO_HOURS,
+        (180, 180),
+    ),
+    "that one may be short or long: a range": (
+        (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
+        lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS),
+        (61, 180),
+    ),
+    "what never fits is not estimated": ((queues("q", "vision", 9),), TWO_HOURS, None),
+    "the end of a job that has run longer than all others is unknown": (
+        (runs("r", "vision", 8, "n1", age=10 * HOUR), NEXT),
+        TWO_HOURS,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("things", "durations", "minutes"), STARTS.values(), ids=STARTS)
 def test_a_job_starts_when_those_before_it_have_ended(
     things: Sequence[Job], durations: RunTimes, minutes: tuple[int, int] | None
 ) -> None:

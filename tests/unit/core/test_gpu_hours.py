@@ -53,57 +53,40 @@ def hours(found: dict[date, GpuTime]) -> dict[date, tuple[float, float, float]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("told", "now", "expected"),
-    [
-        ("T0 R1 E3", 9, {DAY: (6, 6, 0)}),
-        ("Q0 T2 R2 E3", 9, {DAY: (6, 2, 0)}),
-        ("A0 Q1 E3", 9, {DAY: (6, 0, 0)}),
-        ("Q0 T1", 3, {DAY: (6, 4, 0)}),
-        ("T0 R1 X3 E4", 9, {DAY: (8, 8, 0)}),
-        ("T0 R1 X2 Q3 T5 R5 E6", 9, {DAY: (12, 8, 0)}),
-        ("T0 Q1 L2 Q3 E4", 9, {DAY: (8, 2, 0)}),
-        ("T0 R1 E3 R4 E5", 9, {DAY: (8, 8, 0)}),
-        ("T10 R10 E14", 20, {DAY: (4, 4, 0), NEXT: (4, 4, 0)}),
-        ("T0 R2 X1 E3", 9, {DAY: (6, 6, 0)}),
-        ("T0 R5", 3, {DAY: (6, 6, 0)}),
-        ("T5 R5", 3, {}),
-        ("", 3, {}),
-        ("S0 E1", 3, {}),
-    ],
-    ids=[
-        "a job that never waits requests what it holds",
-        "waiting is asked for, not held",
-        "so is waiting for approval",
-        "what goes on counts until now",
-        "GPUs are held until the pod is gone",
-        "what waits again after a preemption holds nothing meanwhile",
-        "a login that is waited for is asked for, too",
-        "between an end and being found again nothing is asked for",
-        "midnight divides",
-        "an event with an earlier time than the last one takes no time",
-        "an event of the future has not happened",
-        "a job of the future has no hours",
-        "a job without events has none",
-        "a job that is refused at once requested nothing",
-    ],
-)
+SPENT = {
+    "a job that never waits requests what it holds": ("T0 R1 E3", 9, {DAY: (6, 6, 0)}),
+    "waiting is asked for, not held": ("Q0 T2 R2 E3", 9, {DAY: (6, 2, 0)}),
+    "so is waiting for approval": ("A0 Q1 E3", 9, {DAY: (6, 0, 0)}),
+    "what goes on counts until now": ("Q0 T1", 3, {DAY: (6, 4, 0)}),
+    "GPUs are held until the pod is gone": ("T0 R1 X3 E4", 9, {DAY: (8, 8, 0)}),
+    "what waits again after a preemption holds nothing meanwhile": ("T0 R1 X2 Q3 T5 R5 E6", 9, {DAY: (12, 8, 0)}),
+    "a login that is waited for is asked for, too": ("T0 Q1 L2 Q3 E4", 9, {DAY: (8, 2, 0)}),
+    "between an end and being found again nothing is asked for": ("T0 R1 E3 R4 E5", 9, {DAY: (8, 8, 0)}),
+    "midnight divides": ("T10 R10 E14", 20, {DAY: (4, 4, 0), NEXT: (4, 4, 0)}),
+    "an event with an earlier time than the last one takes no time": ("T0 R2 X1 E3", 9, {DAY: (6, 6, 0)}),
+    "an event of the future has not happened": ("T0 R5", 3, {DAY: (6, 6, 0)}),
+    "a job of the future has no hours": ("T5 R5", 3, {}),
+    "a job without events has none": ("", 3, {}),
+    "a job that is refused at once requested nothing": ("S0 E1", 3, {}),
+}
+
+
+@pytest.mark.parametrize(("told", "now", "expected"), SPENT.values(), ids=SPENT)
 def test_requested_and_allocated_hours(told: str, now: float, expected: dict[date, tuple[float, float, float]]) -> None:
     assert hours(gpu_time_by_day(JobTimeline(TWO, steps(told)), at(now))) == expected
 
 
-@pytest.mark.parametrize(
-    ("again", "now", "expected"),
-    [(None, 4, 0), (None, 6, 4), (6, 9, 4), (4, 9, 0), (None, 60, 48), (40, 60, 48)],
-    ids=[
-        "nothing is reclaimed at the moment of the stop",
-        "GPUs are reclaimed from then on",
-        "until the person asks again",
-        "a job that is requeued at once gave nothing back",
-        "for a day at most",
-        "also when it is requeued after that",
-    ],
-)
+RECLAIMED = {
+    "nothing is reclaimed at the moment of the stop": (None, 4, 0),
+    "GPUs are reclaimed from then on": (None, 6, 4),
+    "until the person asks again": (6, 9, 4),
+    "a job that is requeued at once gave nothing back": (4, 9, 0),
+    "for a day at most": (None, 60, 48),
+    "also when it is requeued after that": (40, 60, 48),
+}
+
+
+@pytest.mark.parametrize(("again", "now", "expected"), RECLAIMED.values(), ids=RECLAIMED)
 def test_reclaimed_hours(again: float | None, now: float, expected: float) -> None:
     life = JobTimeline(TWO, steps("T0 R1 X3 E4"), culled=True, requeued=None if again is None else at(again))
     assert sum(one for _, _, one in hours(gpu_time_by_day(life, at(now))).values()) == expected

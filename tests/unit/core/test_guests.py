@@ -9,41 +9,35 @@ from dlspawner.core.decisions import Admit, MustWait
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.admission import admit, evaluate
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from tests.unit.core.factories import HOUR, MINUTE, NOW, node, one_pass, queues, runs, team, wants, world
+from tests.unit.core.factories import HOUR, MINUTE, NOW, Case, node, one_pass, queues, runs, team, wants, world
 
 N1, N2, CLOSED = node("n1"), node("n2"), node("n2", cordoned=True)
 HOMES = (team("a", 8), team("b", 8), N1, CLOSED)  # n1 is the share of a, and n2 that of b
 TOO_MANY = (team("a", 8), team("b", 8), N1)  # quotas that can not be laid out
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
-GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
-    "a guest starts where no job waits": (world(*HOMES), wants("g", "b", 2), "n1"),
-    "a guest leaves another team's share to its waiting job at once": (
-        world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
-        wants("g", "b", 2),
-        "turn",
+GUESTS: dict[str, Case] = {
+    "a guest starts where no job waits": Case(world(*HOMES), wants("g", "b", 2), "n1"),
+    "a guest leaves another team's share to its waiting job at once": Case(
+        world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)), wants("g", "b", 2), "turn"
     ),
-    "also before that one, in the order of the queue": (
+    "also before that one, in the order of the queue": Case(
         world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 2, priority=100, waited=2 * HOUR),
         "turn",
     ),
-    "a guest goes where the waiting jobs have no share": (
-        world(*HOMES, node("n3"), runs("r", "b", 1, "n1"), queues("big", "a", 8)),
-        wants("g", "b", 2),
-        "n3",
+    "a guest goes where the waiting jobs have no share": Case(
+        world(*HOMES, node("n3"), runs("r", "b", 1, "n1"), queues("big", "a", 8)), wants("g", "b", 2), "n3"
     ),
-    "a job that waits for its own team's jobs blocks no guest": (
-        world(*HOMES, runs("r", "a", 7, "n1"), queues("big", "a", 8)),
-        wants("g", "b", 1),
-        "n1",
+    "a job that waits for its own team's jobs blocks no guest": Case(
+        world(*HOMES, runs("r", "a", 7, "n1"), queues("big", "a", 8)), wants("g", "b", 1), "n1"
     ),
-    "a job that waits for its user cap blocks no guest": (
+    "a job that waits for its user cap blocks no guest": Case(
         world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], runs("r", "b", 1, "n1"), queues("big", "a", 8)),
         wants("g", "b", 1),
         "n1",
     ),
-    "nor does a job behind others of its team": (
+    "nor does a job behind others of its team": Case(
         world(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
@@ -51,7 +45,7 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n1",
     ),
-    "a guest leaves the nodes to a job behind many with a user cap": (
+    "a guest leaves the nodes to a job behind many with a user cap": Case(
         world(
             *(team("a", 8, hard=4), *TOO_MANY[1:], runs("r", "a", 4, "n1", user="eve"), runs("s", "b", 1, "n1")),
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
@@ -60,22 +54,20 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 1),
         "turn",
     ),
-    "with more quota than GPUs a small job passes a big one of another team": (
-        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=MINUTE)),
-        wants("g", "b", 1),
-        "n1",
+    "with more quota than GPUs a small job passes a big one of another team": Case(
+        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=MINUTE)), wants("g", "b", 1), "n1"
     ),
-    "but not one that has waited for long": (
+    "but not one that has waited for long": Case(
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("g", "b", 1, priority=100),
         "turn",
     ),
-    "unless it has waited for longer": (
+    "unless it has waited for longer": Case(
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("g", "b", 1, waited=2 * HOUR),
         "n1",
     ),
-    "closest to holding it is the node with the fewest GPUs of guaranteed jobs": (
+    "closest to holding it is the node with the fewest GPUs of guaranteed jobs": Case(
         world(
             *WIDE,
             *(runs("r", "b", 1, "n1"), runs("p", "b", 5, "n1", preemptible=True)),
@@ -84,12 +76,12 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
         wants("g", "b", 2),
         "n2",
     ),
-    "a borrower is not blocked by a job that could preempt it": (
+    "a borrower is not blocked by a job that could preempt it": Case(
         world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
         wants("p", "b", 7, preemptible=True),
         "n1",
     ),
-    "a team without a node gets nodes of no share": (
+    "a team without a node gets nodes of no share": Case(
         world(
             *(team("a", 8), team("b", 8), team("c", 8), N1, CLOSED, node("n3", cordoned=True), node("n4")),
             *(runs("r", "c", 1, "n4"), queues("big", "b", 8, waited=HOUR)),
@@ -100,18 +92,10 @@ GUESTS: dict[str, tuple[ClusterState, Job, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", GUESTS)
-def test_job_outside_its_share(name: str) -> None:
-    here, request, expected = GUESTS[name]
-    decision = admit(request, here, NOW)
+@pytest.mark.parametrize(("here", "job", "expected"), GUESTS.values(), ids=GUESTS)
+def test_job_outside_its_share(here: ClusterState, job: Job, expected: str) -> None:
+    decision = admit(job, here, NOW)
     assert (" ".join(decision.nodes) if isinstance(decision, Admit) else decision.reason.value) == expected
-
-
-def test_of_two_jobs_beyond_the_maximum_wait_the_earlier_starts_first() -> None:
-    here = world(*TOO_MANY, queues("second", "a", 8, waited=HOUR), queues("first", "b", 8, waited=2 * HOUR))
-    assert one_pass(here, NOW) == ["first"]
-    here.remove("first")
-    assert one_pass(here, NOW) == ["second"]
 
 
 def test_three_jobs_beyond_the_maximum_wait_start_in_order() -> None:

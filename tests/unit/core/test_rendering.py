@@ -7,8 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from dlspawner.core.config import TeamMount
 from dlspawner.core.launch.options import BUILT_IN, InvalidOptions
@@ -256,23 +254,3 @@ def test_other_endpoints_are_ports_of_the_container_that_works() -> None:
     template = replace(CUSTOM, endpoints=(*CUSTOM.endpoints, Endpoint("metrics", 9090, EndpointProtocol.HTTP)))
     ports = container(rendered(template, image="debian:12"), "main")["ports"]
     assert {"name": "metrics", "containerPort": 9090} in ports
-
-
-@settings(max_examples=60)
-@given(st.text(alphabet="${}()abnote: \n[]'\"&*!|>%@`\\", max_size=30))
-def test_no_typed_text_changes_the_pod(text: str) -> None:
-    template = replace(CUSTOM, annotations=(("note", "<${note}>"),), options=(*CUSTOM.options,))
-    plain = rendered(template, image="debian:12", note="x", program="x")
-    typed = rendered(template, image="debian:12", note=text or "x", program=_one_line(text))
-    assert _shape(typed) == _shape(plain)
-    assert typed["metadata"]["annotations"]["note"] == f"<{text or 'x'}>"
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", " ") or "x"
-
-
-def _shape(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _shape(value) for key, value in tree.items()}
-    return [_shape(value) for value in tree] if isinstance(tree, list) else type(tree)

@@ -39,37 +39,35 @@ SILENT = replace(node("n2", 4), ready=False)
 SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
 
 
-@pytest.mark.parametrize(
-    ("things", "closed", "fragmented"),
-    [
-        ((node("n2", 4),), 0, 0),
-        ((CLOSED,), 4, 0),
-        ((SILENT,), 4, 0),
-        ((node("n2", 4), queues("q", "vision", 4)), 0, 3),
-        ((node("n2", 4), queues("q", "vision", 3)), 0, 0),
-        ((node("n2", 4), queues("q", "vision", 5)), 0, 7),
-        ((node("n2", 4), queues("q", "vision", 5), queues("r", "vision", 1)), 0, 0),
-        ((node("n2", 4), queues("q", "vision", [4, 4])), 0, 3),
-        ((SMALL_CPU, queues("q", "vision", 1)), 0, 4),
-        ((CLOSED, queues("q", "vision", 4)), 4, 3),
-        ((node("n2", 4), queues("q", "vision", 4, kind="v100")), 0, 0),
-        ((node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
-    ],
-    ids=[
-        "without waiting jobs nothing is fragmented",
-        "a cordoned node is closed",
-        "so is a node that is not ready",
-        "three free on one node are too few for four, and four on the other are not",
-        "a job that fits in both places makes all of it usable",
-        "five fit nowhere",
-        "one small job that fits makes everything usable",
-        "each pod is looked at for itself",
-        "GPUs without the CPU that goes with them are of no use",
-        "what is closed is not fragmented as well",
-        "a job that waits for another type does not count",
-        "a job that waits for a login does not count",
-    ],
-)
+CAPACITY = {
+    "without waiting jobs nothing is fragmented": ((node("n2", 4),), 0, 0),
+    "a cordoned node is closed": ((CLOSED,), 4, 0),
+    "so is a node that is not ready": ((SILENT,), 4, 0),
+    "three free on one node are too few for four, and four on the other are not": (
+        (node("n2", 4), queues("q", "vision", 4)),
+        0,
+        3,
+    ),
+    "a job that fits in both places makes all of it usable": ((node("n2", 4), queues("q", "vision", 3)), 0, 0),
+    "five fit nowhere": ((node("n2", 4), queues("q", "vision", 5)), 0, 7),
+    "one small job that fits makes everything usable": (
+        (node("n2", 4), queues("q", "vision", 5), queues("r", "vision", 1)),
+        0,
+        0,
+    ),
+    "each pod is looked at for itself": ((node("n2", 4), queues("q", "vision", [4, 4])), 0, 3),
+    "GPUs without the CPU that goes with them are of no use": ((SMALL_CPU, queues("q", "vision", 1)), 0, 4),
+    "what is closed is not fragmented as well": ((CLOSED, queues("q", "vision", 4)), 4, 3),
+    "a job that waits for another type does not count": ((node("n2", 4), queues("q", "vision", 4, kind="v100")), 0, 0),
+    "a job that waits for a login does not count": (
+        (node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)),
+        0,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize(("things", "closed", "fragmented"), CAPACITY.values(), ids=CAPACITY)
 def test_closed_and_fragmented_gpus(things: tuple[Node | Job, ...], closed: int, fragmented: int) -> None:
     here = world(team("vision", 12), node("n1"), runs("a", "vision", 5, "n1"), *things)
     assert capacity_by_type(here)["a100"] == TypeCapacity(12 * GPU, 7 * GPU, closed * GPU, fragmented * GPU)

@@ -77,79 +77,67 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHARGED)
-def test_charge(name: str) -> None:
-    manifest, expected = CHARGED[name]
+@pytest.mark.parametrize(("manifest", "expected"), CHARGED.values(), ids=CHARGED)
+def test_charge(manifest: dict[str, Any], expected: str) -> None:
     charged = request_of([manifest], CLUSTER)
     assert isinstance(charged, ResourceRequest), charged
     assert f"{charged.gpu_type} {charged.gpus // GPU}" == expected
 
 
+MALFORMED, UNKNOWN_TYPE, NOT_ALLOWED = Reason.MALFORMED, Reason.UNKNOWN_TYPE, Reason.NOT_ALLOWED
+TOO_SMALL, EXCEEDS_LIMIT = Reason.NODE_TOO_SMALL, Reason.EXCEEDS_LIMIT
 REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
-    "half a GPU": (pod(box({NVIDIA: "500m"})), Reason.MALFORMED, "must be a whole number"),
-    "a negative number": (pod(box({NVIDIA: -1})), Reason.MALFORMED, "from 0 to 1,000,000; the pod asks for -1."),
-    "a huge number": (pod(box({NVIDIA: "9e18"})), Reason.MALFORMED, "from 0 to 1,000,000"),
-    "true": (pod(box({NVIDIA: True})), Reason.MALFORMED, "asks for true"),
-    "not a number": (pod(box({NVIDIA: float("nan")})), Reason.MALFORMED, "from 0 to 1,000,000"),
-    "words": (pod(box({NVIDIA: "all"})), Reason.MALFORMED, "asks for “all”"),
+    "half a GPU": (pod(box({NVIDIA: "500m"})), MALFORMED, "must be a whole number"),
+    "a negative number": (pod(box({NVIDIA: -1})), MALFORMED, "from 0 to 1,000,000; the pod asks for -1."),
+    "a huge number": (pod(box({NVIDIA: "9e18"})), MALFORMED, "from 0 to 1,000,000"),
+    "true": (pod(box({NVIDIA: True})), MALFORMED, "asks for true"),
+    "not a number": (pod(box({NVIDIA: float("nan")})), MALFORMED, "from 0 to 1,000,000"),
+    "words": (pod(box({NVIDIA: "all"})), MALFORMED, "asks for “all”"),
     "CPU that is no number": (
         pod(box({"cpu": "many"})),
-        Reason.MALFORMED,
+        MALFORMED,
         "cpu must be an amount such as 2, “500m” or “4Gi”; the pod asks for “many”.",
     ),
-    "a container that is no container": ({"spec": {"containers": [7]}}, Reason.MALFORMED, "Kubernetes"),
-    "a vendor without a type": (pod(box({"gpu.intel.com/i915": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
-    "a slice of a GPU": (pod(box({"nvidia.com/mig-1g.10gb": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
-    "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), Reason.UNKNOWN_TYPE, "no GPU type"),
-    "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), Reason.NOT_ALLOWED, "can not be claimed"),
+    "a container that is no container": ({"spec": {"containers": [7]}}, MALFORMED, "Kubernetes"),
+    "a vendor without a type": (pod(box({"gpu.intel.com/i915": 1})), UNKNOWN_TYPE, "no GPU type"),
+    "a slice of a GPU": (pod(box({"nvidia.com/mig-1g.10gb": 1})), UNKNOWN_TYPE, "no GPU type"),
+    "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), UNKNOWN_TYPE, "no GPU type"),
+    "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
         pod({"name": "c", "resources": {"claims": [{"name": "gpu"}]}}),
-        Reason.NOT_ALLOWED,
+        NOT_ALLOWED,
         "can not be claimed",
     ),
     "GPUs of one of several types": (
         pod(box({NVIDIA: 1}), nodeSelector=None),
-        Reason.UNKNOWN_TYPE,
+        UNKNOWN_TYPE,
         "may get a100 or v100: choose the type",
     ),
     "an affinity that leaves it open": (
         pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"]}, {"zone": ["x"]})),
-        Reason.UNKNOWN_TYPE,
+        UNKNOWN_TYPE,
         "may get a100 or v100",
     ),
-    "two vendors in one pod": (pod(box({NVIDIA: 1, AMD: 1})), Reason.NOT_ALLOWED, "of one type"),
-    "more GPUs than a job may have": (pod(box({NVIDIA: 65})), Reason.EXCEEDS_LIMIT, "may have 64 GPUs"),
-    "more CPU than belongs to the GPUs": (
-        pod(box({NVIDIA: 2, "cpu": "8001m"})),
-        Reason.NODE_TOO_SMALL,
-        "at most 8 for 2 × a100",
-    ),
-    "more memory than belongs to the GPUs": (
-        pod(box({NVIDIA: 1, "memory": "17Gi"})),
-        Reason.NODE_TOO_SMALL,
-        "at most 16Gi",
-    ),
-    "a limit beyond it counts, too": (
-        pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})),
-        Reason.NODE_TOO_SMALL,
-        "CPUs must be at most 4",
-    ),
+    "two vendors in one pod": (pod(box({NVIDIA: 1, AMD: 1})), NOT_ALLOWED, "of one type"),
+    "more GPUs than a job may have": (pod(box({NVIDIA: 65})), EXCEEDS_LIMIT, "may have 64 GPUs"),
+    "more CPU than belongs to the GPUs": (pod(box({NVIDIA: 2, "cpu": "8001m"})), TOO_SMALL, "at most 8 for 2 × a100"),
+    "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16Gi"),
+    "a limit beyond it counts, too": (pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})), TOO_SMALL, "CPUs must be at most 4"),
     "a first container may not have more": (
         pod(box({NVIDIA: 1}), init=(box({"cpu": 64}),)),
-        Reason.NODE_TOO_SMALL,
+        TOO_SMALL,
         "CPUs must be at most 4 for 1 × a100; the pod asks for 64",
     ),
     "nor may the pod as a whole": (
         pod(box(), resources={"limits": {"cpu": 1, "memory": "1Gi"}, "requests": {"memory": "400Gi"}}),
-        Reason.NODE_TOO_SMALL,
+        TOO_SMALL,
         "Memory must be at most 8Gi for a job without GPUs; the pod asks for 400Gi",
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_charge_is_refused(name: str) -> None:
-    manifest, reason, words = REFUSED[name]
+@pytest.mark.parametrize(("manifest", "reason", "words"), REFUSED.values(), ids=REFUSED)
+def test_charge_is_refused(manifest: dict[str, Any], reason: Reason, words: str) -> None:
     refused = request_of([manifest], CLUSTER)
     assert isinstance(refused, Refuse), refused
     assert refused.reason is reason

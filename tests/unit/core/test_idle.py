@@ -159,9 +159,8 @@ def said(verdict: IdleDecision) -> str:
             return f"{'would stop' if dry_run else 'stop'} {why.value}"
 
 
-@pytest.mark.parametrize("name", JUDGED)
-def test_idle_decision(name: str) -> None:
-    activity, policy, expected = JUDGED[name]
+@pytest.mark.parametrize(("activity", "policy", "expected"), JUDGED.values(), ids=JUDGED)
+def test_idle_decision(activity: JobActivity, policy: IdleRule, expected: str) -> None:
     assert said(evaluate(activity, policy, NOW)) == expected
 
 
@@ -173,9 +172,8 @@ WINDOWS: dict[str, tuple[IdlePolicy, IdleWindows, bool, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
-def test_idle_window(name: str) -> None:
-    template, of_team, preemptible, hours = WINDOWS[name]
+@pytest.mark.parametrize(("template", "of_team", "preemptible", "hours"), WINDOWS.values(), ids=WINDOWS)
+def test_idle_window(template: IdlePolicy, of_team: IdleWindows, preemptible: bool, hours: int | None) -> None:
     assert idle_rule_of(template, of_team, CULLING, preemptible).window == (None if hours is None else hours * HOUR)
 
 
@@ -207,9 +205,8 @@ SAMPLES: dict[str, tuple[list[tuple[float, float]], GpuUse | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_gpu_use_from_samples(name: str) -> None:
-    samples, expected = SAMPLES[name]
+@pytest.mark.parametrize(("samples", "expected"), SAMPLES.values(), ids=SAMPLES)
+def test_gpu_use_from_samples(samples: list[tuple[float, float]], expected: GpuUse | None) -> None:
     assert gpu_use([(NOW - at * MINUTE, percent) for at, percent in samples], CULLING) == expected
 
 
@@ -222,9 +219,8 @@ JOINED: dict[str, tuple[GpuUse | None, GpuUse | None, GpuUse | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", JOINED)
-def test_new_samples_are_merged_with_known_use(name: str) -> None:
-    old, new, expected = JOINED[name]
+@pytest.mark.parametrize(("old", "new", "expected"), JOINED.values(), ids=JOINED)
+def test_new_samples_are_merged_with_known_use(old: GpuUse | None, new: GpuUse | None, expected: GpuUse | None) -> None:
     assert merge_samples(old, new, CULLING) == expected
 
 
@@ -238,9 +234,8 @@ IDLE: dict[str, tuple[JobActivity, IdleRule, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", IDLE)
-def test_is_idle(name: str) -> None:
-    activity, policy, expected = IDLE[name]
+@pytest.mark.parametrize(("activity", "policy", "expected"), IDLE.values(), ids=IDLE)
+def test_is_idle(activity: JobActivity, policy: IdleRule, expected: bool) -> None:
     assert is_idle(activity, policy, NOW) is expected
 
 

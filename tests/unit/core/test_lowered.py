@@ -88,9 +88,8 @@ AGAIN: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", AGAIN)
-def test_jobs_that_are_guaranteed_again(name: str) -> None:
-    things, expected = AGAIN[name]
+@pytest.mark.parametrize(("things", "expected"), AGAIN.values(), ids=AGAIN)
+def test_jobs_that_are_guaranteed_again(things: tuple[Team | Node | Job, ...], expected: str) -> None:
     here = world(*things)
     assert " ".join(job.id for job in restorable(list(here.jobs.values()), here)) == expected
 

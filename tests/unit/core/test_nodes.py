@@ -42,9 +42,8 @@ DEMANDS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", DEMANDS)
-def test_placement_of_a_pod(name: str) -> None:
-    spec, suits = DEMANDS[name]
+@pytest.mark.parametrize(("spec", "suits"), DEMANDS.values(), ids=DEMANDS)
+def test_placement_of_a_pod(spec: dict[str, Any], suits: bool) -> None:
     assert read_placement(spec).matches(NODE) is suits
 
 
@@ -58,9 +57,8 @@ TOLERATED: dict[str, tuple[list[Toleration], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", TOLERATED)
-def test_tolerations_of_a_pod(name: str) -> None:
-    tolerations, suits = TOLERATED[name]
+@pytest.mark.parametrize(("tolerations", "suits"), TOLERATED.values(), ids=TOLERATED)
+def test_tolerations_of_a_pod(tolerations: list[Toleration], suits: bool) -> None:
     assert NodePlacement(tolerations=tuple(tolerations)).matches(TAINTED) is suits
 
 

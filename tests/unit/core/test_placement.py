@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 
@@ -19,17 +21,12 @@ def required(pod: dict[str, Any]) -> Any:
     return together.get("requiredDuringSchedulingIgnoredDuringExecution")
 
 
-def test_a_volume_of_one_node_keeps_its_pods_together() -> None:
-    pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce"])
+@pytest.mark.parametrize(("modes", "terms"), [(["ReadWriteOnce"], [TERM]), (["ReadWriteOnce", "ReadWriteMany"], None)])
+def test_a_volume_of_one_node_keeps_its_pods_together_and_one_of_many_does_not(modes: list[str], terms: Any) -> None:
+    pod = launch_pod.with_home_affinity(POD, "home-alice", modes)
     assert pod["metadata"]["labels"] == {"app": "x", naming.HOME_LABEL: "home-alice"}
-    assert required(pod) == [TERM]
+    assert required(pod) == terms
     assert "affinity" not in POD["spec"]
-
-
-def test_a_volume_of_many_nodes_does_not() -> None:
-    pod = launch_pod.with_home_affinity(POD, "home-alice", ["ReadWriteOnce", "ReadWriteMany"])
-    assert required(pod) is None
-    assert naming.HOME_LABEL in pod["metadata"]["labels"]
 
 
 def test_a_pod_without_the_home_directory_is_neither_bound_nor_binding() -> None:

@@ -82,9 +82,8 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_victims(name: str) -> None:
-    jobs, gpus, expected = CHOSEN[name]
+@pytest.mark.parametrize(("jobs", "gpus", "expected"), CHOSEN.values(), ids=CHOSEN)
+def test_victims(jobs: list[Job], gpus: int, expected: str) -> None:
     asked = order_candidates(jobs, world(*TEAMS, *jobs), NOW)
     victims = choose_victims({"n1": Resources(gpus * GPU, 0, 0)}, NVIDIA, asked)
     assert victims is not None
@@ -119,9 +118,8 @@ LEAVES: dict[str, tuple[Job, timedelta]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEAVES)
-def test_stop_time(name: str) -> None:
-    job, expected = LEAVES[name]
+@pytest.mark.parametrize(("job", "expected"), LEAVES.values(), ids=LEAVES)
+def test_stop_time(job: Job, expected: timedelta) -> None:
     assert stop_time(job, world(*TEAMS), NOW) == NOW + expected
 
 
@@ -132,9 +130,8 @@ GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", GOES_ON)
-def test_deferred_stop_time(name: str) -> None:
-    job, expected = GOES_ON[name]
+@pytest.mark.parametrize(("job", "expected"), GOES_ON.values(), ids=GOES_ON)
+def test_deferred_stop_time(job: Job, expected: timedelta | None) -> None:
     assert deferred_stop_time(job, world(*TEAMS), NOW) == (None if expected is None else NOW + expected)
 
 
@@ -176,9 +173,8 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SPARED)
-def test_victims_that_are_not_needed(name: str) -> None:
-    jobs, expected = SPARED[name]
+@pytest.mark.parametrize(("jobs", "expected"), SPARED.values(), ids=SPARED)
+def test_victims_that_are_not_needed(jobs: list[Job], expected: str) -> None:
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
 
 
@@ -273,9 +269,8 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_stale_reservations(name: str) -> None:
-    things, expected = BROKEN[name]
+@pytest.mark.parametrize(("things", "expected"), BROKEN.values(), ids=BROKEN)
+def test_stale_reservations(things: list[Team | Node | Job], expected: str) -> None:
     assert " ".join(job.id for job in stale_reservations(world(*TEAMS, *things))) == expected
 
 

@@ -60,9 +60,8 @@ ORDERED: dict[str, tuple[list[Job], dict[str, float], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ORDERED)
-def test_queue_order(name: str) -> None:
-    jobs, used, expected = ORDERED[name]
+@pytest.mark.parametrize(("jobs", "used", "expected"), ORDERED.values(), ids=ORDERED)
+def test_queue_order(jobs: list[Job], used: dict[str, float], expected: str) -> None:
     here = world(*TEAMS, node("n1"), *jobs)
     here.usage = {of: DecayedUsage(hours * GPU_HOUR, NOW) for of, hours in used.items()}
     assert " ".join(job.id for job in queue.order(here, NOW)) == expected
@@ -98,15 +97,12 @@ def test_positions_on_idle_gpus_count_all_teams_in_the_order_of_the_queue() -> N
     assert [queue.position(job, here, NOW) for job in ordered] == [1, 2, 3, 4, 5, 6]
 
 
-def test_positions_of_teams_with_equal_usage_follow_the_submit_times() -> None:
-    jobs = [queues("late", "a", preemptible=True), queues("early", "b", preemptible=True, waited=HOUR)]
-    here = world(*TEAMS, node("n1"), *jobs)
-    assert {job.id: queue.position(job, here, NOW) for job in jobs} == {"early": 1, "late": 2}
-
-
-def test_positions_without_gpus_follow_the_submit_times() -> None:
-    here = world(*TEAMS, queues("a1", "a", 0), queues("b1", "b", 0, waited=HOUR), queues("b2", "b", 0))
-    here.usage = {"b": DecayedUsage(GPU_HOUR, NOW)}
+@pytest.mark.parametrize(("gpus", "used"), [(0, GPU_HOUR), (1, 0.0)], ids=["without GPUs", "with equal usage"])
+def test_positions_that_usage_does_not_decide_follow_the_submit_times(gpus: int, used: float) -> None:
+    more = {"preemptible": gpus > 0}
+    jobs = (queues("a1", "a", gpus, **more), queues("b1", "b", gpus, waited=HOUR, **more))
+    here = world(*TEAMS, node("n1"), *jobs, queues("b2", "b", gpus, **more))
+    here.usage = {"b": DecayedUsage(used, NOW)}
     ordered = queue.order(here, NOW)
     assert [(job.id, queue.position(job, here, NOW)) for job in ordered] == [("b1", 1), ("a1", 2), ("b2", 3)]
 

@@ -563,7 +563,6 @@ LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", LIMITS)
-def test_limits_require_admission(name: str) -> None:
-    teams, cluster, expected = LIMITS[name]
+@pytest.mark.parametrize(("teams", "cluster", "expected"), LIMITS.values(), ids=LIMITS)
+def test_limits_require_admission(teams: TeamsConfig, cluster: ClusterConfig, expected: bool) -> None:
     assert teams.has_limits(cluster) is expected

@@ -37,9 +37,8 @@ LAID_OUT: dict[str, tuple[dict[str, int], list[tuple[str, int]], dict[str, dict[
 }
 
 
-@pytest.mark.parametrize("name", LAID_OUT)
-def test_layout(name: str) -> None:
-    nodes, quotas, expected = LAID_OUT[name]
+@pytest.mark.parametrize(("nodes", "quotas", "expected"), LAID_OUT.values(), ids=LAID_OUT)
+def test_layout(nodes: dict[str, int], quotas: list[tuple[str, int]], expected: dict[str, dict[str, int]]) -> None:
     assert assign(nodes, quotas) == expected
     assert assign(dict(reversed(nodes.items())), quotas) == expected
 

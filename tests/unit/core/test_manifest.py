@@ -13,6 +13,24 @@ from dlspawner.core.launch.pod import disable_gpus_by_default, merge_pod
 
 GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
 
+
+def a(**fields: Any) -> dict[str, Any]:
+    """A pod of one container of this name."""
+    return {"containers": [{"name": "a", **fields}]}
+
+
+def env(**values: str) -> dict[str, Any]:
+    return a(env=[{"name": name, "value": value} for name, value in values.items()])
+
+
+def mounts(**paths: str) -> dict[str, Any]:
+    """Volumes by the letters of their paths."""
+    return a(volumeMounts=[{"name": volume, "mountPath": f"/{path}"} for path, volume in paths.items()])
+
+
+SOURCE = {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}
+NAMED, PLAIN = {"name": "notebook-port", "containerPort": 8888}, {"containerPort": 8888, "protocol": "TCP"}
+OTHER = {"containerPort": 22}
 MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "mappings merge leaf by leaf": (
         {"metadata": {"labels": {"a": "1", "b": "2"}}},
@@ -24,57 +42,15 @@ MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"containers": [{"name": "main"}, {"name": "notebook", "image": "new"}]},
         {"containers": [{"name": "notebook", "image": "new", "tty": True}, {"name": "main"}]},
     ),
-    "a variable's value and its source exclude each other": (
-        {"containers": [{"name": "a", "env": [{"name": "X", "value": "1"}]}]},
-        {"containers": [{"name": "a", "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}]},
-        {"containers": [{"name": "a", "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}]},
-    ),
-    "a variable comes after those that it refers to": (
-        {"containers": [{"name": "a", "env": [{"name": "URL", "value": "http://$(IP)"}]}]},
-        {"containers": [{"name": "a", "env": [{"name": "IP", "value": "1"}]}]},
-        {
-            "containers": [
-                {"name": "a", "env": [{"name": "IP", "value": "1"}, {"name": "URL", "value": "http://$(IP)"}]}
-            ]
-        },
-    ),
-    "variables that refer to each other are left as they are": (
-        {"containers": [{"name": "a", "env": [{"name": "A", "value": "$(B)"}]}]},
-        {"containers": [{"name": "a", "env": [{"name": "B", "value": "$(A)"}]}]},
-        {"containers": [{"name": "a", "env": [{"name": "A", "value": "$(B)"}, {"name": "B", "value": "$(A)"}]}]},
-    ),
-    "mounts merge by path": (
-        {"containers": [{"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/d"}]}]},
-        {
-            "containers": [
-                {"name": "a", "volumeMounts": [{"name": "w", "mountPath": "/d"}, {"name": "w", "mountPath": "/e"}]}
-            ]
-        },
-        {
-            "containers": [
-                {"name": "a", "volumeMounts": [{"name": "w", "mountPath": "/d"}, {"name": "w", "mountPath": "/e"}]}
-            ]
-        },
-    ),
-    "ports merge by number and protocol": (
-        {"containers": [{"name": "a", "ports": [{"name": "notebook-port", "containerPort": 8888}]}]},
-        {"containers": [{"name": "a", "ports": [{"containerPort": 8888, "protocol": "TCP"}, {"containerPort": 22}]}]},
-        {
-            "containers": [
-                {
-                    "name": "a",
-                    "ports": [
-                        {"name": "notebook-port", "containerPort": 8888, "protocol": "TCP"},
-                        {"containerPort": 22},
-                    ],
-                }
-            ]
-        },
-    ),
+    "a variable's value and its source exclude each other": (env(X="1"), a(env=[SOURCE]), a(env=[SOURCE])),
+    "a variable comes after those that it refers to": (env(URL="$(IP)"), env(IP="1"), env(IP="1", URL="$(IP)")),
+    "variables that refer to each other stay as they are": (env(A="$(B)"), env(B="$(A)"), env(A="$(B)", B="$(A)")),
+    "mounts merge by path": (mounts(d="v"), mounts(d="w", e="w"), mounts(d="w", e="w")),
+    "ports merge by number and protocol": (a(ports=[NAMED]), a(ports=[PLAIN, OTHER]), a(ports=[NAMED | PLAIN, OTHER])),
     "a port of the same name is the same port": (
-        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 1}]}]},
-        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 2}]}]},
-        {"containers": [{"name": "a", "ports": [{"name": "p", "containerPort": 2}]}]},
+        a(ports=[{"name": "p", "containerPort": 1}]),
+        a(ports=[{"name": "p", "containerPort": 2}]),
+        a(ports=[{"name": "p", "containerPort": 2}]),
     ),
     "tolerations add up": (
         {"tolerations": [{"key": "a"}]},

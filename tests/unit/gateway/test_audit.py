@@ -32,79 +32,48 @@ def wish(kind: bytes, rest: bytes = b"") -> bytes:
 STREAM = text(b"db.example") + number(5432) + text(b"127.0.0.1") + number(40000)
 
 
-@pytest.mark.parametrize(
-    ("payload", "event"),
-    [
-        pytest.param(opening(b"session"), AuditEvent("channel", {"kind": "session"}), id="a session"),
-        pytest.param(
-            opening(b"direct-tcpip", STREAM),
-            AuditEvent("forward", {"kind": "direct-tcpip", "to": "db.example:5432"}),
-            id="-L",
-        ),
-        pytest.param(
-            opening(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
-            AuditEvent("forward", {"kind": "direct-streamlocal@openssh.com", "to": "/run/x"}),
-            id="-L to a socket",
-        ),
-        pytest.param(
-            wish(b"tcpip-forward", text(b"localhost") + number(0)),
-            AuditEvent("listen", {"kind": "tcpip-forward", "at": "localhost:0"}),
-            id="-R",
-        ),
-        pytest.param(
-            wish(b"streamlocal-forward@openssh.com", text(b"/run/y")),
-            AuditEvent("listen", {"kind": "streamlocal-forward@openssh.com", "at": "/run/y"}),
-            id="-R of a socket",
-        ),
-        pytest.param(request(b"shell"), AuditEvent("exec", {"kind": "shell"}), id="a shell"),
-        pytest.param(
-            request(b"subsystem", text(b"sftp")),
-            AuditEvent("exec", {"kind": "subsystem", "program": "sftp"}),
-            id="sftp",
-        ),
-        pytest.param(
-            request(b"exec", text(b"mysql -psecret x")),
-            AuditEvent("exec", {"kind": "exec", "program": "mysql"}),
-            id="a command",
-        ),
-        pytest.param(
-            request(b"exec", text(b"KEY=secret cmd")), AuditEvent("exec", {"kind": "exec"}), id="begins with a secret"
-        ),
-        pytest.param(
-            request(b"auth-agent-req@openssh.com"),
-            AuditEvent("request", {"kind": "auth-agent-req@openssh.com"}),
-            id="-A",
-        ),
-        pytest.param(request(b"env", text(b"TOKEN") + text(b"secret")), None, id="the environment"),
-        pytest.param(request(b"signal", text(b"INT")), None, id="a signal"),
-    ],
-)
-def test_request_of_a_client_is_an_event(payload: bytes, event: AuditEvent | None) -> None:
-    assert read_audit_event(payload, by_client=True) == event
+# What a packet of the client's leaves in the log.
+OF_CLIENT: dict[str, tuple[bytes, str | None]] = {
+    "a session": (opening(b"session"), "channel kind=session"),
+    "-L": (opening(b"direct-tcpip", STREAM), "forward kind=direct-tcpip to=db.example:5432"),
+    "-L to a socket": (
+        opening(b"direct-streamlocal@openssh.com", text(b"/run/x") + text(b"") + number(0)),
+        "forward kind=direct-streamlocal@openssh.com to=/run/x",
+    ),
+    "-R": (wish(b"tcpip-forward", text(b"localhost") + number(0)), "listen kind=tcpip-forward at=localhost:0"),
+    "-R of a socket": (
+        wish(b"streamlocal-forward@openssh.com", text(b"/run/y")),
+        "listen kind=streamlocal-forward@openssh.com at=/run/y",
+    ),
+    "a shell": (request(b"shell"), "exec kind=shell"),
+    "sftp": (request(b"subsystem", text(b"sftp")), "exec kind=subsystem program=sftp"),
+    "a command": (request(b"exec", text(b"mysql -psecret x")), "exec kind=exec program=mysql"),
+    "a command that begins with a secret": (request(b"exec", text(b"KEY=secret cmd")), "exec kind=exec"),
+    "-A": (request(b"auth-agent-req@openssh.com"), "request kind=auth-agent-req@openssh.com"),
+    "the environment": (request(b"env", text(b"TOKEN") + text(b"secret")), None),
+    "a signal": (request(b"signal", text(b"INT")), None),
+}
+OF_JOB: dict[str, tuple[bytes, str | None]] = {
+    "a status": (request(b"exit-status", number(3)), "exit status=3"),
+    "killed": (request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")), "exit signal=KILL"),
+    "a connection by -R": (opening(b"forwarded-tcpip", STREAM), "forward kind=forwarded-tcpip to=db.example:5432"),
+    "a window": (opening(b"x11", text(b"::1") + number(6010)), "channel kind=x11"),
+    "what only clients ask for": (request(b"shell"), None),
+}
 
 
-@pytest.mark.parametrize(
-    ("payload", "event"),
-    [
-        pytest.param(request(b"exit-status", number(3)), AuditEvent("exit", {"status": 3}), id="a status"),
-        pytest.param(
-            request(b"exit-signal", text(b"KILL") + b"\0" + text(b"") + text(b"")),
-            AuditEvent("exit", {"signal": "KILL"}),
-            id="killed",
-        ),
-        pytest.param(
-            opening(b"forwarded-tcpip", STREAM),
-            AuditEvent("forward", {"kind": "forwarded-tcpip", "to": "db.example:5432"}),
-            id="a connection by -R",
-        ),
-        pytest.param(
-            opening(b"x11", text(b"::1") + number(6010)), AuditEvent("channel", {"kind": "x11"}), id="a window"
-        ),
-        pytest.param(request(b"shell"), None, id="what only clients ask for"),
-    ],
-)
-def test_request_of_a_job_is_an_event(payload: bytes, event: AuditEvent | None) -> None:
-    assert read_audit_event(payload, by_client=False) == event
+def said(event: AuditEvent | None) -> str | None:
+    return event and line(event.name, **event.fields).removeprefix("event=")
+
+
+@pytest.mark.parametrize(("payload", "event"), OF_CLIENT.values(), ids=OF_CLIENT)
+def test_request_of_a_client_is_an_event(payload: bytes, event: str | None) -> None:
+    assert said(read_audit_event(payload, by_client=True)) == event
+
+
+@pytest.mark.parametrize(("payload", "event"), OF_JOB.values(), ids=OF_JOB)
+def test_request_of_a_job_is_an_event(payload: bytes, event: str | None) -> None:
+    assert said(read_audit_event(payload, by_client=False)) == event
 
 
 def test_whole_command_is_logged_on_request() -> None:

@@ -61,67 +61,40 @@ def test_oldest_live_job_is_found() -> None:
     assert find_job("train", [later, own]) == own
 
 
-@pytest.mark.parametrize(
-    ("server", "jobs", "servers", "sentence"),
-    {
-        "a ready job has no obstacle": ("train", [job("train")], (), None),
-        "a typing error gets the likeliest name first": (
-            "trian",
-            [job("eval"), job("train")],
-            (),
-            "no job trian; yours: train, eval",
-        ),
-        "only what one could enter is offered": (
-            "x",
-            [job("a", JobCondition.STOPPING), job("b", JobCondition.WITHOUT_SSH), job("c", JobCondition.STARTING)],
-            (),
-            "no job x; yours: c",
-        ),
-        "long lists are cut": (
-            "x",
-            [job(f"job{n}") for n in range(10)],
-            (),
-            "no job x; yours: job0, job1, job2, job3, job4, job5, job6, job7 and 2 more",
-        ),
-        "nothing runs": ("x", [], (), "no job x; you have none that runs: start one at http://hub.example/hub/home"),
-        "it exists and is stopped": (
-            "train",
-            [job("eval")],
-            ("train",),
-            "train is not running: start it at http://hub.example/hub/spawn/alice/train; yours: eval",
-        ),
-        "the default server does not run": (
-            "",
-            [],
-            (),
-            "your default server is not running: start it at http://hub.example/hub/spawn",
-        ),
-        "the default server is listed in words": ("x", [job("")], (), "no job x; yours: the default server"),
-        "it is on its way": (
-            "train",
-            [job("train", JobCondition.STARTING)],
-            (),
-            "train is starting: try again in a moment",
-        ),
-        "it is going away": (
-            "train",
-            [job("train", JobCondition.STOPPING)],
-            (),
-            "train is stopping: wait until it is gone, then start it again at http://hub.example/hub/spawn/alice/train",
-        ),
-        "it has no ssh": (
-            "tb",
-            [job("tb", JobCondition.WITHOUT_SSH)],
-            (),
-            "tb offers no SSH: its template has no ssh endpoint",
-        ),
-        "control characters do not reach the terminal": ("\x1b]0;x\x07", [job("a")], (), "no job ?]0;x?; yours: a"),
-    }.values(),
-)
-def test_refusal_names_the_obstacle(
-    server: str, jobs: list[JobEndpoint], servers: tuple[str, ...], sentence: str | None
-) -> None:
-    assert refusal("alice", server, jobs, servers, URL) == sentence
+STARTING, STOPPING, WITHOUT_SSH = JobCondition.STARTING, JobCondition.STOPPING, JobCondition.WITHOUT_SSH
+AGAIN = "http://hub.example/hub/spawn/alice"
+# The server of a login, the jobs of its user, and what is said; one more server of the user, `idle`, does not run.
+OBSTACLES: dict[str, tuple[str, list[JobEndpoint], str | None]] = {
+    "a ready job has none": ("train", [job("train")], None),
+    "a typing error": ("trian", [job("eval"), job("train")], "no job trian; yours: train, eval"),
+    "only what one could enter is offered": (
+        "x",
+        [job("a", STOPPING), job("b", WITHOUT_SSH), job("c", STARTING)],
+        "no job x; yours: c",
+    ),
+    "long lists are cut": (
+        "x",
+        [job(f"job{n}") for n in range(10)],
+        "no job x; yours: job0, job1, job2, job3, job4, job5, job6, job7 and 2 more",
+    ),
+    "nothing runs": ("x", [], "no job x; you have none that runs: start one at http://hub.example/hub/home"),
+    "it exists and is stopped": ("idle", [job("eval")], f"idle is not running: start it at {AGAIN}/idle; yours: eval"),
+    "no default server": ("", [], "your default server is not running: start it at http://hub.example/hub/spawn"),
+    "the default server is listed in words": ("x", [job("")], "no job x; yours: the default server"),
+    "it is on its way": ("train", [job("train", STARTING)], "train is starting: try again in a moment"),
+    "it is going away": (
+        "train",
+        [job("train", STOPPING)],
+        f"train is stopping: wait until it is gone, then start it again at {AGAIN}/train",
+    ),
+    "it has no ssh": ("tb", [job("tb", WITHOUT_SSH)], "tb offers no SSH: its template has no ssh endpoint"),
+    "control characters do not reach the terminal": ("\x1b]0;x\x07", [job("a")], "no job ?]0;x?; yours: a"),
+}
+
+
+@pytest.mark.parametrize(("server", "jobs", "sentence"), OBSTACLES.values(), ids=OBSTACLES)
+def test_refusal_names_the_obstacle(server: str, jobs: list[JobEndpoint], sentence: str | None) -> None:
+    assert refusal("alice", server, jobs, ("idle",), URL) == sentence
 
 
 @pytest.mark.parametrize(

@@ -17,34 +17,35 @@ async def test_jump_reaches_the_own_job(alice: Client, host: tuple[str, ...]) ->
     assert (done.out, done.status) == (b"jumped\n", 3), done.err
 
 
-async def test_jump_elsewhere_is_refused_with_a_reason(alice: Client) -> None:
-    for host, reason in (
-        ("trian", "no job trian; yours: train"),
-        ("10.0.0.1", "no job 10.0.0.1; yours: train"),
-        ("bob+train", "bob+train:22 is none of your jobs: ssh -J reaches those by name, and nothing else"),
-    ):
-        done = await alice.ssh("-J", "alice@gateway", f"alice@{host}", "echo in")
-        assert (done.status, done.out) == (255, b"")
-        assert reason in done.err
+ELSEWHERE = {
+    "a typing error": (("alice@trian",), "no job trian; yours: train"),
+    "an address": (("alice@10.0.0.1",), "no job 10.0.0.1; yours: train"),
+    "a job of another user": (
+        ("alice@bob+train",),
+        "bob+train:22 is none of your jobs: ssh -J reaches those by name, and nothing else",
+    ),
+    "the gateway's port": (
+        ("-p", "2222", "alice@train"),
+        "train:2222 is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port",
+    ),
+    "that port of a login": (("-p", "2222", "alice@alice+train"), "alice+train:2222 is no port that ssh -J reaches"),
+    "that port of another user's job, as of a missing one": (
+        ("-p", "2222", "alice@eval"),
+        "eval:2222 is none of your jobs, and your default server is not running",
+    ),
+    "another job than the stream leads to": (("alice+eval@train",), "this connection leads to train only"),
+}
 
 
-async def test_stream_to_another_port_needs_the_default_server(alice: Client) -> None:
-    done = await alice.ssh("-W", "10.0.0.1:80", "alice@gateway")
-    assert done.status == 255
-    assert "10.0.0.1:80 is none of your jobs, and your default server is not running" in done.err
-
-
-async def test_port_of_the_gateway_given_for_a_job_is_told(alice: Client, running: Running) -> None:
-    """`ssh -p 2222 -J alice@gateway:2222 alice@train`; a job of another user reads like a missing one."""
+@pytest.mark.parametrize(("host", "reason"), ELSEWHERE.values(), ids=ELSEWHERE)
+async def test_jump_elsewhere_is_refused_with_a_reason(
+    alice: Client, running: Running, host: tuple[str, ...], reason: str
+) -> None:
     running.places.targets["bob", "eval"] = running.places.targets["alice", "train"]
-    for host, reason in (
-        ("train", "train:2222 is no port that ssh -J reaches: your job is at port 22, so leave out -p, or Port"),
-        ("alice+train", "alice+train:2222 is no port that ssh -J reaches"),
-        ("eval", "eval:2222 is none of your jobs, and your default server is not running"),
-    ):
-        done = await alice.ssh("-J", "alice@gateway", "-p", "2222", f"alice@{host}", "echo in")
-        assert done.status == 255
-        assert reason in done.err
+    if reason.endswith("train only"):
+        running.places.targets["alice", "eval"] = running.places.targets["alice", "train"]
+    done = await alice.ssh("-J", "alice@gateway", *host, "echo in")
+    assert (done.status, done.out, reason in done.err) == (255, b"", True), done.err
 
 
 async def test_inner_credential_of_another_user_is_denied(running: Running, mallory: Client) -> None:
@@ -59,13 +60,6 @@ async def test_inner_credential_of_another_user_is_denied(running: Running, mall
         done = await mallory.ssh("-o", proxy, f"{login}@train", "echo in", env=env)
         assert (done.status, done.out) == (255, b"")
         assert "Permission denied" in done.err
-
-
-async def test_jump_to_one_job_opens_no_other(running: Running, alice: Client) -> None:
-    running.places.targets["alice", "eval"] = running.places.targets["alice", "train"]
-    done = await alice.ssh("-J", "alice@gateway", "alice+eval@train", "echo in")
-    assert (done.status, done.out) == (255, b"")
-    assert "this connection leads to train only" in done.err
 
 
 async def test_shell_and_jump_share_one_connection(

@@ -74,46 +74,35 @@ def _containers(*containers: dict[str, Any]) -> dict[str, Any]:
     return {"spec": {"containers": list(containers)}}
 
 
+def _env(**values: str) -> dict[str, Any]:
+    return _containers({"name": "a", "env": [{"name": name, "value": value} for name, value in values.items()]})
+
+
+def _finalizers(*names: str) -> dict[str, Any]:
+    return {"metadata": {"finalizers": list(names)}}
+
+
+A, B, C, OLD, NEW = {"name": "a"}, {"name": "b"}, {"name": "c"}, {"image": "1"}, {"image": "2"}
 STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
     "containers are merged by name": (
-        _containers({"name": "a", "image": "1"}, {"name": "b", "image": "1"}),
-        _containers({"name": "b", "image": "2"}),
-        _containers({"name": "a", "image": "1"}, {"name": "b", "image": "2"}),
+        _containers(A | OLD, B | OLD),
+        _containers(B | NEW),
+        _containers(A | OLD, B | NEW),
     ),
-    "a new container is appended": (
-        _containers({"name": "a"}),
-        _containers({"name": "b"}),
-        _containers({"name": "a"}, {"name": "b"}),
-    ),
-    "variables inside containers are merged by name": (
-        _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "1"}]}),
-        _containers({"name": "a", "env": [{"name": "Y", "value": "2"}]}),
-        _containers({"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}),
-    ),
-    "one element is deleted": (
-        _containers({"name": "a"}, {"name": "b"}),
-        _containers({"name": "a", "$patch": "delete"}),
-        _containers({"name": "b"}),
-    ),
-    "a list is replaced": (
-        _containers({"name": "a"}, {"name": "b"}),
-        _containers({"$patch": "replace"}, {"name": "c"}),
-        _containers({"name": "c"}),
-    ),
+    "a new container is appended": (_containers(A), _containers(B), _containers(A, B)),
+    "variables inside containers are merged by name": (_env(X="1", Y="1"), _env(Y="2"), _env(X="1", Y="2")),
+    "one element is deleted": (_containers(A, B), _containers(A | {"$patch": "delete"}), _containers(B)),
+    "a list is replaced": (_containers(A, B), _containers({"$patch": "replace"}, C), _containers(C)),
     "lists without a key are replaced": (
         {"spec": {"tolerations": [{"key": "a"}]}},
         {"spec": {"tolerations": [{"key": "b"}]}},
         {"spec": {"tolerations": [{"key": "b"}]}},
     ),
-    "finalizers are a set": (
-        {"metadata": {"finalizers": ["a"]}},
-        {"metadata": {"finalizers": ["a", "b"]}},
-        {"metadata": {"finalizers": ["a", "b"]}},
-    ),
+    "finalizers are a set": (_finalizers("a"), _finalizers("a", "b"), _finalizers("a", "b")),
     "a finalizer is deleted": (
-        {"metadata": {"finalizers": ["a", "b"]}},
+        _finalizers("a", "b"),
         {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}},
-        {"metadata": {"finalizers": ["b"]}},
+        _finalizers("b"),
     ),
     "only the retained keys stay": (
         {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}},
@@ -121,9 +110,9 @@ STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
         {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "s"}}]}},
     ),
     "the order is the patch's": (
-        _containers({"name": "a"}, {"name": "b"}),
-        {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}]}},
-        _containers({"name": "b"}, {"name": "a"}),
+        _containers(A, B),
+        {"spec": {"$setElementOrder/containers": [B, A]}},
+        _containers(B, A),
     ),
     "a map is replaced": (
         {"metadata": {"labels": {"a": "1"}}},
@@ -133,7 +122,7 @@ STRATEGIC: dict[str, tuple[Any, Any, Any]] = {
     "nothing strange is left in a new object": (
         {},
         {"spec": {"nodeSelector": {"a": None, "b": "1"}, "containers": [{"name": "a", "image": None}]}},
-        {"spec": {"nodeSelector": {"b": "1"}, "containers": [{"name": "a"}]}},
+        {"spec": {"nodeSelector": {"b": "1"}, "containers": [A]}},
     ),
 }
 

@@ -84,19 +84,6 @@ async def test_revoked_token_ends_its_sessions_and_no_others(
     await by_key.communicate()
 
 
-async def test_sessions_outlast_an_outage_which_is_logged_once(
-    alice: Client, running: Running, caplog: pytest.LogCaptureFixture
-) -> None:
-    ssh = await alice.begin("alice+train@gateway", "echo in; read line; echo $line")
-    running.people.down = running.people.manager_down = running.places.down = True
-    await until(lambda: sum("event=recheck" in record.getMessage() for record in caplog.records) >= 3)
-    rounds = running.server.revalidator
-    for _ in range(3):
-        await rounds.round()
-    assert sum("event=recheck" in record.getMessage() for record in caplog.records) == 3
-    assert (await finish(ssh, b"still here\n")).text == "still here\n"
-
-
 class SilentHub(FakePeople):
     """A Hub that takes its time from when it is told to, about people and about one token."""
 

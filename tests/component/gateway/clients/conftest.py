@@ -14,7 +14,7 @@ import pytest
 from ssh_gateway.core.packets import RelayPolicy
 from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.clients.ways import Rig
-from tests.component.gateway.peers import FakePeople, FakePlaces, Sshd, gateway
+from tests.component.gateway.peers import FakePlaces, Lab, Sshd
 from tests.harness.ports import free_port
 
 EVERYTHING = RelayPolicy(agent_forwarding=True, x11_forwarding=True)
@@ -33,37 +33,24 @@ def open_sshd(
 
 
 @contextlib.asynccontextmanager
-async def rig_before(
-    sshd: Sshd,
-    keys: GatewayKeys,
-    people: FakePeople,
-    key: asyncssh.SSHKey,
-    folder: Path,
-    *,
-    policy: RelayPolicy = EVERYTHING,
-) -> AsyncIterator[Rig]:
+async def rig_before(sshd: Sshd, lab: Lab, policy: RelayPolicy = EVERYTHING) -> AsyncIterator[Rig]:
     """A rig and its gateway, in front of one sshd."""
-    places = FakePlaces({("alice", "train"): sshd.target()})
-    async with gateway(keys, people, places, policy=policy) as running:
+    async with lab.gateway(places=FakePlaces({("alice", "train"): sshd.target()}), policy=policy) as running:
         # a socket's path may be 108 bytes long, and OpenSSH adds some
         with tempfile.TemporaryDirectory(prefix="ssh") as sockets:
-            yield Rig(folder, Path(sockets), sshd, running, key, keys.host)
+            yield Rig(lab.folder, Path(sockets), sshd, running, lab.alices_key, lab.keys.host)
 
 
 @pytest.fixture
-async def rig(
-    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Rig]:
-    async with rig_before(open_sshd, keys, people, alices_key, tmp_path) as found:
+async def rig(open_sshd: Sshd, lab: Lab) -> AsyncIterator[Rig]:
+    async with rig_before(open_sshd, lab) as found:
         yield found
 
 
 @pytest.fixture
-async def strict(
-    open_sshd: Sshd, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Rig]:
+async def strict(open_sshd: Sshd, lab: Lab) -> AsyncIterator[Rig]:
     """A rig before a gateway as it comes: without agents and X11."""
-    async with rig_before(open_sshd, keys, people, alices_key, tmp_path, policy=RelayPolicy()) as found:
+    async with rig_before(open_sshd, lab, RelayPolicy()) as found:
         yield found
 
 
@@ -75,15 +62,13 @@ async def with_keys(rig: Rig) -> Rig:
 
 
 @pytest.fixture
-async def configured(
-    request: pytest.FixtureRequest, keys: GatewayKeys, people: FakePeople, alices_key: asyncssh.SSHKey, tmp_path: Path
-) -> AsyncIterator[Rig]:
+async def configured(request: pytest.FixtureRequest, lab: Lab) -> AsyncIterator[Rig]:
     """A rig before a job with these settings of sshd, which logs re-keys and requests."""
     settings = ("LogLevel DEBUG1", *request.param)
-    server = Sshd(tmp_path / "job", keys.user_ca, free_port(), settings, keys=(alices_key,))
+    server = Sshd(lab.folder / "job", lab.keys.user_ca, free_port(), settings, keys=(lab.alices_key,))
     server.start()
     try:
-        async with rig_before(server, keys, people, alices_key, tmp_path) as found:
+        async with rig_before(server, lab) as found:
             yield found
     finally:
         server.stop()

@@ -7,7 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -43,46 +42,6 @@ async def test_unix_sockets_are_forwarded_in_both_directions(rig: Rig) -> None:
                 return await answer_over(one, b"1"), await answer_over(two, b"2"), await answer_over(three, b"3")
 
     assert await rig.each(case) == (b"1", b"2", b"3")
-
-
-async def socks(port: int, greeting: bytes, answers: int, payload: bytes) -> tuple[bytes, bytes]:
-    """What a SOCKS port says to a greeting, and what comes back of a payload then."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    if greeting[0] == 5:
-        writer.write(b"\x05\x01\x00")
-        assert await asyncio.wait_for(reader.readexactly(2), DEADLINE) == b"\x05\x00"
-    writer.write(greeting)
-    said = await asyncio.wait_for(reader.readexactly(answers), DEADLINE)
-    writer.write(payload)
-    writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(-1), DEADLINE)
-    writer.close()
-    return said[:2], answer
-
-
-@pytest.mark.slow
-async def test_socks_4_4a_and_5_work_in_both_directions(rig: Rig) -> None:
-    def greetings(port: int) -> list[tuple[bytes, int]]:
-        number, address = port.to_bytes(2, "big"), socket.inet_aton("127.0.0.1")
-        return [
-            (b"\x04\x01" + number + address + b"me\0", 8),
-            (b"\x04\x01" + number + b"\0\0\0\1me\0localhost\0", 8),
-            (b"\x05\x01\0\x01" + address + number, 10),
-            (b"\x05\x01\0\x03\x09localhost" + number, 10),
-        ]
-
-    async def case(way: Way) -> list[tuple[bytes, bytes]]:
-        here, there = free_port(), free_port()
-        async with echo_server() as port, rig.master(way, "-D", str(here), "-R", str(there)):
-            return [
-                await socks(where, greeting, answers, b"hello")
-                for where in (here, there)
-                for greeting, answers in greetings(port)
-            ]
-
-    said = await rig.each(case)
-    assert [answer for _, answer in said] == [b"hello"] * 8
-    assert [code for code, _ in said] == [b"\0\x5a", b"\0\x5a", b"\5\0", b"\5\0"] * 2
 
 
 async def test_standard_input_is_forwarded_to_a_port(rig: Rig) -> None:

@@ -39,16 +39,6 @@ async def test_command_has_its_input_output_errors_and_exit_status_or_signal(wit
     assert await with_keys.each(case) == [Done(7, b"typed", "err\n"), Done(status, b"before\n", "")]
 
 
-@pytest.mark.slow
-async def test_terminal_of_plink_is_a_terminal(with_keys: Rig) -> None:
-    async def case(way: Way) -> tuple[int, bool, bool]:
-        *options, host = login(with_keys, "plink", way)
-        done = await with_keys.run(*options, "-t", host, "tty; stty -a; exit 3")
-        return done.status, "/dev/pts/" in done.text, "speed" in done.text
-
-    assert await with_keys.each(case) == (3, True, True)
-
-
 async def test_terminal_of_dbclient_has_the_size_of_the_local_one(with_keys: Rig) -> None:
     async def case(way: Way) -> tuple[int, str]:
         name, *options, host = login(with_keys, "dbclient", way)

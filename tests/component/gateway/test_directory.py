@@ -44,7 +44,7 @@ class Registry:
 
 
 @pytest.fixture(params=["fake", "real"])
-async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
+def registry(request: pytest.FixtureRequest) -> Registry:
     if request.param == "fake":
         fake = FakePeople()
 
@@ -52,8 +52,7 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
             fake.tokens[f"token of {user}"] = TokenOwner(user, every_server)
             return f"token of {user}"
 
-        yield Registry(fake, fake.register, give_token)
-        return
+        return Registry(fake, fake.register, give_token)
     world = request.getfixturevalue("world")
 
     def register(user: str, key: asyncssh.SSHKey) -> None:
@@ -62,9 +61,21 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
         answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
         assert answer.status_code == 201, answer.text
 
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
-        people = HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])
-        yield Registry(people, register, world.token)
+    return Registry(request.getfixturevalue("people"), register, world.token)
+
+
+@pytest.fixture
+async def people(world: World) -> AsyncIterator[HubAndManager]:
+    """The real Hub and Manager."""
+    token = world.tokens["gateway"]
+    async with HubClient(world.hub_api, token) as hub:
+        yield HubAndManager(hub, f"{world.manager}/services/jobs", token)
+
+
+@pytest.fixture
+async def cluster(kubeconfig: Path) -> AsyncIterator[KubernetesClient]:
+    async with await KubernetesClient.connect(kubeconfig) as found:
+        yield found
 
 
 def new_user() -> str:
@@ -99,24 +110,21 @@ async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) ->
     assert await registry.people.start_status(new_user(), "train", "") == StartStatus("off")
 
 
-async def test_token_for_one_server_opens_only_that(world: World) -> None:
+async def test_token_for_one_server_opens_only_that(world: World, people: HubAndManager) -> None:
     user = new_user()
-    token = world.server_token(user, "train")
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
-        bearer = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(token)
-        assert bearer is not None
-        assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
-        of_service = await HubAndManager(hub, "http://127.0.0.1:9", "x").token_owner(world.tokens["other"])
-        assert of_service is not None
-        assert not of_service.person
+    bearer = await people.token_owner(world.server_token(user, "train"))
+    assert bearer is not None
+    assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
+    of_service = await people.token_owner(world.tokens["other"])
+    assert of_service is not None
+    assert not of_service.person
 
 
-async def test_activity_of_a_server_reaches_the_hub(world: World) -> None:
+async def test_activity_of_a_server_reaches_the_hub(world: World, people: HubAndManager) -> None:
     user = new_user()
     world.server_token(user, "train")
     at = datetime.now(UTC).replace(microsecond=0)
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
-        await HubAndManager(hub, "http://127.0.0.1:9", "x").report_activity(user, {"train": at})
+    await people.report_activity(user, {"train": at})
     seen = world.setup("GET", f"/users/{user}").json()["servers"]["train"]["last_activity"]
     assert datetime.fromisoformat(seen) >= at
 
@@ -159,7 +167,7 @@ class PlacedJobs:
 
 
 @pytest.fixture(params=["fake", "real"])
-async def placed(request: pytest.FixtureRequest) -> AsyncIterator[PlacedJobs]:
+def placed(request: pytest.FixtureRequest) -> PlacedJobs:
     if request.param == "fake":
         fake = FakePlaces()
 
@@ -169,18 +177,17 @@ async def placed(request: pytest.FixtureRequest) -> AsyncIterator[PlacedJobs]:
             )
             return fake.targets[user, server]
 
-        yield PlacedJobs(fake, launch)
-        return
-    async with await KubernetesClient.connect(request.getfixturevalue("kubeconfig")) as cluster:
+        return PlacedJobs(fake, launch)
+    cluster = request.getfixturevalue("cluster")
 
-        async def create(user: str, server: str) -> SshEndpoint:
-            made = job(user, server, ssh_host_key=HOST_KEY)
-            name = f"jupyter-{uuid.uuid4().hex[:8]}"
-            await create_pod(cluster, name, made)
-            port = await create_service(cluster, name, made)
-            return SshEndpoint(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
+    async def create(user: str, server: str) -> SshEndpoint:
+        made = job(user, server, ssh_host_key=HOST_KEY)
+        name = f"jupyter-{uuid.uuid4().hex[:8]}"
+        await create_pod(cluster, name, made)
+        port = await create_service(cluster, name, made)
+        return SshEndpoint(made.id, user, server, "127.0.0.1", port, "person", HOST_KEY)
 
-        yield PlacedJobs(ClusterJobDirectory(cluster, NAMESPACE), create)
+    return PlacedJobs(ClusterJobDirectory(cluster, NAMESPACE), create)
 
 
 async def test_running_job_has_address_host_key_and_account(placed: PlacedJobs) -> None:
@@ -203,66 +210,62 @@ async def test_exact_server_of_the_user_is_found(placed: PlacedJobs) -> None:
     assert await placed.places.endpoint(user, "trai") is None
 
 
-async def test_pod_with_another_user_s_label_is_ignored(kubeconfig: Path) -> None:
+async def test_pod_with_another_user_s_label_is_ignored(cluster: KubernetesClient) -> None:
     """Labels select; the exact names in the annotations decide."""
     user = new_user()
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        forged = job("mallory", "train", ssh_host_key=HOST_KEY)
-        await create_pod(cluster, f"forged-{user}", forged)
-        labels = {"metadata": {"labels": {"dlspawner.dev/user": user}}}
-        await cluster.patch(PODS, f"forged-{user}", labels, NAMESPACE)
-        places = ClusterJobDirectory(cluster, NAMESPACE)
-        assert await places.jobs(user) == ()
-        assert await places.endpoint(user, "train") is None
+    forged = job("mallory", "train", ssh_host_key=HOST_KEY)
+    await create_pod(cluster, f"forged-{user}", forged)
+    labels = {"metadata": {"labels": {"dlspawner.dev/user": user}}}
+    await cluster.patch(PODS, f"forged-{user}", labels, NAMESPACE)
+    places = ClusterJobDirectory(cluster, NAMESPACE)
+    assert await places.jobs(user) == ()
+    assert await places.endpoint(user, "train") is None
 
 
-async def test_newer_copy_of_a_pod_is_ignored(kubeconfig: Path) -> None:
+async def test_newer_copy_of_a_pod_is_ignored(cluster: KubernetesClient) -> None:
     """Whoever can make pods, and a Service for them: the Hub's own came first."""
     user, server, forger = new_user(), "train", asyncssh.generate_private_key("ssh-ed25519")
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        places, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
-        await create_pod(cluster, f"z-own-{user}", own)
-        port = await create_service(cluster, f"z-own-{user}", own)
-        await asyncio.sleep(1.1)  # Kubernetes says in whole seconds when a pod was made
-        theirs = replace(own, ssh_host_key=forger.export_public_key().decode().strip())
-        await create_pod(cluster, f"a-forged-{user}", theirs)
-        await create_service(cluster, f"a-forged-{user}", theirs)
+    places, own = ClusterJobDirectory(cluster, NAMESPACE), job(user, server, ssh_host_key=HOST_KEY)
+    await create_pod(cluster, f"z-own-{user}", own)
+    port = await create_service(cluster, f"z-own-{user}", own)
+    await asyncio.sleep(1.1)  # Kubernetes says in whole seconds when a pod was made
+    theirs = replace(own, ssh_host_key=forger.export_public_key().decode().strip())
+    await create_pod(cluster, f"a-forged-{user}", theirs)
+    await create_service(cluster, f"a-forged-{user}", theirs)
+    target = await places.endpoint(user, server)
+    assert target is not None
+    assert (target.port, target.host_key) == (port, HOST_KEY)
+    await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
+    assert await places.endpoint(user, server) is None, "not while its own is on its way, either"
+
+
+async def test_jobs_with_special_permissions_are_found_in_their_namespace(cluster: KubernetesClient) -> None:
+    user, second = new_user(), "jobs-special"
+    with contextlib.suppress(Conflict):
+        made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
+        await cluster.create(NAMESPACES, made)
+    ports = {}
+    for server, namespace in (("train", NAMESPACE), ("root", second)):
+        found = job(user, server, ssh_host_key=HOST_KEY)
+        await create_pod(cluster, f"{server}-{user}", found, namespace=namespace)
+        ports[server] = await create_service(cluster, f"{server}-{user}", found, namespace)
+    places = ClusterJobDirectory(cluster, NAMESPACE, second)
+    assert {one.server for one in await places.jobs(user)} == {"train", "root"}
+    for server, port in ports.items():
         target = await places.endpoint(user, server)
         assert target is not None
-        assert (target.port, target.host_key) == (port, HOST_KEY)
-        await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
-        assert await places.endpoint(user, server) is None, "not while its own is on its way, either"
-
-
-async def test_jobs_with_special_permissions_are_found_in_their_namespace(kubeconfig: Path) -> None:
-    user, second = new_user(), "jobs-special"
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        with contextlib.suppress(Conflict):
-            made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": second}}
-            await cluster.create(NAMESPACES, made)
-        ports = {}
-        for server, namespace in (("train", NAMESPACE), ("root", second)):
-            found = job(user, server, ssh_host_key=HOST_KEY)
-            await create_pod(cluster, f"{server}-{user}", found, namespace=namespace)
-            ports[server] = await create_service(cluster, f"{server}-{user}", found, namespace)
-        places = ClusterJobDirectory(cluster, NAMESPACE, second)
-        assert {one.server for one in await places.jobs(user)} == {"train", "root"}
-        for server, port in ports.items():
-            target = await places.endpoint(user, server)
-            assert target is not None
-            assert target.port == port
-        assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
+        assert target.port == port
+    assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
 
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1"], ids=["no node yet", "no Service"])
-async def test_pod_without_node_or_service_has_no_target(kubeconfig: Path, address: str | None) -> None:
+async def test_pod_without_node_or_service_has_no_target(cluster: KubernetesClient, address: str | None) -> None:
     user = new_user()
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        await create_pod(cluster, f"pod-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=address)
-        places = ClusterJobDirectory(cluster, NAMESPACE)
-        (found,) = await places.jobs(user)
-        assert found.condition is (JobCondition.READY if address else JobCondition.STARTING)
-        assert await places.endpoint(user, "train") is None
+    await create_pod(cluster, f"pod-{user}", job(user, "train", ssh_host_key=HOST_KEY), address=address)
+    places = ClusterJobDirectory(cluster, NAMESPACE)
+    (found,) = await places.jobs(user)
+    assert found.condition is (JobCondition.READY if address else JobCondition.STARTING)
+    assert await places.endpoint(user, "train") is None
 
 
 READY = job("alice", "train", ssh_host_key=HOST_KEY)
@@ -273,17 +276,16 @@ SERVICE = {
 }
 
 
-async def test_deleted_jobs_are_not_running(kubeconfig: Path) -> None:
+async def test_deleted_jobs_are_not_running(cluster: KubernetesClient) -> None:
     kept, stopped = job(new_user(), "kept"), job(new_user(), "stopped")
-    async with await KubernetesClient.connect(kubeconfig) as cluster:
-        places = ClusterJobDirectory(cluster, NAMESPACE)
-        for one in (kept, stopped):
-            await create_pod(cluster, one.id, one)
-        asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "c").replace("1", "d") for number in range(120))}
-        assert await places.running(asked) == {kept.id, stopped.id}
-        await cluster.delete(PODS, stopped.id, NAMESPACE)
-        assert await places.running(asked) == {kept.id}
-        assert await places.running(()) == frozenset()
+    places = ClusterJobDirectory(cluster, NAMESPACE)
+    for one in (kept, stopped):
+        await create_pod(cluster, one.id, one)
+    asked = {kept.id, stopped.id, *(f"j-{number:012}".replace("0", "c").replace("1", "d") for number in range(120))}
+    assert await places.running(asked) == {kept.id, stopped.id}
+    await cluster.delete(PODS, stopped.id, NAMESPACE)
+    assert await places.running(asked) == {kept.id}
+    assert await places.running(()) == frozenset()
 
 
 async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
@@ -299,15 +301,13 @@ async def test_access_state_names_the_removed_keys(registry: Registry) -> None:
     assert (await registry.people.access_state(())).gone_keys == frozenset()
 
 
-async def test_deleted_users_are_named(world: World) -> None:
+async def test_deleted_users_are_named(world: World, people: HubAndManager) -> None:
     stays, leaves = new_user(), new_user()
     for user in (stays, leaves):
         world.token(user)
-    async with HubClient(world.hub_api, world.tokens["gateway"]) as hub:
-        people = HubAndManager(hub, f"{world.manager}/services/jobs", world.tokens["gateway"])
-        assert await people.deleted_users({stays, leaves}) == frozenset()
-        world.setup("DELETE", f"/users/{leaves}")
-        assert await people.deleted_users({stays, leaves}) == {leaves}
+    assert await people.deleted_users({stays, leaves}) == frozenset()
+    world.setup("DELETE", f"/users/{leaves}")
+    assert await people.deleted_users({stays, leaves}) == {leaves}
 
 
 OTHER = {"metadata": {"labels": {"dlspawner.dev/job": "j-zzzzzzzzzzzz"}}}

@@ -22,7 +22,6 @@ def embedded_api(state: Path) -> Iterator[Path]:
         [sys.executable, "-m", "dlspawner.devcluster.api", "--state", str(state)], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("API server ready"), line
         yield state / "kubeconfig"

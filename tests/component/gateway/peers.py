@@ -368,7 +368,6 @@ class Client:
     async def begin(self, *arguments: str, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
         """A session of which the command has written `in`; the caller ends it."""
         process = await self.start("ssh", *arguments, env=env)
-        assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.readline(), DEADLINE) == b"in\n"
         return process
 
@@ -443,7 +442,6 @@ async def knock(port: int) -> bytes:
 
 async def seen(process: asyncio.subprocess.Process, text: bytes) -> bytes:
     """The output of a client until it contains a text."""
-    assert process.stdout is not None
     shown = b""
     async with asyncio.timeout(60):
         while text not in shown:

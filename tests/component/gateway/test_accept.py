@@ -23,9 +23,7 @@ BALANCER = "127.0.0.9"
 LIMITS = GatewayLimits(
     failure_seconds=0.0,
     drain_seconds=0.0,
-    rules=PenaltyRules(
-        penalty_seconds=600.0, connections_per_second=0.0
-    ),  # time pays nothing, however slow this machine is
+    rules=PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0),  # time pays nothing, however slow it is
     balancers=read_networks([f"{BALANCER}/32"]),
 )
 
@@ -45,20 +43,11 @@ async def say_first(running: Running, first: bytes, source: str = BALANCER) -> b
     return heard
 
 
-@pytest.mark.parametrize(
-    ("first", "logged"),
-    [
-        pytest.param(b"SSH-2.0-client\r\n", "no PROXY protocol header", id="no header"),
-        pytest.param(header("203.0.113.7", family=0), "address family 0x00", id="no address"),
-    ],
-)
-async def test_balancer_without_a_valid_header_is_refused(
-    behind: Running, caplog: pytest.LogCaptureFixture, first: bytes, logged: str
-) -> None:
-    heard = await say_first(behind, first)
+async def test_balancer_without_a_valid_header_is_refused(behind: Running, caplog: pytest.LogCaptureFixture) -> None:
+    heard = await say_first(behind, b"SSH-2.0-client\r\n")
     assert heard.startswith(accept.GREETING)
     assert accept.UNKNOWN.encode() in heard
-    assert logged in caplog.text
+    assert "no PROXY protocol header" in caplog.text
     assert f"source={BALANCER}" in caplog.text
     assert not behind.server.connections
 

@@ -27,6 +27,7 @@ from ssh_gateway.app import Gateway, GatewayMisconfigured, check_settings
 from ssh_gateway.transport.keys import GatewayKeys, load_or_make
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.component.gateway.peers import JOB, Client, Sshd, finish, seen, until
+from tests.component.gateway.test_keys import FILES
 from tests.component.manager.world import World
 from tests.harness.ports import free_port
 
@@ -44,7 +45,6 @@ class Process:
 
     async def said(self, what: str) -> str:
         """The rest of the next line that has this."""
-        assert self.process.stderr is not None
         said = ""
         async with asyncio.timeout(60):
             while line := (await self.process.stderr.readline()).decode():
@@ -54,7 +54,6 @@ class Process:
         raise AssertionError(said)
 
     async def read(self) -> str:
-        assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
 
 
@@ -165,7 +164,6 @@ async def test_first_sigterm_drains_and_the_second_one_ends_the_process(
         gateway.process.send_signal(signal.SIGTERM)
         await seen(terminal, b"restarting: this connection ends at ")
         assert [await probe(port, path) for path in ("/ready", "/")] == [503, 200]
-        assert terminal.stdin is not None
         terminal.stdin.write(b"works on\n")
         await seen(terminal, b"works on\r\nworks on\r\n")
         assert (await client.ssh("alice+drained@gateway", "echo in")).status == 255
@@ -217,23 +215,15 @@ async def test_missing_environment_variable_is_told(tmp_path: Path) -> None:
 async def test_init_makes_the_keys_and_exits(tmp_path: Path) -> None:
     done = await asyncio.to_thread(run, "--init", f"--Gateway.state_dir={tmp_path}/state")
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
-        "ssh_host_ed25519_key",
-        "ssh_host_ed25519_key.pub",
-        "user_ca",
-        "user_ca.pub",
-    ]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == FILES
 
 
 async def test_misspelled_setting_starts_nothing(tmp_path: Path) -> None:
     """Else a file of revoked certificates would be ignored."""
     settings = ("--init", f"--Gateway.state_dir={tmp_path}/state", "--Gateway.revoked_certificate_file=revoked")
     done = await asyncio.to_thread(run, *settings)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "ssh-gateway: there is no setting Gateway.revoked_certificate_file: "
-        "did you mean Gateway.revoked_certificates_file?\n",
-    )
+    told = "there is no setting Gateway.revoked_certificate_file: did you mean Gateway.revoked_certificates_file?"
+    assert (done.returncode, done.stderr) == (1, f"ssh-gateway: {told}\n")
     assert not (tmp_path / "state").exists()
 
 

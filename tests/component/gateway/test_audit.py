@@ -105,14 +105,8 @@ async def test_failed_credentials_are_logged_without_secrets(
 
 async def test_forwards_files_and_jumps_are_logged(alice: Client, logged: list[dict[str, str]], tmp_path: Path) -> None:
     local, remote = free_port(), free_port()
-    forwards = (
-        "-L",
-        f"{local}:localhost:{remote}",
-        "-R",
-        f"{remote}:localhost:1",
-        "-R",
-        f"{tmp_path}/there:localhost:1",
-    )
+    listening = ("-R", f"{remote}:localhost:1", "-R", f"{tmp_path}/there:localhost:1")
+    forwards = ("-L", f"{local}:localhost:{remote}", *listening)
     process = await alice.start("ssh", "-v", *forwards, "-tt", "alice+train@gateway", "echo ready; read x")
     await seen(process, b"ready")
     await until(lambda: len(of(logged, "listen")) == 2)

@@ -70,21 +70,6 @@ async def test_login_starts_the_job_and_tells_progress_on_standard_error(
     assert audit() == ["event=start user=alice server=train", "event=started user=alice server=train"]
 
 
-async def test_concurrent_logins_start_the_job_once(running: Running, alice: Client, sshd: Sshd) -> None:
-    everybody = asyncio.Event()
-
-    def look() -> StartStatus:
-        return appears(running, sshd.target())() if everybody.is_set() else STARTING
-
-    running.people.stages = [look]
-    logins = [asyncio.create_task(alice.ssh("alice+train@gateway", "echo in")) for _ in range(4)]
-    await until(lambda: len(running.server.connections) == 4 and running.people.looks > 3)
-    everybody.set()
-    assert [(done.status, done.text) for done in await asyncio.gather(*logins)] == [(0, "in\n")] * 4
-    # Each asks once; what was answered a moment ago counts for the others. The Manager lets no two start one server.
-    assert set(running.people.starts) == {("alice", "train")}
-
-
 async def test_slow_answer_of_the_hub_is_told(
     running: Running, alice: Client, sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +81,6 @@ async def test_slow_answer_of_the_hub_is_told(
 
     monkeypatch.setattr(running.people, "start", start)
     process = await alice.start("ssh", "alice+train@gateway", "echo in")
-    assert process.stderr is not None
     said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
     answered.set()
     assert said.strip() == b"train does not run: asking for it to be started"
@@ -178,7 +162,6 @@ async def test_login_without_a_server_reads_why_the_default_server_waits(
 
     running.people.stages = [look]
     process = await alice.start("ssh", "alice@gateway", "echo in")
-    assert process.stderr is not None
     said = await asyncio.wait_for(process.stderr.readline(), DEADLINE)
     assert said.decode().strip() == f"your default server waits: {WAITS.sentence} (nothing is shown until it runs)"
     runs.set()

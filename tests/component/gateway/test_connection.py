@@ -50,7 +50,6 @@ async def deaf_flood(running: Running, conn: asyncssh.SSHClientConnection) -> No
     visitor.client.leg.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
     )  # the kernel keeps little
-    assert conn._transport is not None
     conn._transport.pause_reading()
     await pour(conn, UNKNOWN, bytes(8), MIB)
 

@@ -79,7 +79,6 @@ async def test_internal_error_ends_one_connection_and_is_logged(
     fault: Fault,
 ) -> None:
     bystander = await alice.start("ssh", "alice+train@gateway", "cat")
-    assert bystander.stdin is not None
     bystander.stdin.write(b"before\n")
     await seen(bystander, b"before")
     fault.begin(monkeypatch)

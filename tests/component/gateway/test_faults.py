@@ -167,9 +167,6 @@ def amount(running: Running) -> tuple[int, int]:
 
 async def move(process: asyncio.subprocess.Process, *, up: bool) -> bytes:
     """Feed or only read a client until it ends; what it said."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
     said = asyncio.create_task(process.stderr.read())
     reading = asyncio.create_task(read_all(process.stdout))
     with contextlib.suppress(ConnectionError):
@@ -193,7 +190,6 @@ def transfer(*, up: bool) -> str:
 
 async def under_way(process: asyncio.subprocess.Process, *, up: bool) -> tuple[int, asyncio.Task[bytes]]:
     """The number of a job's `transfer`, and what moves its bytes, in the middle of it."""
-    assert process.stderr is not None
     inside = int(await asyncio.wait_for(process.stderr.readline(), 30))
     moving = asyncio.create_task(move(process, up=up))
     await until(lambda: Path(f"/proc/{inside}/comm").read_text() == "cat\n")

@@ -85,16 +85,9 @@ async def test_changed_login_name_does_not_reset_the_count(running: Running) -> 
 async def test_wrong_credentials_have_the_same_answer(running: Running, mallory: Client) -> None:
     running.people.tokens["mallorys"] = TokenOwner("mallory", every_server)
     running.people.tokens["service"] = TokenOwner("alice", every_server, person=False)
-    answers = {
-        "a key of another user for a job": await mallory.ssh("alice+train@gateway", "id"),
-        "a key of another user for a missing job": await mallory.ssh("alice+nothing@gateway", "id"),
-        "a user who does not exist": await mallory.ssh("ghost+train@gateway", "id"),
-        "a name that cannot exist": await mallory.ssh("a/b+train@gateway", "id"),
-        "the default server of another user": await mallory.ssh("alice@gateway", "id"),
-    }
-    assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in answers.values()} == {
-        (255, b"", DENIED)
-    }
+    logins = ("alice+train", "alice+nothing", "ghost+train", "a/b+train", "alice")
+    keys = [await mallory.ssh(f"{login}@gateway", "id") for login in logins]
+    assert {(done.status, done.out, done.err.split(": ", 1)[1].strip()) for done in keys} == {(255, b"", DENIED)}
     tokens = [
         await with_token(mallory, token, login, *PASSWORD)
         for token in ("wrong", "mallorys", "service")

@@ -87,7 +87,6 @@ async def test_client_with_a_blocked_network_may_finish_its_exchange_late(
     conn = await logged_in(running, alices_key, "alice+train", listener)
     process = await conn.create_process("head -c 20000000 /dev/zero", encoding=None, window=2**30)
     leg = the_leg(running)
-    assert conn._transport is not None
     conn._transport.pause_reading()
     await until(lambda: leg.blocked)
     conn._send_kexinit()
@@ -109,8 +108,6 @@ async def test_stopped_client_may_finish_the_gateway_s_exchange_late(
         transport.server, "EXCHANGE_SECONDS", DEADLINE
     )  # a busy machine may need longer for its own ones
     ssh = await alice.start("ssh", "-o", "RekeyLimit=1M", "alice+train@gateway", "head -c 3000000; echo; cat")
-    assert ssh.stdin is not None
-    assert ssh.stdout is not None
     ssh.stdin.write(bytes(3_000_000))
     assert await asyncio.wait_for(ssh.stdout.readexactly(3_000_001), 20) == bytes(3_000_000) + b"\n"
     leg = the_leg(running)

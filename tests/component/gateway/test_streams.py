@@ -29,7 +29,6 @@ def outer(running: Running) -> transport_server.Downstream:
 
 def unsent(leg: transport_server.Downstream) -> int:
     """Bytes that wait in the gateway for one connection, those of its streams included."""
-    assert leg._transport is not None
     deferred = sum(len(part) for _, parts in leg._deferred_packets for part in parts)
     streams = sum(one.get_write_buffer_size() for one in leg._channels.values())
     return int(leg._transport.get_write_buffer_size()) + deferred + streams
@@ -83,7 +82,6 @@ class Downloads:
             one.write(b"\n")
 
     def read(self, reading: bool) -> None:
-        assert self.conn._transport is not None
         if reading:
             self.conn._transport.resume_reading()
         else:

@@ -220,8 +220,6 @@ async def test_options_and_greeting_of_sshfs_are_answered(rig: Rig) -> None:
     async def case(way: Way) -> bytes:
         options = ("-x", "-a", "-oClearAllForwardings=yes", "-2")
         async with rig.background("ssh", *options, way.value, "-s", "sftp") as ssh:
-            assert ssh.stdin is not None
-            assert ssh.stdout is not None
             ssh.stdin.write(bytes([0, 0, 0, 5, 1, 0, 0, 0, 3]))
             return (await asyncio.wait_for(ssh.stdout.readexactly(9), DEADLINE))[4:]
 

@@ -153,7 +153,6 @@ async def test_client_that_the_job_does_not_hear_is_dropped(configured: Rig) -> 
         gone = configured.job_folder(way) / "gone"
         command = f"echo ready; cat; touch {gone}"
         async with configured.background("ssh", way.value, command) as ssh:
-            assert ssh.stdout is not None
             assert await asyncio.wait_for(ssh.stdout.readline(), DEADLINE) == b"ready\n"
             ssh.send_signal(signal.SIGSTOP)
             await until(gone.exists)

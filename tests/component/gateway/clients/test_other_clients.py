@@ -57,8 +57,6 @@ async def test_forwards_and_single_streams_carry_data(with_keys: Rig, client: st
             forwards = ["-L", f"{here}:127.0.0.1:{port}", "-R", f"{there}:127.0.0.1:{port}"]
             forwards += ["-D", str(socks)] if client == "plink" else ["-R", f"0:127.0.0.1:{port}"]
             async with with_keys.background(*options, *forwards, host, "echo up; cat") as process:
-                assert process.stdout is not None
-                assert process.stderr is not None
                 assert await asyncio.wait_for(process.stdout.readline(), DEADLINE) == b"up\n"
                 answers = [await answer_over(here, DATA), await answer_over(there, DATA)]
                 if client == "plink":
@@ -190,8 +188,6 @@ async def test_vs_code_starts_its_server_and_reaches_it_by_socks(rig: Rig) -> No
         socks = free_port()
         options = ("-T", "-D", str(socks), "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=1")
         async with rig.background("ssh", *options, way.value, "bash") as ssh:
-            assert ssh.stdin is not None
-            assert ssh.stdout is not None
             ssh.stdin.write((VS_CODE % {"id": "a1b2", "folder": rig.job_folder(way)}).encode())
             said = (await asyncio.wait_for(ssh.stdout.readuntil(b"a1b2: end\n"), DEADLINE)).decode()
             port = int(said.split("listeningOn==")[1].split("==")[0])

@@ -143,7 +143,6 @@ class Rig:
         """A connection that other clients share by the options that it yields."""
         control = ("-S", str(self.sockets / way.value))
         async with self.background("ssh", *control, "-M", *options, way.value, "echo up; cat") as ssh:
-            assert ssh.stdout is not None
             assert await asyncio.wait_for(ssh.stdout.readline(), DEADLINE) == b"up\n"
             yield control
 

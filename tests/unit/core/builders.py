@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +79,10 @@ FACTS = RenderContext(
 )
 
 
-def chosen(template: Template = NOTEBOOK, **given: Any) -> SelectedOptions:
-    """The choices for options that are known to be right."""
-    choices = select_options(template, CLUSTER, given)
+def chosen(
+    template: Template = NOTEBOOK, *, of: Sequence[Team] = (), cluster: ClusterConfig = CLUSTER, **given: Any
+) -> SelectedOptions:
+    """The choices of a person of these teams, for options that are known to be right."""
+    choices = select_options(template, cluster, given, of)
     assert isinstance(choices, SelectedOptions), choices
     return choices

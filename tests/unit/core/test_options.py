@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.config import CpuMemory, Team
+from dlspawner.core.config import CpuMemory, GpuType, Team
 from dlspawner.core.launch.options import (
     BUILT_IN,
     InvalidOptions,
@@ -20,7 +20,7 @@ from dlspawner.core.launch.options import (
     usable_templates,
 )
 from dlspawner.core.template import Endpoint, EndpointProtocol, Option, PodRole, Template
-from tests.unit.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION
+from tests.unit.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION, chosen
 
 ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
     "nothing given takes the defaults": ({}, "gpus", 1),
@@ -70,10 +70,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("wishes", "name", "expected"), ACCEPTED.values(), ids=ACCEPTED)
 def test_a_good_choice_is_taken(wishes: dict[str, Any], name: str, expected: Any) -> None:
-    choices = select_options(NOTEBOOK, CLUSTER, wishes, [VISION])
-    assert isinstance(choices, SelectedOptions), choices
-    assert choices.get(name) == expected
-    assert type(choices.get(name)) is type(expected)
+    found = chosen(of=[VISION], **wishes).get(name)
+    assert (found, type(found)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize(("wishes", "sentence"), REFUSED.values(), ids=REFUSED)
@@ -96,8 +94,8 @@ def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> No
 def test_the_person_s_web_server_is_not_where_the_job_itself_listens(port: int, sentences: Any) -> None:
     endpoints = (Endpoint("ssh", 2222, EndpointProtocol.SSH),)
     template = replace(NOTEBOOK, options=(BUILT_IN["http_port"],), endpoints=endpoints)
-    chosen = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
-    assert chosen == InvalidOptions(sentences) if sentences else isinstance(chosen, SelectedOptions)
+    found = select_options(template, CLUSTER, {"http_port": port}, [VISION], notebook_port=8888)
+    assert found == InvalidOptions(sentences) if sentences else isinstance(found, SelectedOptions)
 
 
 def test_all_wrong_choices_are_listed_together() -> None:
@@ -106,32 +104,22 @@ def test_all_wrong_choices_are_listed_together() -> None:
     assert len(rejected.sentences) == 3
 
 
-def test_cpu_and_memory_come_with_the_gpus() -> None:
-    for wishes, expected in (
-        ({"gpus": 0}, CpuMemory(500, GIB)),
-        ({"gpus": 2}, CpuMemory(8000, 32 * GIB)),
-        ({"gpus": 2, "gpu_type": "mi300"}, CpuMemory(16000, 64 * GIB)),
-        ({"gpus": 2, "cpu": "500m"}, CpuMemory(500, 32 * GIB)),
-    ):
-        choices = select_options(NOTEBOOK, CLUSTER, wishes)
-        assert isinstance(choices, SelectedOptions)
-        assert choices.amount == expected
+SHARES: dict[str, tuple[dict[str, Any], GpuType | None, CpuMemory]] = {
+    "without GPUs": ({"gpus": 0}, None, CpuMemory(500, GIB)),
+    "the first type is the default": ({"gpus": 2}, A100, CpuMemory(8000, 32 * GIB)),
+    "another type": ({"gpus": 2, "gpu_type": "mi300"}, MI300, CpuMemory(16000, 64 * GIB)),
+    "less CPU": ({"gpus": 2, "cpu": "500m"}, A100, CpuMemory(500, 32 * GIB)),
+}
 
 
-@pytest.mark.parametrize(
-    ("wishes", "kind"), [({"gpus": 1}, A100), ({"gpus": 1, "gpu_type": "mi300"}, MI300), ({"gpus": 0}, None)]
-)
-def test_first_gpu_type_is_the_default_and_jobs_without_gpus_have_none(wishes: dict[str, Any], kind: Any) -> None:
-    choices = select_options(NOTEBOOK, CLUSTER, wishes)
-    assert isinstance(choices, SelectedOptions)
-    assert choices.gpu_type == kind
+@pytest.mark.parametrize(("wishes", "kind", "amount"), SHARES.values(), ids=SHARES)
+def test_cpu_and_memory_come_with_the_gpus(wishes: dict[str, Any], kind: GpuType | None, amount: CpuMemory) -> None:
+    choices = chosen(**wishes)
+    assert (choices.gpu_type, choices.amount) == (kind, amount)
 
 
 def test_a_templates_own_default_gives_way_to_a_small_share() -> None:
-    roomy = _with(NOTEBOOK, "cpu", default="16")
-    choices = select_options(roomy, CLUSTER, {"gpus": 0})
-    assert isinstance(choices, SelectedOptions)
-    assert choices.amount.cpu_milli == 4000
+    assert chosen(_with(NOTEBOOK, "cpu", default="16"), gpus=0).amount.cpu_milli == 4000
 
 
 def test_a_templates_maximum_narrows_the_clusters() -> None:
@@ -143,8 +131,7 @@ def test_a_templates_maximum_narrows_the_clusters() -> None:
 
 def test_a_cluster_without_gpus_offers_none() -> None:
     bare = replace(CLUSTER, gpu_types=())
-    choices = select_options(NOTEBOOK, bare, {})
-    assert isinstance(choices, SelectedOptions)
+    choices = chosen(cluster=bare)
     assert (choices.gpus, choices.gpu_type) == (0, None)
     assert select_options(NOTEBOOK, bare, {"gpus": 1}) == InvalidOptions(
         ("GPUs must be between 0 and 0; you asked for 1.",)
@@ -153,15 +140,11 @@ def test_a_cluster_without_gpus_offers_none() -> None:
 
 def test_the_first_team_pays_unless_another_is_chosen() -> None:
     teams = [VISION, LANGUAGE]
-    for wishes, team in (({}, "vision"), ({"team": "language"}, "language")):
-        choices = select_options(NOTEBOOK, CLUSTER, wishes, teams)
-        assert isinstance(choices, SelectedOptions)
-        assert choices.team == team
+    assert (chosen(of=teams).team, chosen(of=teams, team="language").team) == ("vision", "language")
 
 
 def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
-    first = select_options(NOTEBOOK, CLUSTER, {"gpus": "2", "note": "x", "fast": "on"}, [VISION])
-    assert isinstance(first, SelectedOptions)
+    first = chosen(of=[VISION], gpus="2", note="x", fast="on")
     assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dlspawner.core.config import SchedulingConfig, Team
-from dlspawner.core.launch.options import BUILT_IN, InvalidOptions, SelectedOptions, offered_options, select_options
+from dlspawner.core.launch.options import BUILT_IN, InvalidOptions, offered_options, select_options
 from dlspawner.core.template import OptionChoice
-from tests.unit.core.builders import CLUSTER, NOTEBOOK
+from tests.unit.core.builders import CLUSTER, NOTEBOOK, chosen
 from tests.unit.core.factories import MINUTE
 
 SHARED = replace(
@@ -56,8 +56,7 @@ REFUSED: dict[str, tuple[tuple[Team, ...], dict[str, Any], str]] = {
 def test_sharing_options_are_selected(
     teams: tuple[Team, ...], given: dict[str, Any], expected: tuple[str, bool, bool]
 ) -> None:
-    choices = select_options(SHARED, CLUSTER, given, teams)
-    assert isinstance(choices, SelectedOptions), choices
+    choices = chosen(SHARED, of=teams, **given)
     assert (choices.priority, choices.preemptible, choices.requeue) == expected
 
 
@@ -70,9 +69,7 @@ def test_wrong_sharing_option_is_refused_with_a_sentence(
 
 def test_a_template_s_own_level_gives_way_where_the_team_may_not_use_it() -> None:
     options = (BUILT_IN["team"], replace(BUILT_IN["priority"], default="prod"))
-    choices = select_options(replace(NOTEBOOK, options=options), CLUSTER, {"team": "testers"}, (TESTERS, FREE))
-    assert isinstance(choices, SelectedOptions)
-    assert choices.priority == "test"
+    assert chosen(replace(NOTEBOOK, options=options), of=(TESTERS, FREE), team="testers").priority == "test"
 
 
 def test_a_template_narrows_the_levels() -> None:

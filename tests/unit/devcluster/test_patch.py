@@ -141,10 +141,3 @@ def test_a_malformed_strategic_patch(patch: Any) -> None:
     with pytest.raises(PatchError) as error:
         strategic_patch("Pod", {"spec": {}}, patch)
     assert error.value.malformed
-
-
-def test_ports_have_another_key_in_services_than_in_containers() -> None:
-    service = {"spec": {"ports": [{"port": 1, "targetPort": 5}]}}
-    assert strategic_patch("Service", service, {"spec": {"ports": [{"port": 1, "targetPort": 6}]}}) == {
-        "spec": {"ports": [{"port": 1, "targetPort": 6}]}
-    }

@@ -1,4 +1,4 @@
-"""Selectors by expressions and fields, quantities, paths and Accept headers; label selectors are in the contract."""
+"""Field selectors with escapes, quantities, paths and Accept headers; other selectors are in the contract."""
 
 from fractions import Fraction
 
@@ -9,27 +9,12 @@ from hypothesis import strategies as st
 from dlspawner.devcluster import quantity
 from dlspawner.devcluster.api.errors import ApiError
 from dlspawner.devcluster.api.objects.resources import LEASES, NAMESPACES, PODS, Target
-from dlspawner.devcluster.api.objects.selectors import from_expressions, matches, parse_fields
+from dlspawner.devcluster.api.objects.selectors import matches, parse_fields
 from dlspawner.devcluster.api.requests import parse_path, wants_table
 
-LABELS = {"app": "web", "size": "12"}
 
-
-def test_expressions_mean_the_same() -> None:
-    expressions = [
-        {"key": "size", "operator": "In", "values": ["12", "13"]},
-        {"key": "absent", "operator": "DoesNotExist"},
-        {"key": "size", "operator": "Gt", "values": ["11"]},
-    ]
-    assert matches(from_expressions(expressions), LABELS)
-    assert not matches(from_expressions(expressions), {"app": "web", "size": "14"})
-
-
-def test_field_selectors_unescape_and_know_their_fields() -> None:
+def test_field_selector_is_unescaped() -> None:
     assert matches(parse_fields(r"metadata.name=a\,b", PODS), {"metadata.name": "a,b"})
-    assert not matches(parse_fields("status.phase!=Running", PODS), {"status.phase": "Running"})
-    with pytest.raises(ApiError, match=r"field label not supported: status\.phase"):
-        parse_fields("status.phase=x", LEASES)
 
 
 QUANTITIES: dict[str, Fraction] = {

@@ -140,42 +140,34 @@ def _taints(registry: Registry) -> set[str]:
     return {taint["key"] for taint in registry.get(NODES, "", "n").read()["spec"].get("taints") or []}
 
 
-async def test_a_silent_node_is_unknown_until_it_speaks_again(registry: Registry, clock: Clock) -> None:
+def _renew(registry: Registry, clock: Clock) -> None:
+    renewed = {"spec": {"holderIdentity": "n", "renewTime": timestamp(clock.now())}}
+    registry.patch(Target(LEASES, "kube-node-lease", "n"), lambda old: old | renewed)
+
+
+async def test_a_node_that_renews_no_lease_is_unknown_until_it_speaks_again(registry: Registry, clock: Clock) -> None:
     lifecycle = NodeLifecycle(registry, clock.monotonic)
     _node(registry)
     pod = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}}
     running = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
     registry.edit(registry.create(PODS, "a", pod), lambda manifest: manifest["status"].update(running))
-    lease = {"metadata": {"name": "n"}, "spec": {"holderIdentity": "n", "renewTime": timestamp(clock.now())}}
-    registry.create(LEASES, "kube-node-lease", lease)
+    registry.create(LEASES, "kube-node-lease", {"metadata": {"name": "n"}, "spec": {}})
     lifecycle.begin()
-    clock.advance(GRACE_SECONDS - 1)
-    lifecycle.reconcile()
-    assert _ready(registry.get(NODES, "", "n")) == "True"
+    for _ in range(5):
+        _renew(registry, clock)
+        clock.advance(GRACE_SECONDS - 1)
+        lifecycle.reconcile()
+        assert _ready(registry.get(NODES, "", "n")) == "True"
     clock.advance(TICK_SECONDS)
     lifecycle.reconcile()
     assert _ready(registry.get(NODES, "", "n")) == "Unknown"
     assert _taints(registry) == {"node.kubernetes.io/unreachable"}
     assert _ready(registry.get(PODS, "a", "p")) == "False"
-    renewed = {"spec": {"holderIdentity": "n", "renewTime": timestamp(clock.now())}}
-    registry.patch(Target(LEASES, "kube-node-lease", "n"), lambda old: old | renewed)
+    _renew(registry, clock)
     back = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     registry.patch(Target(NODES, "", "n", "status"), lambda old: old | back)
     lifecycle.reconcile()
     assert _taints(registry) == set()
-
-
-async def test_a_lease_alone_keeps_a_node_alive(registry: Registry, clock: Clock) -> None:
-    lifecycle = NodeLifecycle(registry, clock.monotonic)
-    _node(registry)
-    registry.create(LEASES, "kube-node-lease", {"metadata": {"name": "n"}, "spec": {}})
-    lifecycle.begin()
-    for _ in range(5):
-        clock.advance(GRACE_SECONDS - 1)
-        renewed = {"spec": {"renewTime": timestamp(clock.now())}}
-        registry.patch(Target(LEASES, "kube-node-lease", "n"), lambda old: old | renewed)  # noqa: B023 - called at once
-        lifecycle.reconcile()
-        assert _ready(registry.get(NODES, "", "n")) == "True"
 
 
 async def test_pods_of_a_node_that_is_gone_go_too(registry: Registry, clock: Clock) -> None:

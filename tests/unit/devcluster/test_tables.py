@@ -1,12 +1,10 @@
 """What `kubectl get` shows of a pod, and how it tells time."""
 
-import datetime as dt
 from typing import Any
 
 import pytest
 
-from dlspawner.devcluster.api.objects.resources import RESOURCES
-from dlspawner.devcluster.api.objects.tables import duration, pod_reason, table
+from dlspawner.devcluster.api.objects.tables import duration, pod_reason
 
 DURATIONS: dict[float, str] = {
     -5: "<invalid>",
@@ -72,11 +70,3 @@ REASONS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("pod", "reason"), REASONS.values(), ids=REASONS.keys())
 def test_the_status_column(pod: dict[str, Any], reason: str) -> None:
     assert pod_reason(pod) == reason
-
-
-@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.plural)
-def test_every_kind_has_an_empty_table_with_columns(resource: Any) -> None:
-    made = table(resource, [], {"resourceVersion": "1"}, dt.datetime.now(dt.UTC))
-    assert made["kind"] == "Table"
-    assert made["columnDefinitions"]
-    assert any(column["priority"] == 0 for column in made["columnDefinitions"])

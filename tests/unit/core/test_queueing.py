@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason
+from dlspawner.core.decisions import Admit, Alternative
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission, queue
 from dlspawner.core.scheduling.admission import admit, find_alternatives
 from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
+from dlspawner.core.units import GPU
 from tests.unit.core.factories import (
     GPU_HOUR,
     HOUR,
@@ -124,6 +125,10 @@ PASSED: dict[str, tuple[ClusterState, list[str]]] = {
         ),
         ["small"],
     ),
+    "an old job that wants a whole node is not passed": (
+        world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1)),
+        [],
+    ),
     "an old borrower that wants a whole node is not passed": (
         world(
             *(*TEAMS, node("n1"), runs("r", "a", 4, "n1", preemptible=True)),
@@ -183,13 +188,6 @@ def test_small_job_passes_on_a_node_other_than_the_closest_to_holding_a_big_one(
     assert here.jobs["s"].nodes == ("n2",)
 
 
-def test_big_job_that_has_waited_for_long_is_not_passed() -> None:
-    here = world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1))
-    decision = admit(here.jobs["s"], here, NOW)
-    assert isinstance(decision, MustWait)
-    assert decision.reason is Reason.BLOCKED_BY_EARLIER
-
-
 def test_job_no_smaller_than_one_that_fits_nowhere_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     real = admission.evaluate
@@ -236,4 +234,5 @@ def test_jobs_start_until_nothing_fits() -> None:
     here = world(*TEAMS, node("n1"), node("n2"), *(queues(f"{of}{n}", of, 3) for of in "ab" for n in range(4)))
     started = one_pass(here, NOW)
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
+    assert here.guaranteed("a", "a100") == 6 * GPU
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))

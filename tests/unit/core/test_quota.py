@@ -22,7 +22,6 @@ from tests.unit.core.factories import (
     Case,
     ask,
     node,
-    one_pass,
     queues,
     runs,
     team,
@@ -332,27 +331,6 @@ def test_rule(here: ClusterState, job: Job, expected: str) -> None:
     assert said(admit(job, here, NOW)) == expected
 
 
-def test_placement_leaves_a_whole_node_for_a_larger_job_of_the_team() -> None:
-    here = world(team("a", 16), N1, N2, runs("r", "a", 4, "n1"), runs("l", "b", 4, "n1", preemptible=True))
-    elsewhere = runs("j", "a", 2, "n2")
-    here.put(elsewhere)
-    assert said(admit(wants("big", "a", 8), here, NOW)) == "wait no-node", "although it is inside its quota"
-
-    here.put(replace(elsewhere, nodes=("n1",)))
-    here.remove("l")
-    assert said(admit(wants("big", "a", 8), here, NOW)) == "admit n2"
-
-
-def test_job_waits_while_its_node_is_gone() -> None:
-    here = world(team("a", 8), N1, node("small", 4))
-    here.remove_node("n1")
-    assert said(admit(wants("j", "a", 8), here, NOW)) == "wait no-node"
-    assert said(admit(wants("two", "a", [6, 4]), here, NOW)) == "refuse too-many 8", "more than the quota"
-    assert said(admit(wants("small", "a", 4), here, NOW)).startswith("admit")
-    here.put_node(N1)
-    assert said(admit(wants("j", "a", 8), here, NOW)) == "admit n1"
-
-
 SENTENCES: dict[str, Case] = {
     "how much is free and how much of it on one node": Case(
         world(team("a", 16), N1, N2, runs("r", "a", 5, "n1"), runs("s", "a", 3, "n2")),
@@ -546,12 +524,6 @@ def test_wait_for_a_notice_has_its_end() -> None:
 @pytest.mark.parametrize(("teams", "expected"), [((), True), ((team("a", 8),), False)], ids=["none", "some"])
 def test_job_admitted_without_quotas_is_exempt(teams: tuple[Team, ...], expected: bool) -> None:
     assert as_admitted(wants("j", "a"), ["n1"], world(*teams, N1)).exempt_from_quota is expected
-
-
-def test_no_more_jobs_start_than_there_are_gpus() -> None:
-    here = world(team("a", 8), N1, *(queues(f"j{number}", "a", 1) for number in range(200)))
-    assert len(one_pass(here, NOW)) == 8
-    assert here.guaranteed("a", "a100") == 8 * GPU
 
 
 LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {

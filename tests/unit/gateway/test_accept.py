@@ -30,13 +30,9 @@ LOCAL = accept.SIGNATURE + b"\x20\x00\x00\x00"
 @pytest.mark.parametrize(
     ("received", "found"),
     [
-        pytest.param(header("203.0.113.7"), Header(28, "203.0.113.7"), id="a client of IPv4"),
-        pytest.param(header("2001:db8::7"), Header(52, "2001:db8::7"), id="a client of IPv6"),
-        pytest.param(header("203.0.113.7") + SSH, Header(28, "203.0.113.7"), id="the client's first bytes follow"),
         pytest.param(LOCAL, Header(16, None), id="a health check"),
         pytest.param(header("203.0.113.7", command=0x20), Header(28, None), id="a health check with addresses"),
         pytest.param(b"", None, id="nothing yet"),
-        pytest.param(header("203.0.113.7")[:-1], None, id="one byte is missing"),
         pytest.param(LOCAL[:15], None, id="the size is not there yet"),
     ],
 )

@@ -18,6 +18,15 @@ CERTIFICATE = OpenSession(
 OUTER = OpenSession(KEY.proof)
 FINE = Checks(jobs=frozenset({"j-1"}), bearers={"t": TokenOwner("alice", every_server)})
 
+BOB = frozenset({("bob", "SHA256:1")})
+TOKEN_GONE = "the token that you came in with was revoked, or has expired"
+BADGE_OF = "the certificate that you came in with"
+
+
+def bearing(owner: TokenOwner | None) -> Checks:
+    return replace(FINE, bearers={"t": owner})
+
+
 ROWS: dict[str, tuple[OpenSession, Checks, str | None]] = {
     "a key of a job that runs": (KEY, FINE, None),
     "a token of a job that runs": (TOKEN, FINE, None),
@@ -29,33 +38,17 @@ ROWS: dict[str, tuple[OpenSession, Checks, str | None]] = {
         replace(FINE, gone_keys=frozenset({("alice", "SHA256:1")})),
         "the key that you came in with was removed from your keys",
     ),
-    "the same key of another user was removed": (KEY, replace(FINE, gone_keys=frozenset({("bob", "SHA256:1")})), None),
-    "the token was revoked": (
-        TOKEN,
-        replace(FINE, bearers={"t": None}),
-        "the token that you came in with was revoked, or has expired",
-    ),
-    "the token belongs to another user now": (
-        TOKEN,
-        replace(FINE, bearers={"t": TokenOwner("bob", every_server)}),
-        "the token that you came in with was revoked, or has expired",
-    ),
+    "the same key of another user was removed": (KEY, replace(FINE, gone_keys=BOB), None),
+    "the token was revoked": (TOKEN, bearing(None), TOKEN_GONE),
+    "the token belongs to another user now": (TOKEN, bearing(TokenOwner("bob", every_server)), TOKEN_GONE),
     "the token opens less than it did": (
         TOKEN,
-        replace(FINE, bearers={"t": TokenOwner("alice", lambda server: server == "eval")}),
+        bearing(TokenOwner("alice", lambda server: server == "eval")),
         "the token that you came in with may not open train any more",
     ),
     "a certificate in its last moment": (CERTIFICATE, replace(FINE, now=199.9), None),
-    "a certificate after its time": (
-        CERTIFICATE,
-        replace(FINE, now=200.0),
-        "the certificate that you came in with has expired: get a new one",
-    ),
-    "the certificate was revoked": (
-        CERTIFICATE,
-        replace(FINE, revoked=frozenset({BADGE})),
-        "the certificate that you came in with was revoked",
-    ),
+    "a certificate after its time": (CERTIFICATE, replace(FINE, now=200.0), f"{BADGE_OF} has expired: get a new one"),
+    "the certificate was revoked": (CERTIFICATE, replace(FINE, revoked=frozenset({BADGE})), f"{BADGE_OF} was revoked"),
     "a key while a certificate is revoked": (KEY, replace(FINE, revoked=frozenset({BADGE}), now=300.0), None),
     "the job was stopped": (KEY, replace(FINE, jobs=frozenset({"j-2"})), "train was stopped"),
     "the default server was stopped": (

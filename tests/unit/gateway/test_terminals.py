@@ -24,10 +24,13 @@ class Told(Wire):
 
     lines: list[TerminalLine]
 
-    def terminal(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
-        """A session that gets its terminal."""
+    def session(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
         self.from_client(opening(client, window))
         self.from_pod(confirmation(client, pod))
+
+    def terminal(self, client: int = 5, pod: int = 9, window: int = WINDOW) -> None:
+        """A session that gets its terminal."""
+        self.session(client, pod, window)
         self.from_client(pty_request(pod))
         self.from_pod(answer(client))
 
@@ -54,6 +57,10 @@ def opening(client: int, window: int = WINDOW, kind: bytes = b"session", longest
     return bytes([90]) + packets.text(kind) + number(client) + number(window) + number(longest)
 
 
+def asked(name: bytes, rest: bytes = b"") -> bytes:
+    return bytes([98]) + number(9) + packets.text(name) + b"\1" + rest
+
+
 def answer(client: int, success: bool = True) -> bytes:
     return bytes([99 if success else 100]) + number(client)
 
@@ -76,19 +83,17 @@ def test_terminal_gets_each_line_once(both: Told) -> None:
 
 
 def test_session_without_a_terminal_gets_no_line(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
-    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"sftp-server"))
+    both.session()
+    both.from_client(asked(b"exec", packets.text(b"sftp-server")))
     both.from_pod(answer(5))
     both.relay.tell()
     assert both.said == []
 
 
 def test_refused_terminal_gets_no_line(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
+    both.session()
     both.from_client(pty_request(9))
-    both.from_client(bytes([98]) + number(9) + packets.text(b"exec") + b"\1" + packets.text(b"cat"))
+    both.from_client(asked(b"exec", packets.text(b"cat")))
     both.from_pod(answer(5, success=False))
     both.from_pod(answer(5))
     both.relay.tell()
@@ -96,10 +101,9 @@ def test_refused_terminal_gets_no_line(both: Told) -> None:
 
 
 def test_replies_are_matched_in_order(both: Told) -> None:
-    both.from_client(opening(5))
-    both.from_pod(confirmation(5, 9))
+    both.session()
     both.from_client(bytes([98]) + number(9) + packets.text(b"env") + b"\0" + packets.text(b"LANG") * 2)
-    both.from_client(bytes([98]) + number(9) + packets.text(b"x11-req") + b"\1")
+    both.from_client(asked(b"x11-req"))
     both.from_client(pty_request(9))
     both.from_pod(answer(5, success=False))
     assert both.said == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.component.gateway.clients.ways import Rig, Way, quoted
-from tests.component.gateway.peers import DEADLINE, Done
+from tests.component.gateway.peers import Done
 
 MIB = 2**20
 
@@ -214,18 +213,6 @@ async def test_lftp_mirrors_in_both_directions(rig: Rig, planted: tuple[Path, Tr
     assert await rig.each(case) == (0, "copy/deep/er/\ncopy/deep/large\ncopy/deep/private\n", True, True)
 
 
-async def test_options_and_greeting_of_sshfs_are_answered(rig: Rig) -> None:
-    """SFTP version 3."""
-
-    async def case(way: Way) -> bytes:
-        options = ("-x", "-a", "-oClearAllForwardings=yes", "-2")
-        async with rig.background("ssh", *options, way.value, "-s", "sftp") as ssh:
-            ssh.stdin.write(bytes([0, 0, 0, 5, 1, 0, 0, 0, 3]))
-            return (await asyncio.wait_for(ssh.stdout.readexactly(9), DEADLINE))[4:]
-
-    assert await rig.each(case) == bytes([2, 0, 0, 0, 3])
-
-
 def mounts() -> bool:
     """True if this kernel permits mounts with FUSE, which no package could install."""
     try:
@@ -236,7 +223,7 @@ def mounts() -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(not mounts(), run=False, reason="no FUSE on this machine: only the options and greeting are tested")
+@pytest.mark.xfail(not mounts(), run=False, reason="no FUSE on this machine: sftp is what is tested")
 async def test_sshfs_mounts_the_files_of_the_job(rig: Rig, planted: tuple[Path, Tree]) -> None:
     source, tree = planted
 

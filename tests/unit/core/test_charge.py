@@ -40,33 +40,25 @@ def node_terms(*terms: dict[str, list[str]]) -> dict[str, Any]:
     return {"nodeSelector": None, "affinity": {"nodeAffinity": affinity}}
 
 
+ONE, SIDECAR = box({NVIDIA: 1}), box({NVIDIA: 1}, restartPolicy="Always")
 CHARGED: dict[str, tuple[dict[str, Any], str]] = {
     "no GPU costs no GPU": (pod(box()), "None 0"),
     "limits count": (pod(box({NVIDIA: "2"})), "a100 2"),
     "requests count where limits say less": (pod(box({NVIDIA: 1}, {NVIDIA: 2})), "a100 2"),
-    "several containers add up": (pod(box({NVIDIA: 1}), box({NVIDIA: "2"})), "a100 3"),
+    "several containers add up": (pod(ONE, box({NVIDIA: "2"})), "a100 3"),
     "an init container is over before the others begin": (
-        pod(box({NVIDIA: 1}), init=(box({NVIDIA: 3}), box({NVIDIA: 2}))),
+        pod(ONE, init=(box({NVIDIA: 3}), box({NVIDIA: 2}))),
         "a100 3",
     ),
-    "a sidecar goes on beside the others": (
-        pod(box({NVIDIA: 1}), init=(box({NVIDIA: 2}, restartPolicy="Always"),)),
-        "a100 3",
-    ),
-    "an init container runs beside the sidecars before it": (
-        pod(box({NVIDIA: 1}), init=(box({NVIDIA: 1}, restartPolicy="Always"), box({NVIDIA: 4}))),
-        "a100 5",
-    ),
-    "and without those after it": (
-        pod(box({NVIDIA: 1}), init=(box({NVIDIA: 2}), box({NVIDIA: 1}, restartPolicy="Always"))),
-        "a100 2",
-    ),
-    "overhead adds up": (pod(box({NVIDIA: 1}), overhead={NVIDIA: 1}), "a100 2"),
+    "a sidecar goes on beside the others": (pod(ONE, init=(box({NVIDIA: 2}, restartPolicy="Always"),)), "a100 3"),
+    "an init container runs beside the sidecars before it": (pod(ONE, init=(SIDECAR, box({NVIDIA: 4}))), "a100 5"),
+    "and without those after it": (pod(ONE, init=(box({NVIDIA: 2}), SIDECAR)), "a100 2"),
+    "overhead adds up": (pod(ONE, overhead={NVIDIA: 1}), "a100 2"),
     "another vendor's GPU is another type": (pod(box({AMD: 2}), nodeSelector=None), "mi300 2"),
-    "the type follows from the node selector": (pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"}), "v100 1"),
-    "the type follows from a required affinity": (pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"]})), "v100 1"),
+    "the type follows from the node selector": (pod(ONE, nodeSelector={"gpu": "v100"}), "v100 1"),
+    "the type follows from a required affinity": (pod(ONE, **node_terms({"gpu": ["v100"]})), "v100 1"),
     "alternatives that agree are no doubt": (
-        pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"], "zone": ["x"]}, {"gpu": ["v100"]})),
+        pod(ONE, **node_terms({"gpu": ["v100"], "zone": ["x"]}, {"gpu": ["v100"]})),
         "v100 1",
     ),
     "a network card is no GPU": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
@@ -104,17 +96,17 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), UNKNOWN_TYPE, "no GPU type"),
     "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
-        pod({"name": "c", "resources": {"claims": [{"name": "gpu"}]}}),
+        pod(box() | {"resources": {"claims": [{"name": "gpu"}]}}),
         NOT_ALLOWED,
         "can not be claimed",
     ),
     "GPUs of one of several types": (
-        pod(box({NVIDIA: 1}), nodeSelector=None),
+        pod(ONE, nodeSelector=None),
         UNKNOWN_TYPE,
         "may get a100 or v100: choose the type",
     ),
     "an affinity that leaves it open": (
-        pod(box({NVIDIA: 1}), **node_terms({"gpu": ["v100"]}, {"zone": ["x"]})),
+        pod(ONE, **node_terms({"gpu": ["v100"]}, {"zone": ["x"]})),
         UNKNOWN_TYPE,
         "may get a100 or v100",
     ),
@@ -124,7 +116,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16Gi"),
     "a limit beyond it counts, too": (pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})), TOO_SMALL, "CPUs must be at most 4"),
     "a first container may not have more": (
-        pod(box({NVIDIA: 1}), init=(box({"cpu": 64}),)),
+        pod(ONE, init=(box({"cpu": 64}),)),
         TOO_SMALL,
         "CPUs must be at most 4 for 1 × a100; the pod asks for 64",
     ),
@@ -151,7 +143,7 @@ def test_all_pods_of_a_job_are_charged() -> None:
 
 
 def test_pods_of_one_job_have_gpus_of_one_type() -> None:
-    refused = request_of([pod(box({NVIDIA: 1})), pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], CLUSTER)
+    refused = request_of([pod(ONE), pod(ONE, nodeSelector={"gpu": "v100"})], CLUSTER)
     assert isinstance(refused, Refuse)
     assert refused.reason is Reason.NOT_ALLOWED
 
@@ -169,7 +161,7 @@ def test_cpu_and_memory_are_what_the_scheduler_counts() -> None:
 def test_ambiguous_gpu_type_is_refused() -> None:
     anything = GpuType("any", "Any", NVIDIA, CpuMemory(4000, 16 * GIB), 8)
     cluster = replace(CLUSTER, gpu_types=(anything, *CLUSTER.gpu_types))
-    found = request_of([pod(box({NVIDIA: 1}), nodeSelector={"gpu": "v100"})], cluster)
+    found = request_of([pod(ONE, nodeSelector={"gpu": "v100"})], cluster)
     assert isinstance(found, Refuse)
     assert "may get any or v100" in found.sentence
 

@@ -51,6 +51,15 @@ def old(**more: object) -> JobActivity:
     return replace(JobActivity(ago(48), warned=warned), **more)
 
 
+def new(hours: float, *warned: tuple[float, int], **more: object) -> JobActivity:
+    """A job that started so many hours ago; the warnings as hours ago and percent."""
+    return replace(
+        JobActivity(ago(hours), warned=tuple(SentWarning(ago(at), percent) for at, percent in warned)), **more
+    )
+
+
+TOLD = (SentWarning(ago(2), 90, Cause.LIFETIME),)
+LIMITED = replace(POLICY, lifetime=DAY)
 JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "a job that is unused for the window is stopped": (old(), POLICY, "stop unused"),
     "without a window no job is stopped": (old(), replace(POLICY, window=None), "keep exempt"),
@@ -86,17 +95,9 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "keep alive": (old(http=ago(20), kept=ago(1)), POLICY, "keep used"),
     "keep alive does not add up": (old(http=ago(40), kept=ago(1)), POLICY, "stop unused"),
     # lifetime
-    "the lifetime is over, used or not": (
-        old(http=ago(0), warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
-        replace(POLICY, lifetime=DAY),
-        "stop lifetime",
-    ),
-    "the lifetime is over, known or not": (
-        old(gpu_count=1, warned=(SentWarning(ago(2), 90, Cause.LIFETIME),)),
-        replace(POLICY, lifetime=DAY),
-        "stop lifetime",
-    ),
-    "the lifetime ends no job without a warning": (old(http=ago(0)), replace(POLICY, lifetime=DAY), "warn 90 lifetime"),
+    "the lifetime is over, used or not": (old(http=ago(0), warned=TOLD), LIMITED, "stop lifetime"),
+    "the lifetime is over, known or not": (old(gpu_count=1, warned=TOLD), LIMITED, "stop lifetime"),
+    "the lifetime ends no job without a warning": (old(http=ago(0)), LIMITED, "warn 90 lifetime"),
     # TensorBoard
     "an open tab alone keeps a TensorBoard for a while": (
         replace(old(http=ago(0)), started=ago(11)),
@@ -108,20 +109,12 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
     "a TensorBoard without use": (old(http=ago(47), watched=ago(20)), BOARD, "stop unused"),
     # warnings
     "at half of the window": (JobActivity(ago(5)), POLICY, "warn 50 unused"),
-    "at nine tenths": (JobActivity(ago(9), warned=(SentWarning(ago(4), 50),)), POLICY, "warn 90 unused"),
+    "at nine tenths": (new(9, (4, 50)), POLICY, "warn 90 unused"),
     "only the later one where both are due": (JobActivity(ago(9)), POLICY, "warn 90 unused"),
-    "a warning before the last use is void": (
-        JobActivity(ago(48), http=ago(9), warned=(SentWarning(ago(9.5), 90),)),
-        POLICY,
-        "warn 90 unused",
-    ),
+    "a warning before the last use is void": (new(48, (9.5, 90), http=ago(9)), POLICY, "warn 90 unused"),
     "no job is stopped without a warning": (JobActivity(ago(48)), POLICY, "warn 90 unused"),
-    "nor at once after the warning": (JobActivity(ago(48), warned=(SentWarning(ago(0.3), 90),)), POLICY, "keep used"),
-    "half an hour is enough of a warning": (
-        JobActivity(ago(48), warned=(SentWarning(ago(0.5), 90),)),
-        POLICY,
-        "stop unused",
-    ),
+    "nor at once after the warning": (new(48, (0.3, 90)), POLICY, "keep used"),
+    "half an hour is enough of a warning": (new(48, (0.5, 90)), POLICY, "stop unused"),
     # clocks that jump
     "activity in the future is use": (old(http=NOW + DAY), POLICY, "keep used"),
     "a clock that jumped forward makes metrics stale": (
@@ -130,14 +123,10 @@ JUDGED: dict[str, tuple[JobActivity, IdleRule, str]] = {
         "keep unknown",
     ),
     "a clock that jumped forward warns first": (JobActivity(ago(1000), http=ago(900)), POLICY, "warn 90 unused"),
-    "a warning in the future has not stood": (
-        JobActivity(ago(48), warned=(SentWarning(NOW + DAY, 90),)),
-        POLICY,
-        "keep used",
-    ),
+    "a warning in the future has not stood": (new(48, (-24, 90)), POLICY, "keep used"),
     # dry run
     "a cluster without settings for idle jobs stops none": (
-        old(warned=(*old().warned, SentWarning(ago(2), 90, Cause.LIFETIME))),
+        old(warned=(*old().warned, *TOLD)),
         IdleRule(HOUR, DAY, frozenset(ActivitySource), None, Culling()),
         "would stop lifetime",
     ),
@@ -185,7 +174,7 @@ def test_idle_window(template: IdlePolicy, of_team: IdleWindows, preemptible: bo
 def test_dry_run_of_template_and_cluster(own: bool | None, of_cluster: bool, reported: bool) -> None:
     culling = replace(CULLING, dry_run=of_cluster)
     policy = idle_rule_of(IdlePolicy(dry_run=own), IdleWindows(), culling, preemptible=False)
-    verdict = evaluate(JobActivity(ago(48), warned=(SentWarning(ago(10), 50), SentWarning(ago(2), 90))), policy, NOW)
+    verdict = evaluate(new(48, (10, 50), (2, 90)), policy, NOW)
     assert isinstance(verdict, StopJob)
     assert verdict.dry_run is reported
 

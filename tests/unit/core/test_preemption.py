@@ -30,20 +30,25 @@ from dlspawner.core.units import GPU
 from tests.unit.core.factories import HOUR, MINUTE, NOW, node, notice_pass, one_pass, queues, runs, team, wants, world
 
 NVIDIA = "nvidia.com/gpu"
+NOTICED = NOW + 5 * MINUTE
 
 
 def borrows(name: str, of: str, gpus: int | list[int], *nodes: str, **more: Any) -> Job:
     return runs(name, of, gpus, *nodes, preemptible=True, **more)
 
 
+def lent(name: str, gpus: int, **more: Any) -> Job:
+    """A job that team b borrows GPUs of n1 for."""
+    return borrows(name, "b", gpus, "n1", **more)
+
+
 TEAMS = (team("a", 8), team("b", 4), team("c", 4), node("n1"), node("n2"))
 
+LOW = runs("j", "a", 8, "n1", notice=NOTICED, priority=10)
+HIGH = queues("p", "a", 8, nodes=("n2",), priority=100)
 CHOSEN: dict[str, tuple[list[Job], int, str]] = {
     "the idle one before the busy one": (
-        [
-            borrows("busy", "b", 1, "n1", age=2 * HOUR),
-            borrows("idle", "b", 1, "n1", age=3 * HOUR, idle=True, priority=100),
-        ],
+        [lent("busy", 1, age=2 * HOUR), lent("idle", 1, age=3 * HOUR, idle=True, priority=100)],
         1,
         "idle",
     ),
@@ -53,32 +58,24 @@ CHOSEN: dict[str, tuple[list[Job], int, str]] = {
         "low",
     ),
     "the team that is most over its share before the youngest": (
-        [borrows("over", "b", 1, "n1", age=2 * HOUR), borrows("more", "b", 6, "n2"), borrows("young", "c", 1, "n1")],
+        [lent("over", 1, age=2 * HOUR), borrows("more", "b", 6, "n2"), borrows("young", "c", 1, "n1")],
         1,
         "over",
     ),
-    "the youngest of equals": (
-        [borrows("old", "b", 1, "n1", age=2 * HOUR), borrows("young", "b", 1, "n1", age=HOUR)],
-        1,
-        "young",
-    ),
-    "only jobs on the node that is wanted": ([borrows("j", "b", 4, "n2"), borrows("k", "b", 4, "n1")], 4, "k"),
-    "not the small one when the big one is needed anyway": (
-        [borrows("small", "b", 1, "n1", idle=True), borrows("big", "b", 4, "n1")],
-        4,
-        "big",
-    ),
+    "the youngest of equals": ([lent("old", 1, age=2 * HOUR), lent("young", 1)], 1, "young"),
+    "only jobs on the node that is wanted": ([borrows("j", "b", 4, "n2"), lent("k", 4)], 4, "k"),
+    "not the small one when the big one is needed anyway": ([lent("small", 1, idle=True), lent("big", 4)], 4, "big"),
     "a job of several pods, by what it has there": ([borrows("j", "b", [4, 4], "n1", "n2")], 4, "j"),
     "a new borrower before a new job of the own team": (
         [
             runs("own", "a", 4, "n1", age=2 * HOUR),
             runs("late", "a", 4, "n1", age=9 * MINUTE),
-            borrows("later", "b", 4, "n1", age=2 * MINUTE),
+            lent("later", 4, age=2 * MINUTE),
         ],
         6,
         "later own",
     ),
-    "a borrower before the team's own": ([runs("own", "a", 4, "n1", idle=True), borrows("j", "b", 4, "n1")], 4, "j"),
+    "a borrower before the team's own": ([runs("own", "a", 4, "n1", idle=True), lent("j", 4)], 4, "j"),
 }
 
 
@@ -98,23 +95,17 @@ def test_own_team_stops_lower_priorities_only(priority: int, victim: bool) -> No
 
 
 def test_no_victims_where_all_are_not_enough() -> None:
-    jobs = [borrows("j", "b", 2, "n1"), borrows("k", "b", 2, "n1")]
+    jobs = [lent("j", 2), lent("k", 2)]
     assert choose_victims({"n1": Resources(5 * GPU, 0, 0)}, NVIDIA, jobs) is None
 
 
 LEAVES: dict[str, tuple[Job, timedelta]] = {
-    "after the notice: a job that has run for the minimum time": (
-        borrows("j", "b", 1, "n1", age=10 * MINUTE),
-        5 * MINUTE,
-    ),
+    "after the notice: a job that has run for the minimum time": (lent("j", 1, age=10 * MINUTE), 5 * MINUTE),
     "after the rest of the minimum time and the notice: a job that has not": (
-        borrows("j", "b", 1, "n1", age=4 * MINUTE),
+        lent("j", 1, age=4 * MINUTE),
         11 * MINUTE,
     ),
-    "a job that is starting, as if it ran from now on": (
-        replace(borrows("j", "b", 1, "n1"), started=None),
-        15 * MINUTE,
-    ),
+    "a job that is starting, as if it ran from now on": (replace(lent("j", 1), started=None), 15 * MINUTE),
 }
 
 
@@ -124,9 +115,9 @@ def test_stop_time(job: Job, expected: timedelta) -> None:
 
 
 GOES_ON: dict[str, tuple[Job, timedelta | None]] = {
-    "a job that has run for the minimum time is not deferred": (borrows("j", "b", 1, "n1", age=10 * MINUTE), None),
-    "a job that took long to start runs for the minimum time": (borrows("j", "b", 1, "n1", age=4 * MINUTE), 6 * MINUTE),
-    "a job that never ran is not deferred": (replace(borrows("j", "b", 1, "n1"), started=None), None),
+    "a job that has run for the minimum time is not deferred": (lent("j", 1, age=10 * MINUTE), None),
+    "a job that took long to start runs for the minimum time": (lent("j", 1, age=4 * MINUTE), 6 * MINUTE),
+    "a job that never ran is not deferred": (replace(lent("j", 1), started=None), None),
 }
 
 
@@ -147,7 +138,7 @@ def test_clock_jump_neither_skips_nor_extends_a_notice(hours: int) -> None:
 
 
 def noticed(name: str, gpus: int) -> Job:
-    return borrows(name, "b", gpus, "n1", notice=NOW + 5 * MINUTE)
+    return lent(name, gpus, notice=NOTICED)
 
 
 SPARED: dict[str, tuple[list[Job], str]] = {
@@ -160,16 +151,10 @@ SPARED: dict[str, tuple[list[Job], str]] = {
     "a victim that is still starting": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
     "none that is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
     "one of a team with too little quota, when no job of it waits any more": (
-        [runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10), runs("k", "a", 8, "n2", priority=10)],
+        [LOW, runs("k", "a", 8, "n2", priority=10)],
         "j",
     ),
-    "none of the team itself while its quota is exceeded": (
-        [
-            runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
-            queues("p", "a", 8, nodes=("n2",), priority=100),
-        ],
-        "",
-    ),
+    "none of the team itself while its quota is exceeded": ([LOW, HIGH], ""),
 }
 
 
@@ -211,7 +196,7 @@ def test_no_victims_for_quota_that_a_stopping_job_returns() -> None:
 
 
 def test_lost_gpus_void_the_reservation_and_spare_its_victims() -> None:
-    here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), borrows("j", "b", 4, "n1"), queues("p", "a", 4))
+    here = world(TEAMS[0], node("n1"), runs("own", "a", 4, "n1"), lent("j", 4), queues("p", "a", 4))
     notice_pass(here, NOW)
     here.put_node(node("n1", 7))
     for job in stale_reservations(here):
@@ -255,17 +240,8 @@ BROKEN: dict[str, tuple[list[Team | Node | Job], str]] = {
         [node("n3"), queues("p", "a", 5, nodes=("n3",), waited=HOUR), queues("q", "a", 5, nodes=("n3",))],
         "q",
     ),
-    "a job of the team with a notice has the quota": (
-        [
-            runs("j", "a", 8, "n1", notice=NOW + 5 * MINUTE, priority=10),
-            queues("p", "a", 8, nodes=("n2",), priority=100),
-        ],
-        "",
-    ),
-    "a job of the team without a notice has the quota": (
-        [runs("j", "a", 8, "n1", priority=10), queues("p", "a", 8, nodes=("n2",), priority=100)],
-        "p",
-    ),
+    "a job of the team with a notice has the quota": ([LOW, HIGH], ""),
+    "a job of the team without a notice has the quota": ([runs("j", "a", 8, "n1", priority=10), HIGH], "p"),
 }
 
 

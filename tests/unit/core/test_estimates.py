@@ -45,49 +45,37 @@ TWO_HOURS = lasted([120.0] * LEAST_RUNS)
 AN_HOUR_LEFT = (60, 60)
 NEXT = queues("q", "vision", 8)
 PROMISED = replace(NEXT, nodes=("n1",))
-
-
+BORROWER, FIRST, QUEUE = (
+    replace(FULL, preemptible=True),
+    (FULL, NEXT),
+    (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
+)
+UNKNOWN, FEW = lasted([]), [120.0] * (LEAST_RUNS - 1)
 STARTS = {
-    "on an empty cluster it starts now, whatever is known": ((NEXT,), lasted([]), (0, 0)),
-    "it starts when the job that holds its GPUs has run as long as others did": ((FULL, NEXT), TWO_HOURS, AN_HOUR_LEFT),
-    "of too few ended jobs nothing is concluded": ((FULL, NEXT), lasted([120.0] * (LEAST_RUNS - 1)), None),
-    "those that ended sooner than the running one has run do not count": (
-        (FULL, NEXT),
-        lasted([120.0] * (LEAST_RUNS - 1) + [30.0] * 50),
-        None,
-    ),
+    "on an empty cluster it starts now, whatever is known": ((NEXT,), UNKNOWN, (0, 0)),
+    "it starts when the job that holds its GPUs has run as long as others did": (FIRST, TWO_HOURS, AN_HOUR_LEFT),
+    "of too few ended jobs nothing is concluded": (FIRST, lasted(FEW), None),
+    "those that ended sooner than the running one has run do not count": (FIRST, lasted(FEW + [30.0] * 50), None),
     "where a team has no history, jobs of other teams from the same template say how long": (
-        (FULL, NEXT),
+        FIRST,
         lasted([120.0] * LEAST_RUNS, of="speech"),
         AN_HOUR_LEFT,
     ),
     "and where the template has none, all jobs do": (
-        (FULL, NEXT),
+        FIRST,
         lasted([120.0] * LEAST_RUNS, of="speech", template="other"),
         AN_HOUR_LEFT,
     ),
-    "what is being stopped is gone in a moment": ((replace(FULL, state=JobState.STOPPING), NEXT), lasted([]), (1, 1)),
+    "what is being stopped is gone in a moment": ((replace(FULL, state=JobState.STOPPING), NEXT), UNKNOWN, (1, 1)),
     "a victim is gone when its notice is over": (
-        (replace(FULL, preemptible=True, notice=NOW + 3 * MINUTE), PROMISED),
-        lasted([]),
+        (replace(BORROWER, notice=NOW + 3 * MINUTE), PROMISED),
+        UNKNOWN,
         (3, 3),
     ),
-    "a borrower leaves after its notice, whatever is known": (
-        (replace(FULL, preemptible=True), NEXT),
-        lasted([]),
-        (5, 5),
-    ),
-    "what is free now can be had now": ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), lasted([]), (0, 0)),
-    "a job behind another one waits for that one as well": (
-        (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
-        TWO_HOURS,
-        (180, 180),
-    ),
-    "that one may be short or long: a range": (
-        (FULL, queues("p", "vision", 8, waited=HOUR), NEXT),
-        lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS),
-        (61, 180),
-    ),
+    "a borrower leaves after its notice, whatever is known": ((BORROWER, NEXT), UNKNOWN, (5, 5)),
+    "what is free now can be had now": ((runs("r", "vision", 4, "n1"), queues("q", "vision", 4)), UNKNOWN, (0, 0)),
+    "a job behind another one waits for that one as well": (QUEUE, TWO_HOURS, (180, 180)),
+    "that one may be short or long: a range": (QUEUE, lasted([120.0] * LEAST_RUNS + [1.0] * LEAST_RUNS), (61, 180)),
     "what never fits is not estimated": ((queues("q", "vision", 9),), TWO_HOURS, None),
     "the end of a job that has run longer than all others is unknown": (
         (runs("r", "vision", 8, "n1", age=10 * HOUR), NEXT),

@@ -41,72 +41,72 @@ def context(**fields: object) -> Manifest:
     return of(securityContext=fields)
 
 
-NOTEBOOK = "container notebook: "
+def whole(**fields: object) -> Manifest:
+    """A context of the whole pod."""
+    return spec(securityContext=fields)
+
+
+def inside(special: SpecialPermission, what: str) -> set[tuple[SpecialPermission, str]]:
+    """A use by the container."""
+    return {(special, f"container notebook: {what}")}
+
+
 USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
     "an ordinary job needs nothing": ({}, set()),
-    "uid 0 of the pod is root": (spec(securityContext={"runAsUser": 0}), {(ROOT, "runAsUser 0")}),
-    "uid 0 of a container is root": (context(runAsUser=0), {(ROOT, NOTEBOOK + "runAsUser 0")}),
-    "the group of root is root": (spec(securityContext={"runAsGroup": 0}), {(ROOT, "runAsGroup 0")}),
-    "volumes of the group of root are root": (spec(securityContext={"fsGroup": 0}), {(ROOT, "fsGroup 0")}),
-    "the group of root among others is root": (
-        spec(securityContext={"supplementalGroups": [7, 0]}),
-        {(ROOT, "supplementalGroups with 0")},
-    ),
-    "an image that may say root is root": (
-        context(runAsNonRoot=False),
-        {(ROOT, NOTEBOOK + "runAsNonRoot is not true")},
-    ),
-    "escalation is root": (context(allowPrivilegeEscalation=True), {(ROOT, NOTEBOOK + "allowPrivilegeEscalation")}),
+    "uid 0 of the pod is root": (whole(runAsUser=0), {(ROOT, "runAsUser 0")}),
+    "uid 0 of a container is root": (context(runAsUser=0), inside(ROOT, "runAsUser 0")),
+    "the group of root is root": (whole(runAsGroup=0), {(ROOT, "runAsGroup 0")}),
+    "volumes of the group of root are root": (whole(fsGroup=0), {(ROOT, "fsGroup 0")}),
+    "the group of root among others is root": (whole(supplementalGroups=[7, 0]), {(ROOT, "supplementalGroups with 0")}),
+    "an image that may say root is root": (context(runAsNonRoot=False), inside(ROOT, "runAsNonRoot is not true")),
+    "escalation is root": (context(allowPrivilegeEscalation=True), inside(ROOT, "allowPrivilegeEscalation")),
     "capabilities that are kept are root": (
         context(capabilities={"drop": []}),
-        {(ROOT, NOTEBOOK + "keeping capabilities (drop without ALL)")},
+        inside(ROOT, "keeping capabilities (drop without ALL)"),
     ),
-    "a usual capability is root": (context(capabilities={"add": ["CHOWN"]}), {(ROOT, NOTEBOOK + "capability CHOWN")}),
+    "a usual capability is root": (context(capabilities={"add": ["CHOWN"]}), inside(ROOT, "capability CHOWN")),
     "low ports need no permission": (context(capabilities={"add": ["NET_BIND_SERVICE"]}), set()),
     "an unusual capability is privileged": (
         context(capabilities={"add": ["SYS_ADMIN"]}),
-        {(PRIVILEGED, NOTEBOOK + "capability SYS_ADMIN")},
+        inside(PRIVILEGED, "capability SYS_ADMIN"),
     ),
     "privileged is privileged, and nothing beside": (
         context(privileged=True, allowPrivilegeEscalation=True, capabilities={"drop": []}),
-        {(PRIVILEGED, NOTEBOOK + "privileged")},
+        inside(PRIVILEGED, "privileged"),
     ),
     "no seccomp is privileged": (
         context(seccompProfile={"type": "Unconfined"}),
-        {(PRIVILEGED, NOTEBOOK + "seccompProfile is not RuntimeDefault")},
+        inside(PRIVILEGED, "seccompProfile is not RuntimeDefault"),
     ),
     "no AppArmor is privileged": (
         context(appArmorProfile={"type": "Unconfined"}),
-        {(PRIVILEGED, NOTEBOOK + "appArmorProfile Unconfined")},
+        inside(PRIVILEGED, "appArmorProfile Unconfined"),
     ),
     "no AppArmor by annotation is privileged": (
         {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/notebook": "unconfined"}}},
         {(PRIVILEGED, "container.apparmor.security.beta.kubernetes.io/notebook unconfined")},
     ),
-    "another SELinux type is privileged": (
-        spec(securityContext={"seLinuxOptions": {"type": "spc_t"}}),
-        {(PRIVILEGED, "seLinuxOptions")},
-    ),
-    "all of /proc is privileged": (context(procMount="Unmasked"), {(PRIVILEGED, NOTEBOOK + "procMount Unmasked")}),
+    "another SELinux type is privileged": (whole(seLinuxOptions={"type": "spc_t"}), {(PRIVILEGED, "seLinuxOptions")}),
+    "all of /proc is privileged": (context(procMount="Unmasked"), inside(PRIVILEGED, "procMount Unmasked")),
     "a setting of the kernel is privileged": (
-        spec(securityContext={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
+        whole(sysctls=[{"name": "kernel.msgmax", "value": "1"}]),
         {(PRIVILEGED, "sysctl kernel.msgmax")},
     ),
     "a setting of the pod's own network needs no permission": (
-        spec(securityContext={"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}]}),
+        whole(sysctls=[{"name": "net.ipv4.tcp_rmem", "value": "1"}]),
         set(),
     ),
     "the host's network": (spec(hostNetwork=True), {(NETWORK, "hostNetwork")}),
     "the host's processes": (spec(hostPID=True), {(NETWORK, "hostPID")}),
     "the host's IPC": (spec(hostIPC=True), {(NETWORK, "hostIPC")}),
-    "a port of the host": (of(ports=[{"containerPort": 8888, "hostPort": 80}]), {(NETWORK, NOTEBOOK + "hostPort")}),
+    "a port of the host": (of(ports=[{"containerPort": 8888, "hostPort": 80}]), inside(NETWORK, "hostPort")),
     "a probe of another host": (
         of(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
-        {(NETWORK, NOTEBOOK + "a probe of another host")},
+        inside(NETWORK, "a probe of another host"),
     ),
     "a hook that asks another host": (
         of(lifecycle={"preStop": {"tcpSocket": {"host": "10.0.0.1", "port": 80}}}),
-        {(NETWORK, NOTEBOOK + "a probe of another host")},
+        inside(NETWORK, "a probe of another host"),
     ),
     "a path of the host": (
         spec(volumes=[{"name": "data", "hostPath": {"path": "/"}}]),
@@ -116,10 +116,7 @@ USES: dict[str, tuple[Manifest, set[tuple[SpecialPermission, str]]]] = {
         spec(volumes=[{"name": "filer", "nfs": {"server": "filer", "path": "/"}}]),
         {(PATHS, "volume filer (nfs)")},
     ),
-    "a block device": (
-        of(volumeDevices=[{"name": "d", "devicePath": "/dev/x"}]),
-        {(DEVICES, NOTEBOOK + "volumeDevices")},
-    ),
+    "a block device": (of(volumeDevices=[{"name": "d", "devicePath": "/dev/x"}]), inside(DEVICES, "volumeDevices")),
     "a resource claim": (spec(resourceClaims=[{"name": "nic"}]), {(DEVICES, "resourceClaims")}),
     "an init container is looked at as well": (
         spec(initContainers=[{"name": "i", "securityContext": {"privileged": True}}]),

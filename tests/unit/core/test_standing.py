@@ -34,36 +34,27 @@ def test_usage_by_team() -> None:
     }
 
 
-CLOSED = replace(node("n2", 4), cordoned=True)
-SILENT = replace(node("n2", 4), ready=False)
-SMALL_CPU = replace(node("n2", 4), cpu_milli=500)
-
-
+N2 = node("n2", 4)
+CLOSED = replace(N2, cordoned=True)
+SILENT = replace(N2, ready=False)
+SMALL_CPU = replace(N2, cpu_milli=500)
 CAPACITY = {
-    "without waiting jobs nothing is fragmented": ((node("n2", 4),), 0, 0),
+    "without waiting jobs nothing is fragmented": ((N2,), 0, 0),
     "a cordoned node is closed": ((CLOSED,), 4, 0),
     "so is a node that is not ready": ((SILENT,), 4, 0),
     "three free on one node are too few for four, and four on the other are not": (
-        (node("n2", 4), queues("q", "vision", 4)),
+        (N2, queues("q", "vision", 4)),
         0,
         3,
     ),
-    "a job that fits in both places makes all of it usable": ((node("n2", 4), queues("q", "vision", 3)), 0, 0),
-    "five fit nowhere": ((node("n2", 4), queues("q", "vision", 5)), 0, 7),
-    "one small job that fits makes everything usable": (
-        (node("n2", 4), queues("q", "vision", 5), queues("r", "vision", 1)),
-        0,
-        0,
-    ),
-    "each pod is looked at for itself": ((node("n2", 4), queues("q", "vision", [4, 4])), 0, 3),
+    "a job that fits in both places makes all of it usable": ((N2, queues("q", "vision", 3)), 0, 0),
+    "five fit nowhere": ((N2, queues("q", "vision", 5)), 0, 7),
+    "one small job that fits makes everything usable": ((N2, queues("q", "vision", 5), queues("r", "vision", 1)), 0, 0),
+    "each pod is looked at for itself": ((N2, queues("q", "vision", [4, 4])), 0, 3),
     "GPUs without the CPU that goes with them are of no use": ((SMALL_CPU, queues("q", "vision", 1)), 0, 4),
     "what is closed is not fragmented as well": ((CLOSED, queues("q", "vision", 4)), 4, 3),
-    "a job that waits for another type does not count": ((node("n2", 4), queues("q", "vision", 4, kind="v100")), 0, 0),
-    "a job that waits for a login does not count": (
-        (node("n2", 4), wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)),
-        0,
-        0,
-    ),
+    "a job that waits for another type does not count": ((N2, queues("q", "vision", 4, kind="v100")), 0, 0),
+    "a job that waits for a login does not count": ((N2, wants("q", "vision", 5, state=JobState.LOGIN_REQUIRED)), 0, 0),
 }
 
 

@@ -20,7 +20,6 @@ ADMISSION: dict[str, Any] = {
     **{"user": "alice", "server": "", "team": "vision", "template": "tiny", "preemptible": False, "priority": ""},
     **{"requeue": False, "request_milliseconds": 60_000, "namespace": "jobs", "pods": [{"spec": {}}]},
 }
-KEYS = [{"key": "x", "source": "y"}]
 
 BODIES: dict[str, tuple[type[BaseModel], dict[str, Any], str]] = {
     "no key": (requests.KeyBody, {}, "The field 'key' is missing."),

@@ -67,39 +67,16 @@ NODE_STATUS = {
     "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
 }
 ELSEWHERE = {key: value for key, value in POD["spec"].items() if key != "nodeSelector"}
-EXAMPLES: dict[str, tuple[Resource, dict[str, Any]]] = {
-    "pod": (PODS, POD),
-    "pod with affinity alone": (PODS, POD | {"spec": ELSEWHERE}),
-    "pod status": (PODS, POD | {"status": POD_STATUS}),
-    "node": (
-        NODES,
-        {"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}, "status": NODE_STATUS},
-    ),
-    "service": (
-        SERVICES,
-        {"metadata": {"name": "s"}, "spec": {"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 1}]}},
-    ),
-    "claim": (
-        CLAIMS,
-        {
-            "metadata": {"name": "c"},
-            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1"}}},
-        },
-    ),
-    "volume": (
-        VOLUMES,
-        {
-            "metadata": {"name": "v"},
-            "spec": {
-                "capacity": {"storage": "1"},
-                "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"namespace": "a", "name": "c"},
-            },
-        },
-    ),
-}
+
+
+def named(**fields: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "x"}, **fields}
+
+
+ONCE = ["ReadWriteOnce"]
+CLAIM = {"accessModes": ONCE, "resources": {"requests": {"storage": "1"}}}
+VOLUME = {"accessModes": ONCE, "capacity": {"storage": "1"}, "claimRef": {"namespace": "a", "name": "c"}}
 EVENT = {
-    "metadata": {"name": "e"},
     "involvedObject": {"kind": "Pod", "name": "p"},
     "source": {"component": "x"},
     "series": {"count": 1, "lastObservedTime": "2026-01-01T00:00:00.000001Z"},
@@ -107,11 +84,17 @@ EVENT = {
     "lastTimestamp": "2026-01-01T00:00:00+01:00",
     "type": "Normal",
 }
-EXAMPLES["event"] = EVENTS, EVENT
-EXAMPLES["endpoints"] = (
-    ENDPOINTS,
-    {"metadata": {"name": "e"}, "subsets": [{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": 1}]}]},
-)
+EXAMPLES: dict[str, tuple[Resource, dict[str, Any]]] = {
+    "pod": (PODS, POD),
+    "pod with affinity alone": (PODS, POD | {"spec": ELSEWHERE}),
+    "pod status": (PODS, POD | {"status": POD_STATUS}),
+    "node": (NODES, named(spec={"taints": [{"key": "a", "effect": "NoSchedule"}]}, status=NODE_STATUS)),
+    "service": (SERVICES, named(spec={"type": "NodePort", "selector": {"a": "b"}, "ports": [{"port": 1}]})),
+    "claim": (CLAIMS, named(spec=CLAIM)),
+    "volume": (VOLUMES, named(spec=VOLUME)),
+    "event": (EVENTS, named(**EVENT)),
+    "endpoints": (ENDPOINTS, named(subsets=[{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": 1}]}])),
+}
 ODDITIES = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.floats(allow_nan=False, allow_infinity=False),
     st.just([]), st.just({}), st.just([None]), st.just([1]), st.just([{}]), st.just({"a": None}), st.just({"a": {}}),

@@ -18,43 +18,35 @@ from dlspawner.core.units import GPU
 from tests.unit.core.factories import NOW, Case, node, queues, runs, team, wants, world
 
 N1 = node("n1")
+SOFT = (team("a", 8, soft=2), N1)
+SAID = "Team a gives one person at most 2 GPUs without approval"
 WAITS = JobState.PENDING_APPROVAL
 # The world, the job that asks, and what its admins read; nothing where it needs no approval.
 NEEDS: dict[str, Case] = {
-    "as many as the soft cap need none": Case(world(team("a", 8, soft=2), N1), wants("j", "a", 2), ""),
-    "more than the soft cap alone": Case(
-        world(team("a", 8, soft=2), N1),
-        wants("j", "a", 3),
-        "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
-    ),
+    "as many as the soft cap need none": Case(world(*SOFT), wants("j", "a", 2), ""),
+    "more than the soft cap alone": Case(world(*SOFT), wants("j", "a", 3), f"3 GPUs of type a100. {SAID}."),
     "more together with what the person holds": Case(
-        world(team("a", 8, soft=2), N1, runs("r", "a", 2, "n1")),
-        wants("j", "a", 1),
-        "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds 2.",
+        world(*SOFT, runs("r", "a", 2, "n1")), wants("j", "a", 1), f"1 GPU of type a100. {SAID}; alice holds 2."
     ),
     "what is promised to another job of the person counts": Case(
-        world(team("a", 8, soft=2), N1, queues("p", "a", 2, nodes=("n1",))),
+        world(*SOFT, queues("p", "a", 2, nodes=("n1",))),
         wants("j", "a", 1),
-        "1 GPU of type a100. Team a gives one person at most 2 GPUs without approval; alice holds or was promised 2.",
+        f"1 GPU of type a100. {SAID}; alice holds or was promised 2.",
     ),
     "what was promised to the job itself does not count twice": Case(
-        world(team("a", 8, soft=2), N1, queues("j", "a", 2, nodes=("n1",))), queues("j", "a", 2, nodes=("n1",)), ""
+        world(*SOFT, queues("j", "a", 2, nodes=("n1",))), queues("j", "a", 2, nodes=("n1",)), ""
     ),
     "what the person holds for another team does not count": Case(
         world(team("a", 8, soft=2), team("b", 8), node("n1", 16), runs("r", "b", 8, "n1")), wants("j", "a", 2), ""
     ),
     "a preemptible job says so": Case(
-        world(team("a", 8, soft=2), N1),
-        wants("j", "a", 3, preemptible=True),
-        "3 GPUs of type a100, preemptible. Team a gives one person at most 2 GPUs without approval.",
+        world(*SOFT), wants("j", "a", 3, preemptible=True), f"3 GPUs of type a100, preemptible. {SAID}."
     ),
-    "what was approved needs none": Case(world(team("a", 8, soft=2), N1), wants("j", "a", 3, approved=True), ""),
+    "what was approved needs none": Case(world(*SOFT), wants("j", "a", 3, approved=True), ""),
     "nor what is more than the quota": Case(world(team("a", 4, soft=2), N1), wants("j", "a", 5), ""),
-    "a blocked user's job needs none": Case(world(team("a", 8, soft=2), N1, blocked=["alice"]), wants("j", "a", 3), ""),
+    "a blocked user's job needs none": Case(world(*SOFT, blocked=["alice"]), wants("j", "a", 3), ""),
     "nodes that are away change nothing": Case(
-        world(team("a", 8, soft=2)),
-        replace(queues("j", "a", 3), state=WAITS),
-        "3 GPUs of type a100. Team a gives one person at most 2 GPUs without approval.",
+        world(team("a", 8, soft=2)), replace(queues("j", "a", 3), state=WAITS), f"3 GPUs of type a100. {SAID}."
     ),
 }
 
@@ -67,7 +59,7 @@ def test_missing_approvals(here: ClusterState, job: Job, expected: str) -> None:
 
 
 def test_alternatives_need_no_approval() -> None:
-    here = world(team("a", 8, soft=2), N1)
+    here = world(*SOFT)
     assert [(one.gpus, one.preemptible) for one in find_alternatives(wants("j", "a", 4), here, NOW)] == [
         (2 * GPU, False)
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dlspawner.core.config import UserCaps
@@ -14,35 +16,34 @@ from tests.unit.core.factories import HOUR, MINUTE, NOW, Case, node, one_pass, q
 N1, N2, CLOSED = node("n1"), node("n2"), node("n2", cordoned=True)
 HOMES = (team("a", 8), team("b", 8), N1, CLOSED)  # n1 is the share of a, and n2 that of b
 TOO_MANY = (team("a", 8), team("b", 8), N1)  # quotas that can not be laid out
+HELD, BIG, OLD = runs("r", "b", 1, "n1"), queues("big", "a", 8), queues("big", "a", 8, waited=HOUR)
 WIDE = (team("a", 16), team("b", 16), N1, N2)
 
+
+def guest(gpus: int, **more: Any) -> Job:
+    """A job of team b, whose node is closed."""
+    return wants("g", "b", gpus, **more)
+
+
 GUESTS: dict[str, Case] = {
-    "a guest starts where no job waits": Case(world(*HOMES), wants("g", "b", 2), "n1"),
-    "a guest leaves another team's share to its waiting job at once": Case(
-        world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)), wants("g", "b", 2), "turn"
-    ),
+    "a guest starts where no job waits": Case(world(*HOMES), guest(2), "n1"),
+    "a guest leaves another team's share to its waiting job at once": Case(world(*HOMES, HELD, BIG), guest(2), "turn"),
     "also before that one, in the order of the queue": Case(
-        world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8)),
-        wants("g", "b", 2, priority=100, waited=2 * HOUR),
-        "turn",
+        world(*HOMES, HELD, BIG), guest(2, priority=100, waited=2 * HOUR), "turn"
     ),
-    "a guest goes where the waiting jobs have no share": Case(
-        world(*HOMES, node("n3"), runs("r", "b", 1, "n1"), queues("big", "a", 8)), wants("g", "b", 2), "n3"
-    ),
+    "a guest goes where the waiting jobs have no share": Case(world(*HOMES, node("n3"), HELD, BIG), guest(2), "n3"),
     "a job that waits for its own team's jobs blocks no guest": Case(
-        world(*HOMES, runs("r", "a", 7, "n1"), queues("big", "a", 8)), wants("g", "b", 1), "n1"
+        world(*HOMES, runs("r", "a", 7, "n1"), BIG), guest(1), "n1"
     ),
     "a job that waits for its user cap blocks no guest": Case(
-        world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], runs("r", "b", 1, "n1"), queues("big", "a", 8)),
-        wants("g", "b", 1),
-        "n1",
+        world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], HELD, BIG), guest(1), "n1"
     ),
     "nor does a job behind others of its team": Case(
         world(
             *(*TOO_MANY, runs("r", "a", 4, "n1")),
             *(queues("big", "a", 8, waited=2 * HOUR), queues("small", "a", 2, waited=HOUR)),
         ),
-        wants("g", "b", 2),
+        guest(2),
         "n1",
     ),
     "a guest leaves the nodes to a job behind many with a user cap": Case(
@@ -51,35 +52,21 @@ GUESTS: dict[str, Case] = {
             *(queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)),
             queues("big", "a", 4, user="bob", waited=HOUR),
         ),
-        wants("g", "b", 1),
+        guest(1),
         "turn",
     ),
     "with more quota than GPUs a small job passes a big one of another team": Case(
-        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=MINUTE)), wants("g", "b", 1), "n1"
+        world(*TOO_MANY, HELD, queues("big", "a", 8, waited=MINUTE)), guest(1), "n1"
     ),
-    "but not one that has waited for long": Case(
-        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
-        wants("g", "b", 1, priority=100),
-        "turn",
-    ),
-    "unless it has waited for longer": Case(
-        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
-        wants("g", "b", 1, waited=2 * HOUR),
-        "n1",
-    ),
+    "but not one that has waited for long": Case(world(*TOO_MANY, HELD, OLD), guest(1, priority=100), "turn"),
+    "unless it has waited for longer": Case(world(*TOO_MANY, HELD, OLD), guest(1, waited=2 * HOUR), "n1"),
     "closest to holding it is the node with the fewest GPUs of guaranteed jobs": Case(
-        world(
-            *WIDE,
-            *(runs("r", "b", 1, "n1"), runs("p", "b", 5, "n1", preemptible=True)),
-            *(runs("s", "b", 3, "n2"), queues("big", "a", 8, waited=HOUR)),
-        ),
-        wants("g", "b", 2),
+        world(*WIDE, *(HELD, runs("p", "b", 5, "n1", preemptible=True)), *(runs("s", "b", 3, "n2"), OLD)),
+        guest(2),
         "n2",
     ),
     "a borrower is not blocked by a job that could preempt it": Case(
-        world(*TOO_MANY, runs("r", "b", 1, "n1"), queues("big", "a", 8, waited=HOUR)),
-        wants("p", "b", 7, preemptible=True),
-        "n1",
+        world(*TOO_MANY, HELD, OLD), wants("p", "b", 7, preemptible=True), "n1"
     ),
     "a team without a node gets nodes of no share": Case(
         world(
@@ -126,17 +113,17 @@ def test_earliest_job_is_not_blocked_by_a_later_one_of_its_team() -> None:
 
 
 def test_caches_do_not_grow_with_time() -> None:
-    here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
+    here = world(*HOMES, HELD, BIG)
     sizes = set()
     for minutes in range(1, 5):
-        admit(wants("g", "b", 2), here, NOW + minutes * MINUTE)
+        admit(guest(2), here, NOW + minutes * MINUTE)
         sizes.add((len(here.memo), len(here.rooms["n1"].cache)))
     assert len(sizes) == 1
 
 
 def test_blocked_job_gets_the_reason() -> None:
-    here = world(*HOMES, runs("r", "b", 1, "n1"), queues("big", "a", 8))
-    decision = admit(wants("g", "b", 2), here, NOW)
+    here = world(*HOMES, HELD, BIG)
+    decision = admit(guest(2), here, NOW)
     assert isinstance(decision, MustWait)
     assert decision.sentence == "A job that wants 8 GPUs comes first: it waits inside its team's quota."
 

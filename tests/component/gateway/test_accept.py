@@ -16,14 +16,14 @@ from ssh_gateway import accept
 from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.peers import Lab, Running, until
+from tests.component.gateway.peers import DEAR, Lab, Running, until
 from tests.unit.gateway.test_accept import LOCAL, header
 
 BALANCER = "127.0.0.9"
 LIMITS = GatewayLimits(
     failure_seconds=0.0,
     drain_seconds=0.0,
-    rules=PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0),  # time pays nothing, however slow it is
+    rules=replace(DEAR, connections_per_second=0.0),
     balancers=read_networks([f"{BALANCER}/32"]),
 )
 

@@ -39,7 +39,7 @@ def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the log says of starts: each line without its connection."""
 
     def read() -> list[str]:
-        lines = [record.getMessage() for record in caplog.records]
+        lines = caplog.messages
         return [re.sub(r" conn=\S+", "", line) for line in lines if line.startswith("event=start")]
 
     return read

@@ -64,7 +64,7 @@ async def test_key_of_every_type_opens_the_job_registered_or_certified(
 
 def failed(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What each attempt that failed is said to have been made with, and which attempt it was."""
-    lines = [record.getMessage() for record in caplog.records]
+    lines = caplog.messages
     return [one.partition(" method=publickey ")[2] for one in lines if " result=failed " in one]
 
 

@@ -20,7 +20,7 @@ from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, MIB, Client, Running, Sshd, finish, until
+from tests.component.gateway.peers import JOB, MIB, Client, Running, Sshd, finish, log_lines, until
 from tests.harness.ports import free_port
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
@@ -102,7 +102,7 @@ async def test_hostile_job_ends_its_own_session_only(  # noqa: PLR0917  (fixture
         assert "\x1b" not in done.err
         assert (await finish(other, b"works on\n")).text == "works on\n"
     await until(lambda: not running.server.connections and not running.server.upstreams)
-    lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    lines = log_lines(caplog)
     assert all(text.isascii() and text.isprintable() and len(text) < 1000 for text in lines)
     assert all(record.exc_info is None for record in caplog.records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.session.context import GatewayLimits
 from tests.component.gateway.peers import (
+    DEAR,
     HELD_UP,
     MIB,
     PASSWORD,
@@ -21,6 +23,7 @@ from tests.component.gateway.peers import (
     Running,
     guesses,
     knock,
+    log_lines,
     resident,
     until,
     with_token,
@@ -29,10 +32,7 @@ from tests.component.gateway.peers import (
 
 @pytest.fixture
 async def strict(lab: Lab) -> AsyncIterator[Running]:
-    # Time pays nothing meanwhile, however slow this machine is.
-    limits = GatewayLimits(
-        failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2, rules=PenaltyRules(penalty_seconds=600.0)
-    )
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, connections_per_user=2, rules=DEAR)
     async with lab.gateway(limits=limits) as found:
         yield found
 
@@ -79,8 +79,7 @@ async def test_few_of_a_thousand_guesses_reach_the_hub(strict: Running) -> None:
 
 async def test_name_guessed_at_from_shared_addresses_waits_for_tokens_and_not_for_keys(lab: Lab) -> None:
     lab.people.tokens["right"] = TokenOwner("alice", every_server)
-    # Time pays nothing meanwhile, however slow this machine is.
-    rules = PenaltyRules(penalty_seconds=600.0, shared=read_networks(["127.0.0.0/8"]))
+    rules = replace(DEAR, shared=read_networks(["127.0.0.0/8"]))
     async with lab.gateway(limits=GatewayLimits(failure_seconds=0.0, rules=rules)) as running:
         client = lab.client(running, "c")
         for _ in range(2):
@@ -118,5 +117,5 @@ async def test_flood_is_refused_with_a_sentence_and_one_line_of_log(lab: Lab, ca
         assert resident() - before < 32 * MIB
         done = await person.ssh("alice+train@gateway", "echo in")
     assert "too many connections from your address: try again in" in done.err
-    lines = [record.getMessage() for record in caplog.records if "what=connection" in record.getMessage()]
+    lines = log_lines(caplog, "what=connection")
     assert len(lines) == 1

@@ -7,17 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ssh_gateway.auth.rate_limit import PenaltyRules
 from ssh_gateway.metrics import HealthServer
 from ssh_gateway.session.context import GatewayLimits
-from tests.component.gateway.peers import HELD_UP, FakePlaces, Lab, Sshd, gateway, guesses
+from tests.component.gateway.peers import DEAR, HELD_UP, FakePlaces, Lab, Sshd, gateway, guesses
 from tests.harness.ports import free_port
 
 
 async def test_penalties_of_an_ipv6_client_count_for_its_network(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    # Time pays nothing meanwhile, however slow this machine is.
-    rules = PenaltyRules(penalty_seconds=600.0, connections_per_second=0.0)
-    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=rules)
+    limits = GatewayLimits(failure_seconds=0.0, drain_seconds=0.0, rules=replace(DEAR, connections_per_second=0.0))
     async with lab.gateway(limits=limits, ip="::") as running:
         client = lab.client(running, "client")
         assert (await client.ssh("-o", "HostName=::1", "alice+train@gateway", "echo six")).text == "six\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import asyncssh
 import pytest
 
-from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME, PenaltyRules
+from ssh_gateway.auth.rate_limit import FREE, FREE_OF_A_NAME
 from ssh_gateway.core import packets
 from ssh_gateway.core.addresses import read_networks
 from ssh_gateway.core.proof import TokenOwner, every_server
@@ -20,6 +20,7 @@ from ssh_gateway.transport.keys import GatewayKeys
 from tests.component.gateway.hostile import DENIED as DENIED_PACKET
 from tests.component.gateway.hostile import IGNORE, before_login, call, disconnect, drop, pour
 from tests.component.gateway.peers import (
+    DEAR,
     DENIED,
     MIB,
     PASSWORD,
@@ -230,10 +231,6 @@ def guessed(running: Running) -> int:
     return sum(visitor._attempts.guesses for visitor in running.server.connections)
 
 
-# Time pays nothing meanwhile, however slow this machine is.
-DEAR = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=PenaltyRules(penalty_seconds=600.0))
-
-
 @pytest.mark.parametrize(
     ("shared", "at_once"), [((), FREE + 1), (("127.0.0.0/8",), FREE_OF_A_NAME + 1)], ids=["one address", "shared ones"]
 )
@@ -241,7 +238,8 @@ async def test_many_logins_at_once_from_one_address_all_succeed(
     keys: GatewayKeys, places: FakePlaces, shared: tuple[str, ...], at_once: int
 ) -> None:
     """Also logins that begin while the tokens of others are checked."""
-    limits = replace(DEAR, rules=replace(DEAR.rules, shared=read_networks(shared)))
+    rules = replace(DEAR, shared=read_networks(shared))
+    limits = GatewayLimits(failure_seconds=0.1, drain_seconds=0.0, rules=rules)
     hub = SlowHub(tokens={"right": TokenOwner("alice", every_server)})
     async with gateway(keys, hub, places, limits=limits) as running:
         coming = [asyncio.ensure_future(connect(running.port, password="right")) for _ in range(at_once)]

@@ -10,7 +10,7 @@ import pytest
 
 from ssh_gateway.core.packets import text
 from tests.component.gateway.hostile import DISCONNECT, USERAUTH_FAILURE, call, drop
-from tests.component.gateway.peers import Client, Running
+from tests.component.gateway.peers import Client, Running, log_lines
 
 PIECES = ["../", "\x1b[2J", "\n", "\u202e", "alice", "+", "train", "%2f", "а", "'", '"', "$(id)", "\t", " "]
 PROHIBITED = "\x1b\n\u202e\t"  # of these pieces, by SASLprep (RFC 4013): they end the connection
@@ -41,7 +41,7 @@ def answer_to(name: str) -> bytes:
 
 
 def auth_lines(caplog: pytest.LogCaptureFixture, result: str) -> int:
-    lines = [record.getMessage() for record in caplog.records if record.name == "ssh_gateway"]
+    lines = log_lines(caplog)
     return sum("event=auth" in one and f"result={result}" in one for one in lines)
 
 

@@ -19,7 +19,7 @@ from ssh_gateway.session.autostart import AutoStarter
 from ssh_gateway.session.context import GatewayLimits
 from ssh_gateway.session.session import MOST_ASKING, MOST_PACKETS, TOO_MANY_STREAMS
 from tests.component.gateway.hostile import Listener, disconnect, drop, logged_in
-from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, until
+from tests.component.gateway.peers import DEADLINE, Client, FakePlaces, Lab, Running, Sshd, log_lines, until
 
 NOT_RUNNING = "your default server is not running"
 
@@ -170,7 +170,7 @@ async def test_refused_requests_do_not_fill_the_log(
     for _ in range(3 * log.BURST):  # the job knows the channel as 0
         conn.send_packet(packets.CHANNEL_REQUEST, bytes(4), packets.text(b"auth-agent-req@openssh.com"), b"\0")
     assert (await conn.run("echo in")).stdout == "in\n"
-    lines = [record.getMessage() for record in caplog.records if "auth-agent" in record.getMessage()]
+    lines = log_lines(caplog, "auth-agent")
     assert log.BURST // 2 < len(lines) < 2 * log.BURST
     await disconnect(conn)
     await until(lambda: any("event=close" in line and " unlogged=" in line for line in caplog.messages))

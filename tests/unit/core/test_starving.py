@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,7 @@ from tests.unit.core.factories import (
 from tests.unit.core.simulator import Comes, play
 
 PATIENCE, MIN_RUN, LONGEST = 30, 10, 60
+LATE, SOON = 20 + PATIENCE + 60, 20 + MIN_RUN
 UNTOLD = replace(CLUSTER, scheduling=replace(CLUSTER.scheduling, notice=timedelta(0)))
 
 
@@ -39,7 +41,7 @@ def stream(of: str, every: int, minutes: int, many: int = 100, **more: object) -
     return [Comes(wants(f"{of}{number:04}", of, 1, **more), every * number, minutes) for number in range(many)]
 
 
-def one_node(*quotas: int, cluster: ClusterConfig) -> ClusterState:
+def one_node(*quotas: int, cluster: ClusterConfig = HURRIED) -> ClusterState:
     return world(*(team(name, quota) for name, quota in zip("abc", quotas, strict=False)), node("n1"), cluster=cluster)
 
 
@@ -53,39 +55,27 @@ LONG = [Comes(wants(f"long{number}", "b", 1, preemptible=True), 0, 1000) for num
 # The world, what comes, and the minute in which the job of 8 GPUs of team a, which comes in minute 20, has to start.
 STREAMS: dict[str, tuple[Callable[[], ClusterState], list[Comes], int]] = {
     "of borrowers that never run for the minimum time": (
-        lambda: one_node(8, 0, cluster=UNTOLD),
+        partial(one_node, 8, 0, cluster=UNTOLD),
         stream("b", 1, 9, 300, preemptible=True),
-        20 + MIN_RUN,
+        SOON,
     ),
     "of borrowers beside others that have run for long": (
-        lambda: one_node(8, 0, cluster=UNTOLD),
+        partial(one_node, 8, 0, cluster=UNTOLD),
         [*LONG, *stream("b", 4, 9, preemptible=True)],
-        20 + MIN_RUN,
+        SOON,
     ),
-    "of another team, with more quota than GPUs": (
-        lambda: one_node(8, 8, cluster=HURRIED),
-        stream("b", 8, 60),
-        20 + PATIENCE + 60,
-    ),
-    "of another team with a higher priority": (
-        lambda: one_node(8, 8, cluster=HURRIED),
-        stream("b", 8, 60, priority=1000),
-        20 + PATIENCE + 60,
-    ),
-    "of two other teams": (
-        lambda: one_node(8, 8, 8, cluster=HURRIED),
-        [*stream("b", 16, 60), *stream("c", 16, 60)],
-        20 + PATIENCE + 60,
-    ),
+    "of another team, with more quota than GPUs": (partial(one_node, 8, 8), stream("b", 8, 60), LATE),
+    "of another team with a higher priority": (partial(one_node, 8, 8), stream("b", 8, 60, priority=1000), LATE),
+    "of two other teams": (partial(one_node, 8, 8, 8), [*stream("b", 16, 60), *stream("c", 16, 60)], LATE),
     "of a team whose node is closed": (
-        lambda: without_second(lambda here: here.put_node(node("n2", cordoned=True))),
+        partial(without_second, lambda here: here.put_node(node("n2", cordoned=True))),
         stream("b", 8, 60),
         20 + 60,
     ),
     "of a team whose node is gone": (
-        lambda: without_second(lambda here: here.remove_node("n2")),
+        partial(without_second, lambda here: here.remove_node("n2")),
         stream("b", 8, 60),
-        20 + PATIENCE + 60,
+        LATE,
     ),
 }
 
@@ -166,7 +156,7 @@ def test_borrowers_use_gpus_that_are_kept_for_a_guaranteed_job() -> None:
         Comes(wants("big", "a", 8), 1, 10),
         Comes(wants("borrower", "b", 7, preemptible=True), 60, 300),
     ]
-    started = play(one_node(8, 8, cluster=HURRIED), coming)
+    started = play(one_node(8, 8), coming)
     assert (started["borrower"], started["big"]) == (60, 200)
 
 

@@ -34,15 +34,9 @@ def patient(running: Running) -> None:
     running.server.autostart = AutoStarter(running.people, "http://hub.example/", 60.0, 0.02)
 
 
-@pytest.fixture(autouse=True)
-def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def audit(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the log says of starts: each line without its connection."""
-
-    def read() -> list[str]:
-        lines = caplog.messages
-        return [re.sub(r" conn=\S+", "", line) for line in lines if line.startswith("event=start")]
-
-    return read
+    return [re.sub(r" conn=\S+", "", line) for line in caplog.messages if line.startswith("event=start")]
 
 
 def appears(running: Running, target: SshEndpoint) -> Callable[[], StartStatus]:
@@ -56,7 +50,7 @@ def appears(running: Running, target: SshEndpoint) -> Callable[[], StartStatus]:
 
 
 async def test_login_starts_the_job_and_tells_progress_on_standard_error(
-    running: Running, alice: Client, sshd: Sshd, audit: Callable[[], list[str]]
+    running: Running, alice: Client, sshd: Sshd, caplog: pytest.LogCaptureFixture
 ) -> None:
     last = WAITS.sentence.replace("2 in", "1 in")
     queued = (WAITS, WAITS, StartStatus("queued", last), STARTING)
@@ -67,7 +61,7 @@ async def test_login_starts_the_job_and_tells_progress_on_standard_error(
     said = [line.strip() for line in done.err.splitlines() if line.startswith("train")]
     assert said == [f"train waits: {WAITS.sentence}", f"train waits: {last}", "train is starting"]
     assert value(running, "starts_total", result="running") == 1
-    assert audit() == ["event=start user=alice server=train", "event=started user=alice server=train"]
+    assert audit(caplog) == ["event=start user=alice server=train", "event=started user=alice server=train"]
 
 
 async def test_slow_answer_of_the_hub_is_told(
@@ -249,7 +243,7 @@ async def test_login_continues_while_its_credential_cannot_be_checked(
 
 
 async def test_unauthenticated_login_starts_nothing(
-    running: Running, alice: Client, mallory: Client, audit: Callable[[], list[str]]
+    running: Running, alice: Client, mallory: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     running.people.stages = [WAITS]
     env, options = alice.with_token("wrong")
@@ -258,17 +252,17 @@ async def test_unauthenticated_login_starts_nothing(
     # A question whether a key would do carries no signature.
     assert await running.server.auth_backend.registered_keys("alice")
     assert running.people.starts == []
-    assert audit() == []
+    assert audit(caplog) == []
 
 
-async def test_closed_client_ends_the_wait(running: Running, alice: Client, audit: Callable[[], list[str]]) -> None:
+async def test_closed_client_ends_the_wait(running: Running, alice: Client, caplog: pytest.LogCaptureFixture) -> None:
     running.people.stages = [STARTING]
     process = await alice.start("ssh", "alice+train@gateway", "true")
     await until(lambda: running.people.looks > 1)
     process.kill()
     await process.wait()
     await until(lambda: not running.server.connections)
-    assert audit() == ["event=start user=alice server=train"]
+    assert audit(caplog) == ["event=start user=alice server=train"]
     seen = running.people.looks
     running.people.stages = [StartStatus("off")]
     assert (await alice.ssh("alice+other@gateway", "true")).status == 255

@@ -17,37 +17,27 @@ from tests.unit.core.factories import HOUR, MINUTE, NOW, node, queues, runs, tea
 
 N1, N2 = node("n1"), node("n2")
 TWO = (team("a", 8), team("b", 8), N1, N2)
-
-
+EXEMPT, NEW, J = runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2"), runs("j", "a", 4, "n1")
 OVER: dict[str, tuple[tuple[Team | Node | Job, ...], str]] = {
     "the newest beyond a lowered quota": (
         (team("a", 5), N1, *(runs(f"j{age}", "a", 2, "n1", age=age * HOUR) for age in (1, 2, 3, 4))),
         "j1 j2",
     ),
     "as few as possible": (
-        (team("a", 1), N1, runs("new", "a", 1, "n1", age=HOUR), runs("old", "a", 4, "n1", age=2 * HOUR)),
+        (team("a", 1), N1, runs("new", "a", 1, "n1"), runs("old", "a", 4, "n1", age=2 * HOUR)),
         "old",
     ),
     "all guaranteed ones of a removed team": (
         (team("a", 8), N1, runs("j", "gone", 1, "n1"), runs("k", "gone", 1, "n1", preemptible=True)),
         "j",
     ),
-    "none for jobs from before any quota": (
-        (team("a", 4), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
-        "",
-    ),
-    "a new one beside a job from before any quota": (
-        (team("a", 3), N1, N2, runs("old", "a", 8, "n1", exempt_from_quota=True), runs("new", "a", 4, "n2")),
-        "new",
-    ),
+    "none for jobs from before any quota": ((team("a", 4), N1, N2, EXEMPT, NEW), ""),
+    "a new one beside a job from before any quota": ((team("a", 3), N1, N2, EXEMPT, NEW), "new"),
     "none where no team has a quota, also when a node leaves": (
         (N1, runs("j", "default", 8, "n1"), runs("k", "default", 8, "gone")),
         "",
     ),
-    "none for a job that is stopping": (
-        (team("a", 4), N1, runs("j", "a", 4, "n1"), runs("k", "a", 4, "n1", state=JobState.STOPPING)),
-        "",
-    ),
+    "none for a job that is stopping": ((team("a", 4), N1, J, runs("k", "a", 4, "n1", state=JobState.STOPPING)), ""),
 }
 
 

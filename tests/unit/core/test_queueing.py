@@ -111,24 +111,19 @@ def test_positions_that_usage_does_not_decide_follow_the_submit_times(gpus: int,
 FULL = runs("low", "a", 1, "n1", priority=10), runs("high", "a", 7, "n1", priority=100)
 CAPPED = [queues(f"mine{number}", "a", 1, user="eve", waited=2 * HOUR) for number in range(20)]
 BIG = queues("big", "a", 8, waited=HOUR)
+HALF, SMALL = (team("a", 8), node("n1"), runs("r", "a", 4, "n1")), queues("small", "a", 1)
 # The cluster, and the jobs that start now.
 PASSED: dict[str, tuple[ClusterState, list[str]]] = {
-    "a small job passes a big one that cannot start": (
-        world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), queues("big", "a", 8), queues("s", "a", 1)),
-        ["s"],
-    ),
+    "a small job passes a big one that cannot start": (world(*HALF, queues("big", "a", 8), SMALL), ["small"]),
     "a small job with enough victims passes a big one with too few": (
         world(
             *(team("a", 8, preempt_within_team=True), node("n1"), *FULL),
-            *(queues("big", "a", 8, priority=100), queues("small", "a", 1, priority=50)),
+            *(queues("big", "a", 8, priority=100), replace(SMALL, priority=50)),
             cluster=HURRIED,
         ),
         ["small"],
     ),
-    "an old job that wants a whole node is not passed": (
-        world(team("a", 8), node("n1"), runs("r", "a", 4, "n1"), BIG, queues("s", "a", 1)),
-        [],
-    ),
+    "an old job that wants a whole node is not passed": (world(*HALF, BIG, SMALL), []),
     "an old borrower that wants a whole node is not passed": (
         world(
             *(*TEAMS, node("n1"), runs("r", "a", 4, "n1", preemptible=True)),
@@ -146,14 +141,14 @@ PASSED: dict[str, tuple[ClusterState, list[str]]] = {
     "a big job behind many with an own cap is not passed": (
         world(
             *(team("a", 8, hard=4), node("n1"), runs("r", "a", 4, "n1", user="eve"), runs("s", "a", 1, "n1")),
-            *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), queues("small", "a", 1)),
+            *(*CAPPED, queues("big", "a", 4, user="bob", waited=HOUR), SMALL),
         ),
         [],
     ),
     "an old job of a team without open nodes is not passed by its team on nodes of others": (
         world(
             *(team("a", 16), team("b", 8), node("n1", cordoned=True), node("n2", cordoned=True), node("n3")),
-            *(runs("r", "a", 1, "n3"), BIG, queues("small", "a", 1)),
+            *(runs("r", "a", 1, "n3"), BIG, SMALL),
         ),
         [],
     ),

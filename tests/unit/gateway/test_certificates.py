@@ -12,22 +12,15 @@ from ssh_gateway.core.certificates import UserCertificate, certificate_refusal
 GOOD = UserCertificate("alice@office", 7, True, ("alice",), 100.0, 200.0)
 
 
+THIS = "this certificate"
 ROWS: dict[str, tuple[UserCertificate, str, str | None]] = {
     "in its time, for its principal": (GOOD, "alice", None),
     "a principal as people write it": (replace(GOOD, principals=("bob", "Alice")), "alice", None),
     "of another user": (GOOD, "bob", "this certificate is for another login name"),
     "of a host": (replace(GOOD, for_users=False), "alice", "this certificate is for a host, not for a person"),
-    "too early": (
-        replace(GOOD, valid_after=151.0),
-        "alice",
-        "this certificate is not valid before 1970-01-01 00:02 UTC",
-    ),
+    "too early": (replace(GOOD, valid_after=151.0), "alice", f"{THIS} is not valid before 1970-01-01 00:02 UTC"),
     "in its last moment": (replace(GOOD, valid_before=150.1), "alice", None),
-    "too late": (
-        replace(GOOD, valid_before=150.0),
-        "alice",
-        "this certificate expired at 1970-01-01 00:02 UTC: get a new one",
-    ),
+    "too late": (replace(GOOD, valid_before=150.0), "alice", f"{THIS} expired at 1970-01-01 00:02 UTC: get a new one"),
     "for ever": (replace(GOOD, valid_before=2.0**64 - 1), "alice", None),
     "from here": (replace(GOOD, addresses=read_networks(["192.0.2.0/24"])), "alice", None),
     "from elsewhere": (

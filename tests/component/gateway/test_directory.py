@@ -93,7 +93,6 @@ async def test_registered_key_has_its_data_and_fingerprint(registry: Registry) -
 async def test_token_has_its_owner_and_opens_the_owner_s_servers(registry: Registry) -> None:
     user = new_user()
     bearer = await registry.people.token_owner(registry.token(user))
-    assert bearer is not None
     assert (bearer.user, bearer.person, bearer.opens("train")) == (user, True, True)
 
 
@@ -113,10 +112,8 @@ async def test_unknown_user_has_no_keys_servers_or_starts(registry: Registry) ->
 async def test_token_for_one_server_opens_only_that(world: World, people: HubAndManager) -> None:
     user = new_user()
     bearer = await people.token_owner(world.server_token(user, "train"))
-    assert bearer is not None
     assert (bearer.user, bearer.opens("train"), bearer.opens("eval")) == (user, True, False)
     of_service = await people.token_owner(world.tokens["other"])
-    assert of_service is not None
     assert not of_service.person
 
 
@@ -233,7 +230,6 @@ async def test_newer_copy_of_a_pod_is_ignored(cluster: KubernetesClient) -> None
     await create_pod(cluster, f"a-forged-{user}", theirs)
     await create_service(cluster, f"a-forged-{user}", theirs)
     target = await places.endpoint(user, server)
-    assert target is not None
     assert (target.port, target.host_key) == (port, HOST_KEY)
     await cluster.patch(PODS, f"z-own-{user}", {"status": {"phase": "Pending"}}, NAMESPACE, subresource="status")
     assert await places.endpoint(user, server) is None, "not while its own is on its way, either"
@@ -253,7 +249,6 @@ async def test_jobs_with_special_permissions_are_found_in_their_namespace(cluste
     assert {one.server for one in await places.jobs(user)} == {"train", "root"}
     for server, port in ports.items():
         target = await places.endpoint(user, server)
-        assert target is not None
         assert target.port == port
     assert await ClusterJobDirectory(cluster, NAMESPACE).endpoint(user, "root") is None
 

@@ -114,7 +114,6 @@ def test_fields_of_a_certificate_are_read() -> None:
         source_address=["192.0.2.0/24"], permit_pty=False, sig_alg="rsa-sha2-256",
     )  # fmt: skip
     read = reading.certificate_in(made.public_data)
-    assert read is not None
     assert (read.key_id, read.serial, read.for_users, read.principals) == ("badge", 7, True, ("alice",))
     assert (read.valid_after, read.valid_before, [str(one) for one in read.addresses]) == (100, 200, ["192.0.2.0/24"])
     assert read.bounds.force_command == "date"

@@ -17,7 +17,6 @@ from typing import Any
 
 import asyncssh
 import pytest
-import requests
 
 from dlspawner.clients.hub import HubClient
 from dlspawner.clients.kubernetes import NAMESPACES, PODS, Conflict, KubernetesClient
@@ -28,6 +27,7 @@ from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.core.routing import JobCondition
 from tests.component.gateway.cluster import NAMESPACE, create_pod, create_service, job
 from tests.component.gateway.peers import FakePeople, FakePlaces
+from tests.component.gateway.test_app import register as register_key
 from tests.component.manager.world import World
 from tests.harness.ports import free_port
 
@@ -56,10 +56,7 @@ def registry(request: pytest.FixtureRequest) -> Registry:
     world = request.getfixturevalue("world")
 
     def register(user: str, key: asyncssh.SSHKey) -> None:
-        line = key.export_public_key().decode().strip()
-        headers = {"Authorization": f"token {world.token(user)}"}
-        answer = requests.post(f"{world.jobs}/api/keys", json={"key": line}, headers=headers, timeout=30)
-        assert answer.status_code == 201, answer.text
+        register_key(world, world.token(user), key)
 
     return Registry(request.getfixturevalue("people"), register, world.token)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+from types import SimpleNamespace
 
 import asyncssh
 import pytest
@@ -111,30 +111,21 @@ async def test_client_that_does_not_read_relayed_data_is_dropped(
     drop(conn)
 
 
-class Slow:
-    """Takes so many seconds of the processor for what it is given."""
-
-    seconds = 0.0
-
-    def held(self) -> bytes:
-        return b""
-
-    def take(self, received: memoryview) -> None:
-        until = time.perf_counter() + self.seconds
-        while time.perf_counter() < until:
-            pass
-
-
-def test_slow_input_is_read_in_smaller_amounts() -> None:
+def test_slow_input_is_read_in_smaller_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny packets, for one: all other connections of the process wait meanwhile."""
-    leg = Slow()
-    reader = fastpath.BufferedReader(leg)  # type: ignore[arg-type]
+    now = [0.0]
+    monkeypatch.setattr(fastpath, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def read(seconds: float, most: int = fastpath.READ) -> int:
-        leg.seconds = seconds
+        def take(_: memoryview) -> None:
+            now[0] += seconds
+
+        leg.take = take
         reader.buffer_updated(min(len(reader.get_buffer(-1)), most))
         return len(reader.get_buffer(-1))
 
+    leg = SimpleNamespace(held=lambda: b"")
+    reader = fastpath.BufferedReader(leg)  # type: ignore[arg-type]
     assert read(0.0) == fastpath.READ
     assert read(0.1) < fastpath.READ / 5
     assert read(0.1) == 32 * KIB, "not less either"

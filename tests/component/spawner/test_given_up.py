@@ -84,16 +84,6 @@ async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     await ends(core, spawner)
 
 
-async def test_the_state_of_a_start_is_saved_in_one_commit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    saves = []
-    monkeypatch.setattr(
-        StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
-    )
-    await refusal(make())
-
-    assert saves == [True]
-
-
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
     """Deletes the pod, and waits until the watch has seen it."""
     await core.delete_namespaced_pod(spawner.pod_name, "jobs", grace_period_seconds=0)
@@ -122,7 +112,6 @@ async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_wat
 
     assert refused.reason == "job-failed"
     assert "removed from outside" in refused.message
-    assert spawner.pod_reflector is watch
     assert not watch.watch_task.done()
 
 

@@ -15,7 +15,7 @@ from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
-from dlspawner.spawner.kube.reflector import pack
+from dlspawner.spawner.kube.reflector import CompactObject, pack
 from tests.harness.loop_probe import others
 from tests.harness.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
@@ -122,19 +122,15 @@ async def test_a_truncated_line_is_read_again(api: ScriptedApi, watch: PodWatch)
 
 
 async def test_lines_may_come_in_pieces_and_together(api: ScriptedApi, watch: PodWatch) -> None:
+    large = {"text": "x" * 1_500_000}
     stream = event("ADDED", pod("a", 11, spec={"text": "ü" * 50})) + b"\n" + event("ADDED", pod("b", 12))
-    api.watches.append(Watched([stream[i : i + 7] for i in range(0, len(stream), 7)], ends=SILENT))
+    pieces = [stream[i : i + 7] for i in range(0, len(stream), 7)]
+    api.watches.append(Watched([*pieces, event("ADDED", pod("c", 13, spec=large))], ends=SILENT))
     await watch.start()
-    await seen(watch, "b", 12)
 
+    assert (await seen(watch, "c", 13))["spec"] == large
     assert watch.pods["jobs/a"]["spec"] == {"text": "ü" * 50}
-
-
-async def test_a_very_large_pod_is_read(api: ScriptedApi, watch: PodWatch) -> None:
-    api.watches.append(Watched([event("ADDED", pod("a", 11, spec={"text": "x" * 1_500_000}))], ends=SILENT))
-    await watch.start()
-
-    assert len((await seen(watch, "a", 11))["spec"]["text"]) == 1_500_000
+    assert "jobs/b" in watch.pods
 
 
 @pytest.mark.parametrize(
@@ -267,15 +263,6 @@ async def test_a_repeated_older_list_is_a_cluster_restored_from_a_backup(api: Sc
     assert list(watch.pods) == ["jobs/a"]
 
 
-async def test_a_pod_that_is_missing_in_a_list_is_gone_and_remembered(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"})), listed(20)])
-    api.watches.append(Watched([bookmark(11)], status=410))
-    await watch.start()
-    await gone(watch, "a")
-
-    assert watch.gone["jobs/a"]["status"] == {"phase": "Running"}
-
-
 async def test_the_last_version_of_a_deleted_pod_is_remembered(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"}))])
     api.watches.append(Watched([event("DELETED", pod("a", 12, status={"phase": "Failed"}))], ends=SILENT))
@@ -298,16 +285,14 @@ async def test_a_created_pod_that_the_next_list_lacks_is_gone(watch: PodWatch) -
     assert "jobs/a" in watch.gone
 
 
-async def test_a_list_from_before_a_creation_keeps_the_pod(watch: PodWatch) -> None:
+@pytest.mark.parametrize(
+    "earlier", [{}, {"jobs/a": pack(pod("a", 10, metadata=LABELS))}], ids=["its creation", "its change"]
+)
+async def test_a_list_from_before_what_is_known_of_a_pod_keeps_it(
+    earlier: dict[str, CompactObject], watch: PodWatch
+) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.on_list({}, 11, restored=False)
-
-    assert "jobs/a" in watch.pods
-
-
-async def test_a_list_from_before_a_change_keeps_the_change(watch: PodWatch) -> None:
-    watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.on_list({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+    await watch.on_list(earlier, 11, restored=False)
 
     assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
 
@@ -341,13 +326,6 @@ async def test_a_forbidden_list_raises_at_once_but_is_repeated(api: ScriptedApi,
     await seen(watch, "a", 1)
 
     await watch.first_load_future
-
-
-async def test_an_unavailable_server_is_waited_for(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([503, 503, listed(10, pod("a", 1))])
-    await watch.start()
-
-    assert list(watch.pods) == ["jobs/a"]
 
 
 async def test_a_cancelled_waiter_does_not_cancel_the_others(api: ScriptedApi, watch: PodWatch) -> None:

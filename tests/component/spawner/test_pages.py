@@ -145,14 +145,6 @@ def test_ssh_command(user: str, server: str, port: str, command: str, spawner: A
     assert pages.ssh_command(spawner, server) == command
 
 
-def test_the_page_in_a_job_shows_the_command(spawner: Any) -> None:
-    job = naming.PodIdentity(
-        "j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="k", ssh_login="alice"
-    )
-
-    assert "ssh -p 2200 alice+train@gate.example.org" in pages.job_page(spawner, job)
-
-
 def views_of(spawner: Any, **servers: Any) -> list[pages.JobView]:
     """The home page of a user with these servers: name=(options, running server or state)."""
     orm = {}

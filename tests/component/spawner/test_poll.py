@@ -185,14 +185,6 @@ async def test_the_log_is_kept_once_before_the_pod_is_deleted(
     assert caplog.text.count("not all of its log is kept") == warnings
 
 
-async def test_a_pod_of_an_unknown_phase_ends_its_server(ended: Ended) -> None:
-    ended.show("Unknown")
-
-    assert await ended.spawner.poll() == 1
-    assert ended.deleted == [20]
-    assert "node-1 does not answer" in ended.spawner._ended
-
-
 async def test_an_end_is_kept_for_jupyterhubs_pages_without_manifest_and_keys(ended: Ended) -> None:
     ended.spawner._created = ended.spawner._waiting = ended.spawner._launch = SimpleNamespace()
     ended.show("Running", 3)

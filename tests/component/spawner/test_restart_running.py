@@ -19,13 +19,11 @@ from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
 FINE = {"name": "notebook", "ready": True, "image": "example.org/jobs:1", "state": {"running": {}}}
-SIDECARS: dict[str, dict[str, Any]] = {
-    "a sidecar that is not ready": {"ready": False, "state": {"running": {}}},
-    "a sidecar that crashes": {
-        "ready": False,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-        "lastState": {"terminated": {"exitCode": 1}},
-    },
+NOT_READY: dict[str, Any] = {"ready": False, "state": {"running": {}}}
+CRASHES = {
+    **NOT_READY,
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"exitCode": 1}},
 }
 SILENT_NODE = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
 STARTING = {"dlspawner_starting": True}
@@ -107,21 +105,21 @@ async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     session.close()
 
 
-@pytest.mark.parametrize("sidecar", SIDECARS.values(), ids=SIDECARS)
+@pytest.mark.parametrize(
+    ("sidecars", "secret"),
+    [
+        pytest.param([NOT_READY], "", id="a sidecar that is not ready"),
+        pytest.param([CRASHES], "", id="a sidecar that crashes"),
+        pytest.param([], "0" * 32, id="a revoked token"),
+    ],
+)
 async def test_a_server_that_answers_goes_on_with(
-    sidecar: Mapping[str, Any], check: Check, api: ScriptedApi, port: int
+    sidecars: list[Mapping[str, Any]], secret: str, check: Check, api: ScriptedApi, port: int
 ) -> None:
-    show(api, port, sidecar)
+    show(api, port, *sidecars, secret=secret)
 
     assert await check.run() == f"http://127.0.0.1:{port}/user/alice/"
     assert not check.spawner._spawn_pending
-    assert check.stopped == []
-
-
-async def test_a_server_with_a_revoked_token_goes_on(check: Check, api: ScriptedApi, port: int) -> None:
-    show(api, port, secret="0" * 32)
-
-    assert await check.run() == f"http://127.0.0.1:{port}/user/alice/"
     assert check.stopped == []
 
 
@@ -145,7 +143,7 @@ async def test_a_server_without_an_answer_goes_on_with_a_warning(
 
 
 async def test_a_start_that_was_pending_may_fail(check: Check, api: ScriptedApi, port: int) -> None:
-    show(api, port, SIDECARS["a sidecar that is not ready"])
+    show(api, port, NOT_READY)
     await check.run(STARTING)
 
     assert "do not become ready" in str(check.spawner._spawn_future.exception())

@@ -283,8 +283,7 @@ def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
     with subprocess.Popen(inside, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        children_file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        os.kill(int(children_file.read_text().split()[0]), sent)
+        os.kill(process_one(process), sent)
         assert process.wait(60) == 128 + sent
 
 

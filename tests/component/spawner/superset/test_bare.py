@@ -23,28 +23,10 @@ from traitlets.config import Config
 from dlspawner.spawner import DLSpawner
 from tests.component.spawner.superset.cluster import POD_IP, Cluster, running
 from tests.component.spawner.superset.recording import USUAL, without_chance
+from tests.component.spawner.superset.rows import PROFILES
 
 NAMESPACE = "bare"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "jupyter-alice", "uid": "1"}
-PROFILES = [
-    {
-        "display_name": "Small",
-        "slug": "small",
-        "kubespawner_override": {"mem_guarantee": "1G"},
-        "profile_options": {
-            "image": {
-                "display_name": "Image",
-                "choices": {"r": {"display_name": "R", "kubespawner_override": {"image": "example.org/r:1"}}},
-                "unlisted_choice": {
-                    "enabled": True,
-                    "display_name": "Another",
-                    "validation_regex": "^example.org/.*",
-                    "kubespawner_override": {"image": "{value}"},
-                },
-            }
-        },
-    }
-]
 RUNS = {"status": {"phase": "Running", "podIP": POD_IP, "containerStatuses": [{"ready": True}]}, "metadata": OWNER}
 
 
@@ -54,7 +36,7 @@ def chosen(**options: object) -> Callable[[Any], Any]:
     async def call(spawner: Any) -> Any:
         spawner.user_options = options
         await spawner.load_user_options()
-        return spawner.image, spawner.mem_guarantee, dict(spawner.user_options)
+        return spawner.image, spawner.mem_limit, dict(spawner.user_options)
 
     return call
 
@@ -95,10 +77,10 @@ CALLS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("pod_has_uid", lambda spawner: spawner.pod_has_uid(None)),
     ("pod_has_uid", lambda spawner: spawner.pod_has_uid(RUNS)),
     ("load_user_options", chosen()),
-    ("load_user_options", chosen(profile="small", image="r")),
-    ("load_user_options", chosen(profile="small", image="julia")),
-    ("load_user_options", chosen(profile="small", **{"image--unlisted-choice": "example.org/mine:1"})),
-    ("load_user_options", chosen(profile="small", **{"image--unlisted-choice": "evil.example.com/x"})),
+    ("load_user_options", chosen(profile="b", image="r")),
+    ("load_user_options", chosen(profile="b", image="julia")),
+    ("load_user_options", chosen(profile="b", **{"image--unlisted-choice": "example.org/mine:1"})),
+    ("load_user_options", chosen(profile="b", **{"image--unlisted-choice": "evil.example.com/x"})),
     ("load_user_options", chosen(profile="large")),
     ("load_user_options", chosen(colour="blue")),
     ("poll", lambda spawner: spawner.poll()),

@@ -130,21 +130,6 @@ def test_the_form_and_the_home_page_are_shown_whatever_is_stored(stored: object,
     assert repr(view).encode()
 
 
-@pytest.mark.parametrize(
-    ("user", "server", "port", "command"),
-    [
-        ("alice", "", "", "ssh alice@gate.example.org"),
-        ("alice", "train", ":2200", "ssh -p 2200 alice+train@gate.example.org"),
-        ("a+b", "", "", "ssh a+b+@gate.example.org"),
-        ("al ice", "x", "", "ssh 'al ice+x@gate.example.org'"),
-    ],
-)
-def test_ssh_command(user: str, server: str, port: str, command: str, spawner: Any) -> None:
-    spawner.user.name, spawner.ssh_address = user, f"gate.example.org{port}"
-
-    assert pages.ssh_command(spawner, server) == command
-
-
 def views_of(spawner: Any, **servers: Any) -> list[pages.JobView]:
     """The home page of a user with these servers: name=(options, running server or state)."""
     orm = {}

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from dlspawner.clients.hub import (
     HubClient,
@@ -25,6 +24,7 @@ from dlspawner.clients.hub import (
     read_identity,
     read_user,
 )
+from tests.component.spawner.test_asking import answering
 from tests.harness.ports import free_port
 
 ACCESS = {
@@ -144,15 +144,13 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 @pytest.fixture
 async def hub() -> AsyncIterator[tuple[FakeHub, HubClient]]:
     fake = FakeHub()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.handle)
 
     async def at_once(seconds: float) -> None:
         pass
 
     async with (
-        TestServer(app) as server,
-        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=5, sleep=at_once) as api,
+        answering(fake.handle) as url,
+        HubClient(f"{url}/hub/api", "own", deadline_seconds=5, sleep=at_once) as api,
     ):
         yield fake, api
 
@@ -267,18 +265,12 @@ async def test_an_unreachable_hub_has_a_deadline() -> None:
 
 async def test_a_slow_start_or_stop_does_not_count_as_an_unavailable_hub() -> None:
     heard: list[bool] = []
-    over = asyncio.Event()
 
     async def waits(request: web.Request) -> web.StreamResponse:
-        await over.wait()
-        return web.Response(status=202)
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", waits)
-    async with (
-        TestServer(app) as server,
-        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api,
-    ):
+    async with answering(waits) as url, HubClient(f"{url}/hub/api", "own", deadline_seconds=0.2) as api:
         api.on_answer = heard.append
         for asks in (api.start_server, api.stop_server):
             with pytest.raises(HubUnavailable):
@@ -287,7 +279,6 @@ async def test_a_slow_start_or_stop_does_not_count_as_an_unavailable_hub() -> No
         with pytest.raises(HubUnavailable):
             await api.user("alice")
         assert heard == [False]
-        over.set()
 
 
 async def test_an_invalid_answer_is_an_unavailable_hub(hub: tuple[FakeHub, HubClient]) -> None:

@@ -1,7 +1,8 @@
-"""A watch without a cluster, an API server that keeps objects, and a client of the embedded one."""
+"""A watch without a cluster, API servers that keep objects and that are scripted, and a client of the embedded one."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
+from dlspawner.spawner import lifecycle
+from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.pod_store import PodWatch
 from tests.harness.live_cluster import running
+from tests.harness.scripted_api import ScriptedApi, listed
 from tests.harness.spawner_builders import Answered, Client
 
 
@@ -62,4 +66,18 @@ async def watch(monkeypatch: pytest.MonkeyPatch) -> PodWatch:
 async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[client.CoreV1Api]:
     async with running(tmp_path) as cluster, cluster.client() as made:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: made)
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         yield made
+
+
+@pytest.fixture
+async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ScriptedApi]:
+    """The API server of reflectors that are made from now on, without pods; they ask again soon."""
+    async with (
+        ScriptedApi(deque([listed(10)])).serving() as served,
+        client.ApiClient(client.Configuration(host=served.url)) as session,
+    ):
+        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
+        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
+        monkeypatch.setattr(reflector, "delays", lambda **_: iter([0.01] * 10_000))
+        yield served

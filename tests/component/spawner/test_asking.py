@@ -24,12 +24,12 @@ log = logging.getLogger("test")
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[str]:
+async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
     """Yields the address of a Manager whose answers are given."""
     listening = socket.create_server(("127.0.0.1", 0))
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.SockSite(runner, listening).start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -80,13 +80,12 @@ async def test_a_silent_kept_connection_is_replaced(monkeypatch: pytest.MonkeyPa
     """Also for POST, which HTTP clients do not repeat."""
     monkeypatch.setattr("dlspawner.clients.manager.SILENT_SECONDS", 0.2)
     used: list[asyncio.Transport] = []
-    over = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
         old = request.transport in used
         found = given(request, used)
         if old:
-            await over.wait()
+            await asyncio.Event().wait()
         return found
 
     async with answering(answer) as url:
@@ -94,7 +93,6 @@ async def test_a_silent_kept_connection_is_replaced(monkeypatch: pytest.MonkeyPa
         await manager.account("alice", UIDS)
         assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
         await manager.start_interrupted("alice", "", None)
-        over.set()
     assert len(used) > 2
 
 

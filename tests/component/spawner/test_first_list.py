@@ -11,7 +11,6 @@ import pytest
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import lifecycle, orphans, start
-from dlspawner.spawner.kube import reflector as kube_reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
@@ -21,9 +20,9 @@ RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers":
 
 
 @pytest.fixture(params=[401, 403, 404])
-async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([request.param])).serving() as served:
-        yield served
+def api(request: pytest.FixtureRequest, api: ScriptedApi) -> ScriptedApi:
+    api.lists = deque([request.param])
+    return api
 
 
 @pytest.fixture(params=[False, True], ids=["one namespace", "user namespaces"])
@@ -31,16 +30,12 @@ async def spawner(
     request: pytest.FixtureRequest, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Any]:
     """Of a restarted Hub, with a short back-off."""
-    async with client.ApiClient(client.Configuration(host=api.url)) as session:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(kube_reflector, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
-        where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
-        made = make_spawner(monkeypatch, config=where)
-        yield made
-        for reflector in made.reflectors.values():
-            await reflector.stop()
+    monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
+    where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
+    made = make_spawner(monkeypatch, config=where)
+    yield made
+    for reflector in made.reflectors.values():
+        await reflector.stop()
 
 
 async def test_servers_are_alive_and_no_pod_is_taken_for_an_orphan(

@@ -11,7 +11,6 @@ from aiohttp import ClientConnectionError
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.spawner import lifecycle
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import StartingSpawner
 from tests.harness.spawner_builders import make_spawner
@@ -30,7 +29,6 @@ Make = Callable[..., Any]
 @pytest.fixture
 async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Makes spawners without templates and database."""
-    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
     made = []
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client
 
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
@@ -24,21 +23,11 @@ PATIENCE = 30.0
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([listed(10)])).serving() as served:
-        yield served
-
-
-@pytest.fixture
-async def watch(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodWatch]:
-    """Not started yet, with a short back-off."""
-    configuration = client.Configuration(host=api.url)
-    async with client.ApiClient(configuration) as session:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(reflector, "delays", lambda **_: iter([0.01] * 10_000))
-        made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
-        yield made
-        await made.stop()
+async def watch(api: ScriptedApi) -> AsyncIterator[PodWatch]:
+    """Not started yet."""
+    made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
+    yield made
+    await made.stop()
 
 
 async def seen(watch: PodWatch, name: str, version: int) -> PodDict:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jupyterhub import orm
 from jupyterhub.user import User
-from kubernetes_asyncio import client
+from kubespawner import reflector
 
-from dlspawner.spawner import lifecycle, reach
+from dlspawner.spawner import reach
 from tests.harness.ports import free_port
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
@@ -68,12 +68,6 @@ async def port() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([listed(10)])).serving() as served:
-        yield served
-
-
 def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = "", **status: Any) -> None:
     """Lists a pod whose server listens at the port."""
     ports = [{"name": "notebook-port", "containerPort": at}]
@@ -89,19 +83,16 @@ def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = 
 async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Check]:
     session = orm.new_session_factory("sqlite:///:memory:")()
     orm.Base.metadata.create_all(session.get_bind())
-    async with client.ApiClient(client.Configuration(host=api.url)) as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
-        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
-        spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
-        spawner.api = client.CoreV1Api(made)
-        server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")
-        saved = orm.Spawner(name="", user=orm.User(name="alice"), server=server)
-        session.add(saved)
-        session.commit()
-        spawner.orm_spawner, spawner._deprecated_db_session = saved, session
-        yield Check(spawner)
-        for reflector in spawner.reflectors.values():
-            await reflector.stop()
+    spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
+    spawner.api = reflector.shared_client("CoreV1Api")
+    server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")
+    saved = orm.Spawner(name="", user=orm.User(name="alice"), server=server)
+    session.add(saved)
+    session.commit()
+    spawner.orm_spawner, spawner._deprecated_db_session = saved, session
+    yield Check(spawner)
+    for watch in spawner.reflectors.values():
+        await watch.stop()
     session.close()
 
 

@@ -128,7 +128,6 @@ OTHER = "0123456789abcdef0123456789abcdef"
 def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A spawner of a Hub's database with tokens of two users."""
     session = orm.new_session_factory("sqlite:///:memory:")()
-    orm.Base.metadata.create_all(session.get_bind())
     for role in ("user", "token", "server"):
         session.add(orm.Role(name=role, scopes=[]))
     session.add(orm.OAuthClient(identifier="jupyterhub"))

@@ -82,7 +82,6 @@ def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = 
 @pytest.fixture
 async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Check]:
     session = orm.new_session_factory("sqlite:///:memory:")()
-    orm.Base.metadata.create_all(session.get_bind())
     spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
     spawner.api = reflector.shared_client("CoreV1Api")
     server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")

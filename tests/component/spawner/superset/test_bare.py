@@ -1,7 +1,7 @@
 """Every public method of KubeSpawner on a bare instance, as tools construct it: without a row in the Hub's database.
 
 The same calls, in the order of a server's life, by KubeSpawner and by DLSpawner without templates, each on a cluster of
-its own: what is returned is equal, and what is raised has the parent's type.
+its own: what is returned is equal.
 """
 
 from __future__ import annotations
@@ -91,12 +91,9 @@ def make_bare(cls: type[Any], cluster: Cluster) -> Any:
 
 
 async def outcome(spawner: Any, call: Callable[[Any], Any]) -> Any:
-    """The value that the call returns, as plain data, or the type of its exception."""
-    try:
-        value = call(spawner)
-        value = await value if inspect.isawaitable(value) else value
-    except Exception as problem:  # noqa: BLE001 - its type is compared
-        return type(problem)
+    """The value that the call returns, as plain data."""
+    value = call(spawner)
+    value = await value if inspect.isawaitable(value) else value
     if hasattr(value, "to_dict"):
         value = spawner.api.api_client.sanitize_for_serialization(value)
     return without_chance(value)
@@ -131,9 +128,8 @@ def test_call_on_a_bare_instance_has_the_parents_outcome(place: int, both: tuple
     assert ours[place] == stock[place]
 
 
-def test_no_call_is_a_failure(both: tuple[list[Any], list[Any]]) -> None:
+def test_the_server_is_reached(both: tuple[list[Any], list[Any]]) -> None:
     stock, _ = both
-    assert not any(isinstance(value, type) for value in stock)
     assert (f"http://{POD_IP}:8888", True) in stock
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from types import SimpleNamespace
@@ -127,17 +126,6 @@ async def test_a_failed_deletion_does_not_stop_the_next(monkeypatch: pytest.Monk
     await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).check())
 
     assert asked == ["p", "q"]
-
-
-async def test_a_new_watch_replaces_the_check_of_the_old_one() -> None:
-    earlier, later = Hub({}), Hub({})
-    module.look_after(earlier, "a test's")
-    first = module._tasks["a test's"][1]
-    module.look_after(later, "a test's")
-    await asyncio.wait({first}, timeout=60)
-    module._tasks.pop("a test's")[1].cancel()
-
-    assert first.cancelled()
 
 
 @pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])

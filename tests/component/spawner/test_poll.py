@@ -203,28 +203,22 @@ async def test_a_job_that_has_finished_has_not_failed(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "node", "seconds"),
+    ("phase", "node", "now", "seconds"),
     [
-        pytest.param("Running", "node-1", 1, id="a node has it and may be silent"),
-        pytest.param("Pending", "", 0, id="no node has it"),
-        pytest.param("Failed", "node-1", 0, id="it is over"),
+        pytest.param("Running", "node-1", True, 1, id="a node has it and may be silent"),
+        pytest.param("Running", "node-1", False, 1, id="a grace period of 0"),
+        pytest.param("Pending", "", True, 0, id="no node has it"),
+        pytest.param("Failed", "node-1", True, 0, id="it is over"),
     ],
 )
-async def test_no_pod_that_may_run_is_deleted_without_grace(phase: str, node: str, seconds: int, ended: Ended) -> None:
+async def test_no_pod_that_may_run_is_deleted_without_grace(
+    phase: str, node: str, now: bool, seconds: int, ended: Ended
+) -> None:
     ended.show(phase, node=node)
-    await ended.spawner.stop(now=True)
+    ended.spawner.shown["spec"]["terminationGracePeriodSeconds"] = 0
+    await ended.spawner.stop(now)
 
     assert ended.deleted == [seconds]
-
-
-async def test_a_grace_period_of_zero_is_one_second_for_a_pod_that_runs(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DLSpawner, "_grace_seconds", lambda spawner: 0)
-    ended.show("Running")
-    await ended.spawner.stop()
-
-    assert ended.deleted == [1]
 
 
 async def test_a_stop_does_not_wait_for_a_silent_node(ended: Ended, caplog: pytest.LogCaptureFixture) -> None:

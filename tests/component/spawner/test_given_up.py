@@ -17,12 +17,6 @@ from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 90.0
 SHORT = {"start_timeout": 4, "k8s_api_request_retry_timeout": 1, "scheduler_name": "nobody"}
-KINDS: dict[str, dict[str, Any]] = {
-    "with a Service": {"services_enabled": True},
-    "with a hook": {"after_pod_created_hook": lambda _spawner, _pod: None},
-}
-
-
 Make = Callable[..., Any]
 
 
@@ -68,7 +62,11 @@ async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
     await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
 
 
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "config",
+    [{"services_enabled": True}, {"after_pod_created_hook": lambda _spawner, _pod: None}],
+    ids=["with a Service", "with a hook"],
+)
 async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     config: dict[str, Any], core: client.CoreV1Api, make: Make
 ) -> None:

@@ -100,13 +100,25 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(api: ScriptedApi, wat
     assert 300 <= int(api.asked[-1]["timeoutSeconds"]) <= 450
 
 
-async def test_a_truncated_line_is_read_again(api: ScriptedApi, watch: PodWatch) -> None:
-    line = event("ADDED", pod("a", 11))
-    api.watches += [Watched([line[:30]], ends=CUT), Watched([line], ends=SILENT)]
+@pytest.mark.parametrize(
+    ("failed", "resumed"),
+    [
+        pytest.param([Watched([event("ADDED", pod("a", 16))[:30]], ends=CUT)], ["10"] * 2, id="a truncated line"),
+        pytest.param([Watched(status=429)] * 2, ["10"] * 3, id="429"),
+        pytest.param([Watched(status=503)] * 2, ["10"] * 3, id="503"),
+        pytest.param([Watched([bookmark(15)], ends=SILENT)], ["10", "15"], id="a silent connection"),
+    ],
+)
+async def test_a_watch_that_fails_is_resumed_without_a_list(
+    api: ScriptedApi, watch: PodWatch, failed: list[Watched], resumed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if resumed[-1] == "15":
+        monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
+    api.watches += [*failed, Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
     await watch.start()
-    await seen(watch, "a", 11)
+    await seen(watch, "a", 16)
 
-    assert api.resumed == ["10", "10"]
+    assert api.resumed[: len(resumed)] == resumed
     assert api.listings == 1
 
 
@@ -194,32 +206,11 @@ def test_a_page_is_read_object_by_object_whatever_its_white_space(indent: int | 
     assert (page.version, page.following) == ("9", "next")
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_an_overloaded_server_gets_no_list_request(api: ScriptedApi, watch: PodWatch, status: int) -> None:
-    api.watches += [Watched(status=status), Watched(status=status), Watched([event("ADDED", pod("a", 11))])]
-    await watch.start()
-    await seen(watch, "a", 11)
-
-    assert api.listings == 1
-
-
 async def test_a_watch_that_keeps_failing_is_replaced_by_a_list(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10), listed(20, pod("a", 20))])
     api.watches += [Watched(status=504)] * 20
     await watch.start()
     await seen(watch, "a", 20)
-
-
-async def test_a_silent_connection_is_replaced(
-    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
-    api.watches += [Watched([bookmark(15)], ends=SILENT), Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
-    await watch.start()
-    await seen(watch, "a", 16)
-
-    assert api.resumed[:2] == ["10", "15"]
-    assert api.listings == 1
 
 
 async def test_an_older_version_of_a_pod_replaces_nothing(api: ScriptedApi, watch: PodWatch) -> None:

@@ -667,12 +667,6 @@ def test_the_share_of_the_gpus_is_enough_for_all_containers_of_a_shipped_templat
     assert pod.memory_bytes <= share_of_all.memory_bytes
 
 
-def test_the_login_proxy_takes_a_small_part_of_the_share() -> None:
-    choices, _ = shipped("custom", gpus=1, gpu_type="a100")
-    assert choices.gpu_type is not None
-    assert choices.amount.cpu_milli == choices.gpu_type.per_gpu.cpu_milli - 250
-
-
 def test_the_shipped_tensorboard_has_no_gpus_and_cannot_write() -> None:
     template = settings.load(*SHIPPED).template("tensorboard")
     assert template is not None

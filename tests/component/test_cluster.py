@@ -22,6 +22,7 @@ from dlspawner.clients.kubernetes import (
     WatchEvent,
 )
 from dlspawner.devcluster import api
+from tests.component.spawner.test_asking import answering
 
 KUBECONFIG = """
 apiVersion: v1
@@ -85,15 +86,8 @@ def _list(*pods: dict[str, Any], version: int = 1, more: str = "") -> Answer:
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
     state = Server()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", state.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    state.url = runner.addresses[0] and f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield state
-    await runner.cleanup()
+    async with answering(state.handle) as state.url:
+        yield state
 
 
 @pytest.fixture

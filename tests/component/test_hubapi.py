@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from dlspawner.clients.hub import (
     HubClient,
-    HubError,
     HubFailed,
     HubIdentity,
     HubRejected,
@@ -26,6 +24,7 @@ from dlspawner.clients.hub import (
     read_identity,
     read_user,
 )
+from tests.component.spawner.test_asking import answering
 from tests.harness.ports import free_port
 
 ACCESS = {
@@ -145,15 +144,13 @@ async def hang_up(request: web.Request) -> web.StreamResponse:
 @pytest.fixture
 async def hub() -> AsyncIterator[tuple[FakeHub, HubClient]]:
     fake = FakeHub()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", fake.handle)
 
     async def at_once(seconds: float) -> None:
         pass
 
     async with (
-        TestServer(app) as server,
-        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=5, sleep=at_once) as api,
+        answering(fake.handle) as url,
+        HubClient(f"{url}/hub/api", "own", deadline_seconds=5, sleep=at_once) as api,
     ):
         yield fake, api
 
@@ -199,20 +196,20 @@ async def test_reads_are_repeated_after_a_fault(hub: tuple[FakeHub, HubClient], 
     assert len(fake.asked) == 3
 
 
-@pytest.mark.parametrize("fault", [(503, None), hang_up])
-async def test_a_start_is_not_repeated(hub: tuple[FakeHub, HubClient], fault: Any) -> None:
+@pytest.mark.parametrize(
+    ("ask", "fault"),
+    [
+        (HubClient.start_server, (503, None)),
+        (HubClient.start_server, hang_up),
+        (HubClient.stop_server, (503, None)),
+    ],
+)
+async def test_a_start_or_stop_is_not_repeated(hub: tuple[FakeHub, HubClient], ask: Any, fault: Any) -> None:
+    """After a stop another job of the server may run."""
     fake, api = hub
     fake.answers = [fault]
     with pytest.raises(HubUnavailable):
-        await api.start_server("alice", "train")
-    assert len(fake.asked) == 1
-
-
-async def test_a_stop_is_not_repeated_because_another_job_may_run_then(hub: tuple[FakeHub, HubClient]) -> None:
-    fake, api = hub
-    fake.answers = [(503, None), (204, None)]
-    with pytest.raises(HubError):
-        await api.stop_server("alice", "train")
+        await ask(api, "alice", "train")
     assert len(fake.asked) == 1
 
 
@@ -268,18 +265,12 @@ async def test_an_unreachable_hub_has_a_deadline() -> None:
 
 async def test_a_slow_start_or_stop_does_not_count_as_an_unavailable_hub() -> None:
     heard: list[bool] = []
-    over = asyncio.Event()
 
     async def waits(request: web.Request) -> web.StreamResponse:
-        await over.wait()
-        return web.Response(status=202)
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", waits)
-    async with (
-        TestServer(app) as server,
-        HubClient(f"{server.make_url('/hub/api')}", "own", deadline_seconds=0.2) as api,
-    ):
+    async with answering(waits) as url, HubClient(f"{url}/hub/api", "own", deadline_seconds=0.2) as api:
         api.on_answer = heard.append
         for asks in (api.start_server, api.stop_server):
             with pytest.raises(HubUnavailable):
@@ -288,7 +279,6 @@ async def test_a_slow_start_or_stop_does_not_count_as_an_unavailable_hub() -> No
         with pytest.raises(HubUnavailable):
             await api.user("alice")
         assert heard == [False]
-        over.set()
 
 
 async def test_an_invalid_answer_is_an_unavailable_hub(hub: tuple[FakeHub, HubClient]) -> None:

@@ -23,26 +23,6 @@ def resolved(access: SshAccessConfig, host: str, folder: Path) -> dict[str, str]
     return {name: value for name, _, value in (line.partition(" ") for line in done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize(
-    ("host", "user", "hostname", "jump"),
-    [
-        ("train.dl", "alice+train", "ssh.example.org", None),
-        ("eval-2.dl", "alice+eval-2", "ssh.example.org", None),
-        ("dl", "alice", "ssh.example.org", None),
-        ("newer.dl", "alice", "newer.dl", "dl"),
-    ],
-    ids=["a job", "another one", "the default server", "a job that is newer than the file"],
-)
-def test_job_names_lead_through_the_gateway(
-    host: str, user: str, hostname: str, jump: str | None, tmp_path: Path
-) -> None:
-    found = resolved(ALICE, host, tmp_path)
-    assert (found["user"], found["hostname"], found.get("proxyjump")) == (user, hostname, jump)
-    assert found["port"] == ("22" if jump else "2222")
-    assert found["hostkeyalias"] == "[ssh.example.org]:2222"
-    assert found["userknownhostsfile"].split()[0].endswith("/.ssh/dlspawner_known_hosts")
-
-
 def test_other_hosts_are_not_configured(tmp_path: Path) -> None:
     found = resolved(ALICE, "example.org", tmp_path)
     assert "hostkeyalias" not in found

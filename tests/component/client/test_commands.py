@@ -8,14 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-import shtab
 
-from dlspawner import cli, client
+from dlspawner import cli
 from dlspawner.client import arguments
 from dlspawner.manager.http.api.models import requests
 from tests.component.client.conftest import Scripted
@@ -333,9 +331,3 @@ def test_bash_completes_commands_options_and_values() -> None:
     assert {words: set(one) for words, one in found.items()} == {
         words: set(one.split()) for words, one in COMPLETED.items()
     }
-
-
-def test_readme_names_every_shell() -> None:
-    readme = Path(client.__file__).with_name("README.md").read_text(encoding="utf-8")
-    row = next(line for line in readme.splitlines() if line.startswith("| `completion "))
-    assert re.findall(r"`(?:completion )?(\w+)`", row.split("|")[1]) == list(shtab.SUPPORTED_SHELLS)

@@ -94,13 +94,6 @@ async def test_strict_groups_set_the_policy(strict: bool, monkeypatch: pytest.Mo
     assert pod["spec"]["securityContext"].get("supplementalGroupsPolicy") == ("Strict" if strict else None)
 
 
-async def test_without_a_manager_the_configured_uid_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spawner = make_spawner(monkeypatch, config={"uid": 1000, "gid": 1000, "fs_gid": 2000})
-    spec = (await launched(spawner, tmp_path, template="ipython"))["spec"]
-
-    assert [spec["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")] == [1000, 1000, 2000]
-
-
 @pytest.mark.parametrize(
     ("state", "line"),
     [

@@ -30,12 +30,8 @@ def teams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spawner_of(monkeypatch: pytest.MonkeyPatch, teams: Path, url: str) -> Any:
-    files = {
-        "templates_dir": str(teams.parent),
-        "cluster_file": str(teams.parent / "cluster.yaml"),
-        "teams_file": str(teams),
-    }
-    config = {**files, "manager_url": url, "manager_token": "token"}
+    files = {"templates_dir": teams.parent, "cluster_file": teams.parent / "cluster.yaml", "teams_file": teams}
+    config = {**{name: str(path) for name, path in files.items()}, "manager_url": url, "manager_token": "token"}
     return make_spawner(monkeypatch, settings=None, config=config)
 
 

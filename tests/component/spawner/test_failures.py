@@ -169,16 +169,6 @@ def test_a_crashing_sidecar_hides_no_problem_of_the_server() -> None:
     assert "not the name of an image" in beside.sentence
 
 
-def test_a_start_that_was_given_up_names_its_cause() -> None:
-    found = start_problems.of_pod(recorded("gpus-in-use")["pod"], frozenset({"example.com/gpu"}))
-
-    assert found is not None
-    assert found.given_up(595) == (
-        "No node has enough free GPUs for the job (1 node: 1 full), and the job was given up after 10 minutes: "
-        "wait until other jobs end, or ask for less."
-    )
-
-
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [

@@ -75,11 +75,12 @@ def api(both: Both) -> faults.Proxy:
     return both[1]
 
 
-def test_a_start_survives_passing_faults_of_the_request_for_its_pod(hub: FaultyHub, api: faults.Proxy) -> None:
-    users = {new_name(f"stock-{kind}-"): fault for kind, fault in PASSING.items()}
-    users |= {new_name(f"job-{kind}-"): PASSING[kind] for kind in ("busy", "late")}
+@pytest.mark.parametrize("resource", ["stock-pods", "pods", "secrets", "persistentvolumeclaims", "services"])
+def test_a_start_survives_passing_faults(hub: FaultyHub, api: faults.Proxy, resource: str) -> None:
+    users = {new_name(f"{resource[:5]}-{kind}-"): fault for kind, fault in PASSING.items()}
+    kind = resource.removeprefix("stock-")
     rules = [
-        api.fail("create", "pods", fault, times=times, name=f"jupyter-{user}") for user, (times, fault) in users.items()
+        api.fail("create", kind, fault, times=times, name=names(user)[kind]) for user, (times, fault) in users.items()
     ]
 
     assert hub.outcomes(*users) == dict.fromkeys(users, "")
@@ -87,18 +88,6 @@ def test_a_start_survives_passing_faults_of_the_request_for_its_pod(hub: FaultyH
     for user in users:
         pod = json.loads(hub.kubectl("get", "pod", f"jupyter-{user}", "-o", "json"))
         assert "deletionTimestamp" not in pod["metadata"]
-        hub.stop_server(user)
-    hub.stopped(*users)
-
-
-@pytest.mark.parametrize("resource", ["secrets", "persistentvolumeclaims", "services"])
-def test_a_start_survives_passing_faults_of_other_requests(hub: FaultyHub, api: faults.Proxy, resource: str) -> None:
-    users = {new_name(f"{resource[:5]}-{kind}-"): fault for kind, fault in PASSING.items()}
-    for user, (times, fault) in users.items():
-        api.fail("create", resource, fault, times=times, name=names(user)[resource])
-
-    assert hub.outcomes(*users) == dict.fromkeys(users, "")
-    for user in users:
         hub.stop_server(user)
     hub.stopped(*users)
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from aiohttp import web
 from kubernetes_asyncio import client
 
 from dlspawner.spawner import lifecycle, orphans, start
-from dlspawner.spawner.kube import reflector as kube_reflector
 from dlspawner.spawner.kube.errors import StartRefused
+from tests.component.spawner.test_asking import answering
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
 
@@ -21,9 +22,9 @@ RUNS = pod("jupyter-alice", 1, metadata={"annotations": {}}, spec={"containers":
 
 
 @pytest.fixture(params=[401, 403, 404])
-async def api(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([request.param])).serving() as served:
-        yield served
+def api(request: pytest.FixtureRequest, api: ScriptedApi) -> ScriptedApi:
+    api.lists = deque([request.param])
+    return api
 
 
 @pytest.fixture(params=[False, True], ids=["one namespace", "user namespaces"])
@@ -31,16 +32,12 @@ async def spawner(
     request: pytest.FixtureRequest, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Any]:
     """Of a restarted Hub, with a short back-off."""
-    async with client.ApiClient(client.Configuration(host=api.url)) as session:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(kube_reflector, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
-        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
-        where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
-        made = make_spawner(monkeypatch, config=where)
-        yield made
-        for reflector in made.reflectors.values():
-            await reflector.stop()
+    monkeypatch.setattr(start, "delays", lambda **_: iter([0.01] * 10_000))
+    where = {"enable_user_namespaces": request.param, "user_namespace_template": "jobs"}
+    made = make_spawner(monkeypatch, config=where)
+    yield made
+    for reflector in made.reflectors.values():
+        await reflector.stop()
 
 
 async def test_servers_are_alive_and_no_pod_is_taken_for_an_orphan(
@@ -79,13 +76,11 @@ async def test_a_resumed_start_waits_for_a_list(spawner: Any, api: ScriptedApi) 
 async def test_a_start_stops_waiting_for_the_first_list_before_its_own_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(-1)  # until the client goes
-        writer.close()
+    async def silent(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
 
-    server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    async with server, client.ApiClient(client.Configuration(host=f"http://{host}:{port}")) as session:
+    async with answering(silent) as url, client.ApiClient(client.Configuration(host=url)) as session:
         monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
         monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
         spawner = make_spawner(

@@ -11,26 +11,18 @@ from aiohttp import ClientConnectionError
 from kubernetes_asyncio import client
 from kubernetes_asyncio.client.rest import ApiException
 
-from dlspawner.spawner import lifecycle
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import StartingSpawner
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 90.0
 SHORT = {"start_timeout": 4, "k8s_api_request_retry_timeout": 1, "scheduler_name": "nobody"}
-KINDS: dict[str, dict[str, Any]] = {
-    "with a Service": {"services_enabled": True},
-    "with a hook": {"after_pod_created_hook": lambda _spawner, _pod: None},
-}
-
-
 Make = Callable[..., Any]
 
 
 @pytest.fixture
 async def make(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     """Makes spawners without templates and database."""
-    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     monkeypatch.setattr(StartingSpawner, "save_state", lambda _: None)
     made = []
 
@@ -70,7 +62,11 @@ async def on_a_node(core: client.CoreV1Api, spawner: Any) -> None:
     await core.create_namespaced_pod_binding(spawner.pod_name, "jobs", target, _preload_content=False)
 
 
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    "config",
+    [{"services_enabled": True}, {"after_pod_created_hook": lambda _spawner, _pod: None}],
+    ids=["with a Service", "with a hook"],
+)
 async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     config: dict[str, Any], core: client.CoreV1Api, make: Make
 ) -> None:
@@ -82,16 +78,6 @@ async def test_the_reason_does_not_wait_for_the_end_of_the_pod(
     assert refused.reason == "start-timeout"
     assert spawner._ended == refused.message
     await ends(core, spawner)
-
-
-async def test_the_state_of_a_start_is_saved_in_one_commit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    saves = []
-    monkeypatch.setattr(
-        StartingSpawner, "save_state", lambda spawner: saves.append(spawner.get_state() == spawner.orm_spawner.state)
-    )
-    await refusal(make())
-
-    assert saves == [True]
 
 
 async def remove(core: client.CoreV1Api, spawner: Any) -> None:
@@ -122,7 +108,6 @@ async def test_a_pod_that_is_removed_during_the_start_fails_it_and_keeps_the_wat
 
     assert refused.reason == "job-failed"
     assert "removed from outside" in refused.message
-    assert spawner.pod_reflector is watch
     assert not watch.watch_task.done()
 
 

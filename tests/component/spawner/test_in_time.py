@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes_asyncio import client
 
 from dlspawner.core.config import TeamQuota, TeamsConfig
-from dlspawner.spawner import lifecycle
 from dlspawner.spawner import manager_link as manager
 from dlspawner.spawner.kube.errors import StartRefused
 from tests.component.spawner.test_asking import answering
-from tests.harness.scripted_api import ScriptedApi, listed
+from tests.harness.scripted_api import ScriptedApi
 from tests.harness.spawner_builders import SETTINGS, VISION, make_spawner
 
 PATIENCE = 60.0
@@ -32,18 +28,16 @@ async def refusal(spawner: Any) -> StartRefused:
 
 async def test_a_slow_manager_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "ADMISSION_SECONDS", 3600.0)
-    over = asyncio.Event()
 
     async def late(_: web.Request) -> web.Response:
-        await over.wait()
-        return web.json_response({"waiting": []})
+        await asyncio.Event().wait()
+        raise AssertionError("it never ends")
 
     async with answering(late) as url:
         to_manager = {"manager_url": url, "manager_token": "token", "start_timeout": 2}
         spawner = make_spawner(monkeypatch, settings=SHARED, config=to_manager)
         spawner.user_options = {"template": "tensorboard"}
         refused = await refusal(spawner)
-        over.set()
 
     assert refused.message == manager.UNDECIDED
 
@@ -69,25 +63,13 @@ async def test_a_start_makes_one_request_to_the_manager_before_its_pod_is_built(
     assert (spawner._launch.job.id, spawner._launch.numbers.uid) == ("j-aaaaaaaaaaaa", 20_001)
 
 
-@pytest.fixture
-async def spawner(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    async with (
-        ScriptedApi(deque([listed(10)])).serving() as api,
-        client.ApiClient(client.Configuration(host=api.url)) as session,
-    ):
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
-        made = make_spawner(monkeypatch, settings=None, config={"start_timeout": 2})
-        yield made
-        await made.pod_reflector.stop()
-
-
-async def test_a_slow_hook_is_given_up_in_time(spawner: Any) -> None:
+async def test_a_slow_hook_is_given_up_in_time(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hook(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    spawner.modify_pod_hook = hook
+    spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 2, "modify_pod_hook": hook})
     refused = await refusal(spawner)
+    await spawner.pod_reflector.stop()
 
     assert refused.reason == "start-timeout"
     assert refused.message.startswith("The start takes too long, and the job was given up after 2 seconds")

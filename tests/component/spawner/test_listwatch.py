@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from kubernetes_asyncio import client
 
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
-from dlspawner.spawner.kube.reflector import pack
+from dlspawner.spawner.kube.reflector import CompactObject, pack
 from tests.harness.loop_probe import others
 from tests.harness.scripted_api import CUT, EXPIRED, NEVER, SILENT, ScriptedApi, Watched, bookmark, event, listed, pod
 
@@ -24,21 +23,11 @@ PATIENCE = 30.0
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([listed(10)])).serving() as served:
-        yield served
-
-
-@pytest.fixture
-async def watch(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodWatch]:
-    """Not started yet, with a short back-off."""
-    configuration = client.Configuration(host=api.url)
-    async with client.ApiClient(configuration) as session:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(session))
-        monkeypatch.setattr(reflector, "delays", lambda **_: iter([0.01] * 10_000))
-        made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
-        yield made
-        await made.stop()
+async def watch(api: ScriptedApi) -> AsyncIterator[PodWatch]:
+    """Not started yet."""
+    made = PodWatch(namespace="jobs", labels={"component": "singleuser-server"})
+    yield made
+    await made.stop()
 
 
 async def seen(watch: PodWatch, name: str, version: int) -> PodDict:
@@ -111,30 +100,38 @@ async def test_a_watch_that_ends_is_resumed_without_a_list(api: ScriptedApi, wat
     assert 300 <= int(api.asked[-1]["timeoutSeconds"]) <= 450
 
 
-async def test_a_truncated_line_is_read_again(api: ScriptedApi, watch: PodWatch) -> None:
-    line = event("ADDED", pod("a", 11))
-    api.watches += [Watched([line[:30]], ends=CUT), Watched([line], ends=SILENT)]
+@pytest.mark.parametrize(
+    ("failed", "resumed"),
+    [
+        pytest.param([Watched([event("ADDED", pod("a", 16))[:30]], ends=CUT)], ["10"] * 2, id="a truncated line"),
+        pytest.param([Watched(status=429)] * 2, ["10"] * 3, id="429"),
+        pytest.param([Watched(status=503)] * 2, ["10"] * 3, id="503"),
+        pytest.param([Watched([bookmark(15)], ends=SILENT)], ["10", "15"], id="a silent connection"),
+    ],
+)
+async def test_a_watch_that_fails_is_resumed_without_a_list(
+    api: ScriptedApi, watch: PodWatch, failed: list[Watched], resumed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if resumed[-1] == "15":
+        monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
+    api.watches += [*failed, Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
     await watch.start()
-    await seen(watch, "a", 11)
+    await seen(watch, "a", 16)
 
-    assert api.resumed == ["10", "10"]
+    assert api.resumed[: len(resumed)] == resumed
     assert api.listings == 1
 
 
 async def test_lines_may_come_in_pieces_and_together(api: ScriptedApi, watch: PodWatch) -> None:
+    large = {"text": "x" * 1_500_000}
     stream = event("ADDED", pod("a", 11, spec={"text": "ü" * 50})) + b"\n" + event("ADDED", pod("b", 12))
-    api.watches.append(Watched([stream[i : i + 7] for i in range(0, len(stream), 7)], ends=SILENT))
+    pieces = [stream[i : i + 7] for i in range(0, len(stream), 7)]
+    api.watches.append(Watched([*pieces, event("ADDED", pod("c", 13, spec=large))], ends=SILENT))
     await watch.start()
-    await seen(watch, "b", 12)
 
+    assert (await seen(watch, "c", 13))["spec"] == large
     assert watch.pods["jobs/a"]["spec"] == {"text": "ü" * 50}
-
-
-async def test_a_very_large_pod_is_read(api: ScriptedApi, watch: PodWatch) -> None:
-    api.watches.append(Watched([event("ADDED", pod("a", 11, spec={"text": "x" * 1_500_000}))], ends=SILENT))
-    await watch.start()
-
-    assert len((await seen(watch, "a", 11))["spec"]["text"]) == 1_500_000
+    assert "jobs/b" in watch.pods
 
 
 @pytest.mark.parametrize(
@@ -209,32 +206,11 @@ def test_a_page_is_read_object_by_object_whatever_its_white_space(indent: int | 
     assert (page.version, page.following) == ("9", "next")
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_an_overloaded_server_gets_no_list_request(api: ScriptedApi, watch: PodWatch, status: int) -> None:
-    api.watches += [Watched(status=status), Watched(status=status), Watched([event("ADDED", pod("a", 11))])]
-    await watch.start()
-    await seen(watch, "a", 11)
-
-    assert api.listings == 1
-
-
 async def test_a_watch_that_keeps_failing_is_replaced_by_a_list(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10), listed(20, pod("a", 20))])
     api.watches += [Watched(status=504)] * 20
     await watch.start()
     await seen(watch, "a", 20)
-
-
-async def test_a_silent_connection_is_replaced(
-    api: ScriptedApi, watch: PodWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reflector, "SILENCE_SECONDS", 0.2)
-    api.watches += [Watched([bookmark(15)], ends=SILENT), Watched([event("ADDED", pod("a", 16))], ends=SILENT)]
-    await watch.start()
-    await seen(watch, "a", 16)
-
-    assert api.resumed[:2] == ["10", "15"]
-    assert api.listings == 1
 
 
 async def test_an_older_version_of_a_pod_replaces_nothing(api: ScriptedApi, watch: PodWatch) -> None:
@@ -267,15 +243,6 @@ async def test_a_repeated_older_list_is_a_cluster_restored_from_a_backup(api: Sc
     assert list(watch.pods) == ["jobs/a"]
 
 
-async def test_a_pod_that_is_missing_in_a_list_is_gone_and_remembered(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"})), listed(20)])
-    api.watches.append(Watched([bookmark(11)], status=410))
-    await watch.start()
-    await gone(watch, "a")
-
-    assert watch.gone["jobs/a"]["status"] == {"phase": "Running"}
-
-
 async def test_the_last_version_of_a_deleted_pod_is_remembered(api: ScriptedApi, watch: PodWatch) -> None:
     api.lists = deque([listed(10, pod("a", 5, status={"phase": "Running"}))])
     api.watches.append(Watched([event("DELETED", pod("a", 12, status={"phase": "Failed"}))], ends=SILENT))
@@ -298,16 +265,14 @@ async def test_a_created_pod_that_the_next_list_lacks_is_gone(watch: PodWatch) -
     assert "jobs/a" in watch.gone
 
 
-async def test_a_list_from_before_a_creation_keeps_the_pod(watch: PodWatch) -> None:
+@pytest.mark.parametrize(
+    "earlier", [{}, {"jobs/a": pack(pod("a", 10, metadata=LABELS))}], ids=["its creation", "its change"]
+)
+async def test_a_list_from_before_what_is_known_of_a_pod_keeps_it(
+    earlier: dict[str, CompactObject], watch: PodWatch
+) -> None:
     watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.on_list({}, 11, restored=False)
-
-    assert "jobs/a" in watch.pods
-
-
-async def test_a_list_from_before_a_change_keeps_the_change(watch: PodWatch) -> None:
-    watch.learn(pod("a", 12, metadata=LABELS))
-    await watch.on_list({"jobs/a": pack(pod("a", 10, metadata=LABELS))}, 11, restored=False)
+    await watch.on_list(earlier, 11, restored=False)
 
     assert watch.pods["jobs/a"]["metadata"]["resourceVersion"] == "12"
 
@@ -341,13 +306,6 @@ async def test_a_forbidden_list_raises_at_once_but_is_repeated(api: ScriptedApi,
     await seen(watch, "a", 1)
 
     await watch.first_load_future
-
-
-async def test_an_unavailable_server_is_waited_for(api: ScriptedApi, watch: PodWatch) -> None:
-    api.lists = deque([503, 503, listed(10, pod("a", 1))])
-    await watch.start()
-
-    assert list(watch.pods) == ["jobs/a"]
 
 
 async def test_a_cancelled_waiter_does_not_cancel_the_others(api: ScriptedApi, watch: PodWatch) -> None:

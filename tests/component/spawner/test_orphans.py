@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from types import SimpleNamespace
@@ -60,20 +59,14 @@ async def test_servers_that_run_or_are_pending_own_their_pods() -> None:
 
 
 def test_a_pod_is_due_after_the_whole_time_without_a_server() -> None:
-    orphans = Orphans(900)
+    orphans, found, another = Orphans(900), {"jobs/p": pod()}, {"jobs/p": pod(uid="u2")}
 
-    assert orphans.due({"jobs/p": pod()}, 100.0) == (["jobs/p"], [])
-    assert orphans.due({"jobs/p": pod()}, 999.0) == ([], [])
-    assert orphans.due({"jobs/p": pod()}, 1000.0) == ([], ["jobs/p"])
-
-
-def test_a_server_in_between_or_another_pod_restarts_the_time() -> None:
-    orphans = Orphans(900)
-    orphans.due({"jobs/p": pod()}, 100.0)
-    orphans.due({}, 500.0)
-
-    assert orphans.due({"jobs/p": pod()}, 1000.0) == (["jobs/p"], [])
-    assert orphans.due({"jobs/p": pod(uid="u2")}, 1900.0) == (["jobs/p"], [])
+    assert orphans.due(found, 100.0) == (["jobs/p"], [])
+    assert orphans.due({}, 500.0) == ([], []), "it has a server in between"
+    assert orphans.due(found, 1000.0) == (["jobs/p"], [])
+    assert orphans.due(another, 1900.0) == (["jobs/p"], [])
+    assert orphans.due(another, 2799.0) == ([], [])
+    assert orphans.due(another, 2800.0) == ([], ["jobs/p"])
 
 
 class Hub:
@@ -127,17 +120,6 @@ async def test_a_failed_deletion_does_not_stop_the_next(monkeypatch: pytest.Monk
     await module._look(Hub({"jobs/p": pod(), "jobs/q": pod(uid="u2")}).check())
 
     assert asked == ["p", "q"]
-
-
-async def test_a_new_watch_replaces_the_check_of_the_old_one() -> None:
-    earlier, later = Hub({}), Hub({})
-    module.look_after(earlier, "a test's")
-    first = module._tasks["a test's"][1]
-    module.look_after(later, "a test's")
-    await asyncio.wait({first}, timeout=60)
-    module._tasks.pop("a test's")[1].cancel()
-
-    assert first.cancelled()
 
 
 @pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])

@@ -130,29 +130,6 @@ def test_the_form_and_the_home_page_are_shown_whatever_is_stored(stored: object,
     assert repr(view).encode()
 
 
-@pytest.mark.parametrize(
-    ("user", "server", "port", "command"),
-    [
-        ("alice", "", "", "ssh alice@gate.example.org"),
-        ("alice", "train", ":2200", "ssh -p 2200 alice+train@gate.example.org"),
-        ("a+b", "", "", "ssh a+b+@gate.example.org"),
-        ("al ice", "x", "", "ssh 'al ice+x@gate.example.org'"),
-    ],
-)
-def test_ssh_command(user: str, server: str, port: str, command: str, spawner: Any) -> None:
-    spawner.user.name, spawner.ssh_address = user, f"gate.example.org{port}"
-
-    assert pages.ssh_command(spawner, server) == command
-
-
-def test_the_page_in_a_job_shows_the_command(spawner: Any) -> None:
-    job = naming.PodIdentity(
-        "j-aaaaaaaaaaaa", "alice", "train", "vision", "ssh", 0, ssh_host_key="k", ssh_login="alice"
-    )
-
-    assert "ssh -p 2200 alice+train@gate.example.org" in pages.job_page(spawner, job)
-
-
 def views_of(spawner: Any, **servers: Any) -> list[pages.JobView]:
     """The home page of a user with these servers: name=(options, running server or state)."""
     orm = {}

@@ -121,22 +121,27 @@ async def test_an_earlier_pod_that_is_ending_is_only_waited_for(watch: PodWatch)
 
 
 @pytest.mark.parametrize(
-    ("modes", "sentence"),
-    [(["ReadWriteOnce"], STILL_THERE_WITH_HOME), (["ReadWriteMany"], STILL_THERE)],
-    ids=["home of one node", "home of all nodes"],
+    ("modes", "shown", "sentence"),
+    [
+        pytest.param(["ReadWriteOnce"], True, STILL_THERE_WITH_HOME, id="home of one node"),
+        pytest.param(["ReadWriteMany"], True, STILL_THERE, id="home of all nodes"),
+        pytest.param(["ReadWriteMany"], False, STILL_THERE, id="that the watch does not show"),
+    ],
 )
 async def test_an_earlier_pod_on_a_silent_node_is_a_refusal_with_advice(
-    modes: list[str], sentence: str, watch: PodWatch
+    modes: list[str], shown: bool, sentence: str, watch: PodWatch
 ) -> None:
     api = Api(watch)
     lost = manifest(job("b"), "old")
     lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     lost["status"] = {"phase": "Unknown"}
     home = {"name": "home", "persistentVolumeClaim": {"claimName": "home-alice"}}
-    lost.setdefault("spec", {})["volumes"] = [home]
+    lost["spec"]["volumes"] = [home]
     api.show(launch_pod.with_home_affinity(lost, "home-alice", modes))
+    if not shown:
+        watch.resources = {}
     with pytest.raises(StartRefused) as refused:
-        await pods(api).create(manifest(job("a")), own("a"))
+        await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
 
     assert refused.value.sentences == (sentence,)
 
@@ -168,16 +173,6 @@ async def test_an_earlier_pod_that_does_not_end_is_a_refusal_in_time(label: str,
     assert (refused.value.message, refused.value.status_code) == (STILL_ENDING, 409)
     assert isinstance(refused.value, GaveUp), "a job that had waited waits on"
     assert {uid for uid, _ in api.deleted} == {"old"}
-
-
-async def test_an_earlier_pod_on_a_silent_node_that_the_watch_does_not_show(watch: PodWatch) -> None:
-    api = Api(watch)
-    lost = manifest(job("b"), "old")
-    lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    lost["status"] = {"phase": "Unknown"}
-    api.pod = lost
-    with pytest.raises(StartRefused, match="on a node that does not answer"):
-        await asyncio.wait_for(starting(api, PATIENCE).create(manifest(job("a")), own("a")), PATIENCE)
 
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["no answer", "forbidden"])
@@ -212,11 +207,6 @@ def refusal(status: int, message: str) -> Answered:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        pytest.param(
-            'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=5, limited: pods=5',
-            "quota has no room for pods (1 asked for, 5 of 5 in use)",
-            id="quota",
-        ),
         pytest.param(
             "exceeded quota: q, requested: x, used: x, limited: x",
             "The namespace's quota has no room for the job: ",

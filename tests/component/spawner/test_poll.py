@@ -185,14 +185,6 @@ async def test_the_log_is_kept_once_before_the_pod_is_deleted(
     assert caplog.text.count("not all of its log is kept") == warnings
 
 
-async def test_a_pod_of_an_unknown_phase_ends_its_server(ended: Ended) -> None:
-    ended.show("Unknown")
-
-    assert await ended.spawner.poll() == 1
-    assert ended.deleted == [20]
-    assert "node-1 does not answer" in ended.spawner._ended
-
-
 async def test_an_end_is_kept_for_jupyterhubs_pages_without_manifest_and_keys(ended: Ended) -> None:
     ended.spawner._created = ended.spawner._waiting = ended.spawner._launch = SimpleNamespace()
     ended.show("Running", 3)
@@ -211,28 +203,22 @@ async def test_a_job_that_has_finished_has_not_failed(ended: Ended) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "node", "seconds"),
+    ("phase", "node", "now", "seconds"),
     [
-        pytest.param("Running", "node-1", 1, id="a node has it and may be silent"),
-        pytest.param("Pending", "", 0, id="no node has it"),
-        pytest.param("Failed", "node-1", 0, id="it is over"),
+        pytest.param("Running", "node-1", True, 1, id="a node has it and may be silent"),
+        pytest.param("Running", "node-1", False, 1, id="a grace period of 0"),
+        pytest.param("Pending", "", True, 0, id="no node has it"),
+        pytest.param("Failed", "node-1", True, 0, id="it is over"),
     ],
 )
-async def test_no_pod_that_may_run_is_deleted_without_grace(phase: str, node: str, seconds: int, ended: Ended) -> None:
+async def test_no_pod_that_may_run_is_deleted_without_grace(
+    phase: str, node: str, now: bool, seconds: int, ended: Ended
+) -> None:
     ended.show(phase, node=node)
-    await ended.spawner.stop(now=True)
+    ended.spawner.shown["spec"]["terminationGracePeriodSeconds"] = 0
+    await ended.spawner.stop(now)
 
     assert ended.deleted == [seconds]
-
-
-async def test_a_grace_period_of_zero_is_one_second_for_a_pod_that_runs(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DLSpawner, "_grace_seconds", lambda spawner: 0)
-    ended.show("Running")
-    await ended.spawner.stop()
-
-    assert ended.deleted == [1]
 
 
 async def test_a_stop_does_not_wait_for_a_silent_node(ended: Ended, caplog: pytest.LogCaptureFixture) -> None:

@@ -134,19 +134,8 @@ def test_a_server_that_does_not_answer_is_a_refusal_with_its_port(monkeypatch: p
         ("https://[fd00::1]:8888/", 8888),
     ],
 )
-async def test_default_port_of_an_address(url: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    async def connect(host: str | None, port: int | None) -> None:
-        asked.append((host, port))
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(asyncio, "open_connection", connect)
-
-    assert not await reach.accepts(url)
-    assert [at for _, at in asked] == [port]
-    with pytest.raises(StartRefused, match=f"its port {port}:"):
-        make_spawner(monkeypatch)._does_not_answer(url)
+def test_port_of_an_address(url: str, port: int) -> None:
+    assert reach.port_of(url) == port
 
 
 def test_without_templates_jupyterhub_itself_waits(monkeypatch: pytest.MonkeyPatch) -> None:

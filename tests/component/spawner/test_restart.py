@@ -15,47 +15,13 @@ from dlspawner.core import naming
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import DLSpawner, lifecycle, owned_objects, recovery
 from dlspawner.spawner.kube.errors import StartRefused
-from tests.harness.spawner_builders import Answered, Client, make_spawner
+from tests.component.spawner.conftest import Kept
+from tests.harness.spawner_builders import make_spawner
 
 POD: dict[str, Any] = {
     "metadata": {"name": "jupyter-alice", "namespace": "jobs", "uid": "pod-1"},
     "spec": {"containers": [{"name": "notebook", "ports": [{"name": "notebook-port", "containerPort": 8888}]}]},
 }
-
-
-class Api(Client):
-    """Keeps created objects and answers 409 for those that exist."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: dict[str, dict[str, Any]] = {}
-        self.asked: list[str] = []
-
-    async def _create(self, kind: str, body: dict[str, Any]) -> Answered:
-        self.asked.append(f"create {kind}")
-        if kind in self.kept:
-            return Answered({"message": "it exists"}, 409)
-        self.kept[kind] = body
-        return Answered(body, 201)
-
-    async def create_namespaced_secret(self, _: str, body: dict[str, Any], **__: Any) -> Answered:
-        return await self._create("secret", body)
-
-    async def create_namespaced_service(self, _: str, body: dict[str, Any], **__: Any) -> Answered:
-        return await self._create("service", body)
-
-    async def read_namespaced_secret(self, *_: Any, **__: Any) -> Answered:
-        return self._read("secret")
-
-    async def read_namespaced_service(self, *_: Any, **__: Any) -> Answered:
-        return self._read("service")
-
-    def _read(self, kind: str) -> Answered:
-        self.asked.append(f"read {kind}")
-        found = self.kept.get(kind)
-        return Answered(found, 200) if found else Answered({"message": "not found"}, 404)
-
-    delete_namespaced_secret = delete_namespaced_service = Client.__init__
 
 
 @pytest.fixture
@@ -66,7 +32,7 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         (tmp_path / name).write_text(f"the {name}\n")
     made = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True})
     made.internal_trust_bundles = {"hub-ca": files["hub-ca"]}
-    made.api, made.made_certs = Api(), 0
+    made.api, made.made_certs = Kept(), 0
 
     async def create_certs() -> dict[str, str]:
         made.made_certs += 1
@@ -79,17 +45,20 @@ def spawner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 async def test_the_secret_and_service_of_internal_ssl_are_made_once_and_owned_by_the_pod(spawner: Any) -> None:
     await recovery.repair_stock_objects(spawner, POD)
 
-    owners = [spawner.api.kept[kind]["metadata"]["ownerReferences"][0]["uid"] for kind in ("secret", "service")]
+    owners = [
+        spawner.api.objects[f"{kind}/jupyter-alice"]["metadata"]["ownerReferences"][0]["uid"]
+        for kind in ("secret", "service")
+    ]
     assert owners == ["pod-1", "pod-1"]
-    assert {"ssl.key", "ssl.crt", "notebooks-ca_trust.crt"} == set(spawner.api.kept["secret"]["data"])
-    assert spawner.api.kept["service"]["spec"]["ports"][0]["targetPort"] == 8888
+    assert {"ssl.key", "ssl.crt", "notebooks-ca_trust.crt"} == set(spawner.api.objects["secret/jupyter-alice"]["data"])
+    assert spawner.api.objects["service/jupyter-alice"]["spec"]["ports"][0]["targetPort"] == 8888
 
-    before = json.dumps(spawner.api.kept)
+    before = json.dumps(spawner.api.objects)
     spawner.api.asked.clear()
     await recovery.repair_stock_objects(spawner, POD)
     assert spawner.made_certs == 1
     assert spawner.api.asked == ["read secret", "read service"]
-    assert json.dumps(spawner.api.kept) == before
+    assert json.dumps(spawner.api.objects) == before
 
 
 async def test_a_repair_waits_for_others_and_is_done_once(
@@ -159,7 +128,6 @@ OTHER = "0123456789abcdef0123456789abcdef"
 def saved(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A spawner of a Hub's database with tokens of two users."""
     session = orm.new_session_factory("sqlite:///:memory:")()
-    orm.Base.metadata.create_all(session.get_bind())
     for role in ("user", "token", "server"):
         session.add(orm.Role(name=role, scopes=[]))
     session.add(orm.OAuthClient(identifier="jupyterhub"))

@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 from jupyterhub import orm
 from jupyterhub.user import User
-from kubernetes_asyncio import client
+from kubespawner import reflector
 
-from dlspawner.spawner import lifecycle, reach
+from dlspawner.spawner import reach
 from tests.harness.ports import free_port
 from tests.harness.scripted_api import ScriptedApi, listed, pod
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
 FINE = {"name": "notebook", "ready": True, "image": "example.org/jobs:1", "state": {"running": {}}}
-SIDECARS: dict[str, dict[str, Any]] = {
-    "a sidecar that is not ready": {"ready": False, "state": {"running": {}}},
-    "a sidecar that crashes": {
-        "ready": False,
-        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-        "lastState": {"terminated": {"exitCode": 1}},
-    },
+NOT_READY: dict[str, Any] = {"ready": False, "state": {"running": {}}}
+CRASHES = {
+    **NOT_READY,
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"exitCode": 1}},
 }
 SILENT_NODE = [{"type": "Ready", "status": "False"}, {"type": "ContainersReady", "status": "True"}]
 STARTING = {"dlspawner_starting": True}
@@ -70,12 +68,6 @@ async def port() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.fixture
-async def api() -> AsyncIterator[ScriptedApi]:
-    async with ScriptedApi(deque([listed(10)])).serving() as served:
-        yield served
-
-
 def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = "", **status: Any) -> None:
     """Lists a pod whose server listens at the port."""
     ports = [{"name": "notebook-port", "containerPort": at}]
@@ -90,38 +82,34 @@ def show(api: ScriptedApi, at: int, *sidecars: Mapping[str, Any], secret: str = 
 @pytest.fixture
 async def check(api: ScriptedApi, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Check]:
     session = orm.new_session_factory("sqlite:///:memory:")()
-    orm.Base.metadata.create_all(session.get_bind())
-    async with client.ApiClient(client.Configuration(host=api.url)) as made:
-        monkeypatch.setattr("kubespawner.reflector.shared_client", lambda _group: client.CoreV1Api(made))
-        monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
-        spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
-        spawner.api = client.CoreV1Api(made)
-        server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")
-        saved = orm.Spawner(name="", user=orm.User(name="alice"), server=server)
-        session.add(saved)
-        session.commit()
-        spawner.orm_spawner, spawner._deprecated_db_session = saved, session
-        yield Check(spawner)
-        for reflector in spawner.reflectors.values():
-            await reflector.stop()
+    spawner = make_spawner(monkeypatch, settings=None, config={"start_timeout": 1, "http_timeout": 1})
+    spawner.api = reflector.shared_client("CoreV1Api")
+    server = orm.Server(proto="http", ip="127.0.0.1", port=free_port(), base_url="/user/alice/")
+    saved = orm.Spawner(name="", user=orm.User(name="alice"), server=server)
+    session.add(saved)
+    session.commit()
+    spawner.orm_spawner, spawner._deprecated_db_session = saved, session
+    yield Check(spawner)
+    for watch in spawner.reflectors.values():
+        await watch.stop()
     session.close()
 
 
-@pytest.mark.parametrize("sidecar", SIDECARS.values(), ids=SIDECARS)
+@pytest.mark.parametrize(
+    ("sidecars", "secret"),
+    [
+        pytest.param([NOT_READY], "", id="a sidecar that is not ready"),
+        pytest.param([CRASHES], "", id="a sidecar that crashes"),
+        pytest.param([], "0" * 32, id="a revoked token"),
+    ],
+)
 async def test_a_server_that_answers_goes_on_with(
-    sidecar: Mapping[str, Any], check: Check, api: ScriptedApi, port: int
+    sidecars: list[Mapping[str, Any]], secret: str, check: Check, api: ScriptedApi, port: int
 ) -> None:
-    show(api, port, sidecar)
+    show(api, port, *sidecars, secret=secret)
 
     assert await check.run() == f"http://127.0.0.1:{port}/user/alice/"
     assert not check.spawner._spawn_pending
-    assert check.stopped == []
-
-
-async def test_a_server_with_a_revoked_token_goes_on(check: Check, api: ScriptedApi, port: int) -> None:
-    show(api, port, secret="0" * 32)
-
-    assert await check.run() == f"http://127.0.0.1:{port}/user/alice/"
     assert check.stopped == []
 
 
@@ -145,7 +133,7 @@ async def test_a_server_without_an_answer_goes_on_with_a_warning(
 
 
 async def test_a_start_that_was_pending_may_fail(check: Check, api: ScriptedApi, port: int) -> None:
-    show(api, port, SIDECARS["a sidecar that is not ready"])
+    show(api, port, NOT_READY)
     await check.run(STARTING)
 
     assert "do not become ready" in str(check.spawner._spawn_future.exception())

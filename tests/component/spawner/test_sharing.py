@@ -25,11 +25,16 @@ TEMPLATE = replace(
 SHARED = replace(SETTINGS, templates=(TEMPLATE,), cluster=CLASSES)
 
 
-@pytest.mark.parametrize(("preemptible", "name"), [(True, "lent"), (False, "kept")])
+@pytest.mark.parametrize(
+    ("config", "preemptible", "name"),
+    [({}, True, "lent"), ({}, False, "kept"), ({"priority_class_name": "theirs"}, True, "theirs")],
+    ids=["preemptible", "guaranteed", "KubeSpawner's class wins"],
+)
 async def test_label_and_priority_class_of_a_pod(
-    preemptible: bool, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    config: dict[str, str], preemptible: bool, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pod = await launched(make_spawner(monkeypatch, settings=SHARED), tmp_path, gpus=1, preemptible=preemptible)
+    spawner = make_spawner(monkeypatch, settings=SHARED, config=config)
+    pod = await launched(spawner, tmp_path, gpus=1, preemptible=preemptible)
     assert pod["spec"]["priorityClassName"] == name
     assert pod["metadata"]["labels"].get("preemption") == ("allow" if preemptible else None)
 
@@ -39,12 +44,6 @@ async def test_without_classes_in_the_cluster_file_pods_have_none(
 ) -> None:
     pod = await launched(make_spawner(monkeypatch), tmp_path, gpus=1)
     assert "priorityClassName" not in pod["spec"]
-
-
-async def test_kubespawners_priority_class_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spawner = make_spawner(monkeypatch, settings=SHARED, config={"priority_class_name": "theirs"})
-    pod = await launched(spawner, tmp_path, gpus=1)
-    assert pod["spec"]["priorityClassName"] == "theirs"
 
 
 async def test_the_admission_request_has_the_choices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,23 +113,23 @@ def test_the_form_has_controls_with_help() -> None:
         "select",
     )
     assert "idle GPUs of anybody" in fields["preemptible"].help
-    assert [choice.value for choice in fields["priority"].choices] == ["", "prod", "test"]
 
 
-@pytest.mark.parametrize("given", ["", "prod"])
-def test_a_form_that_is_shown_again_keeps_the_priority_and_the_empty_choice(given: str) -> None:
-    (panel,) = forms.panels(SHARED, (VISION,), "ipython", {"priority": given})
+@pytest.mark.parametrize(
+    ("default", "given", "shown", "choices"),
+    [
+        (None, "", "", ["", "prod", "test"]),
+        (None, "prod", "prod", ["", "prod", "test"]),
+        ("test", "", "test", ["prod", "test"]),
+    ],
+    ids=["nothing is chosen", "the choice is kept", "a default removes the empty choice"],
+)
+def test_a_form_that_is_shown_again(default: str | None, given: str, shown: str, choices: list[str]) -> None:
+    options = tuple(replace(one, default=default) if one.name == "priority" else one for one in TEMPLATE.options)
+    settings = replace(SHARED, templates=(replace(TEMPLATE, options=options),))
+    (panel,) = forms.panels(settings, (VISION,), "ipython", {"priority": given})
     field = next(field for field in panel.fields if field.name == "priority")
-    assert (field.value, [choice.value for choice in field.choices]) == (given, ["", "prod", "test"])
-
-
-def test_a_default_priority_removes_the_empty_choice() -> None:
-    options = tuple(replace(one, default="test") if one.name == "priority" else one for one in TEMPLATE.options)
-    (panel,) = forms.panels(
-        replace(SHARED, templates=(replace(TEMPLATE, options=options),)), (VISION,), "ipython", {"priority": ""}
-    )
-    field = next(field for field in panel.fields if field.name == "priority")
-    assert (field.value, [choice.value for choice in field.choices]) == ("test", ["prod", "test"])
+    assert (field.value, [choice.value for choice in field.choices]) == (shown, choices)
 
 
 ALLOWANCES: dict[str, tuple[Team, bool, str]] = {

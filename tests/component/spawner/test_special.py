@@ -13,7 +13,9 @@ from traitlets.config import Config
 
 from dlspawner import settings
 from dlspawner.core.config import SpecialPermission
+from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import Mounts, TeamDataAccess
+from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, forms, manager_link
 from tests.component.spawner.test_asking import answering
@@ -57,16 +59,12 @@ async def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
         yield made
 
 
-async def final(
-    spawner: Any, template: str, change: Callable[[dict[str, Any]], object] | None = None, **options: object
-) -> Any:
+async def final(spawner: Any, template: str, change: Manifest | None = None, **options: object) -> Any:
     """The manifest of a request for the pod, after a hook's ``change``."""
     spawner.user_options = {"template": template, **options}
     await spawner.load_user_options()
     pod = spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest())
-    if change:
-        change(pod)
-    return spawner._final(pod)
+    return spawner._final(merge_pod(pod, change or {}))
 
 
 async def test_only_jobs_with_special_permissions_are_in_the_second_namespace(make: Make) -> None:
@@ -116,29 +114,21 @@ async def test_the_admission_request_names_the_permissions(make: Make) -> None:
     )
 
 
-def _privileged(pod: dict[str, Any]) -> None:
-    pod["spec"]["containers"][0]["securityContext"]["privileged"] = True
-
-
-def _host_network(pod: dict[str, Any]) -> None:
-    pod["spec"]["hostNetwork"] = True
-
-
-def _side(pod: dict[str, Any]) -> None:
-    pod["spec"]["containers"].append({"name": "side", "image": "x"})
+PRIVILEGED: Manifest = {"spec": {"containers": [{"name": "notebook", "securityContext": {"privileged": True}}]}}
+HOST_NETWORK: Manifest = {"spec": {"hostNetwork": True}}
+SIDECAR: Manifest = {"spec": {"containers": [{"name": "side", "image": "x"}]}}
 
 
 @pytest.mark.parametrize(
     ("template", "change", "words"),
     [
-        ("ipython", _privileged, "container notebook: privileged (privileged containers)"),
-        ("ipython", _host_network, "hostNetwork (the host's network)"),
-        ("ipython", _side, "container side: allowPrivilegeEscalation, container side: keeping capabilities"),
-        ("admin", _host_network, "hostNetwork (the host's network)"),
+        ("ipython", PRIVILEGED, "container notebook: privileged (privileged containers)"),
+        ("ipython", SIDECAR, "container side: allowPrivilegeEscalation, container side: keeping capabilities"),
+        ("admin", HOST_NETWORK, "hostNetwork (the host's network)"),
     ],
 )
 async def test_permissions_that_a_hook_adds_are_refused(
-    make: Make, template: str, change: Callable[[dict[str, Any]], object], words: str
+    make: Make, template: str, change: Manifest, words: str
 ) -> None:
     with pytest.raises(StartRefused) as refused:
         await final(make(), template, change)
@@ -160,7 +150,7 @@ async def test_permissions_that_the_cluster_file_no_longer_allows_are_refused(ma
 
 
 async def test_without_a_second_namespace_hooks_are_not_checked(make: Make) -> None:
-    pod = await final(make(special_namespace=""), "ipython", _privileged)
+    pod = await final(make(special_namespace=""), "ipython", PRIVILEGED)
     assert pod["spec"]["containers"][0]["securityContext"]["privileged"] is True
 
 

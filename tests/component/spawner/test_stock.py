@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubespawner import KubeSpawner
 
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.start import STARTING, STATE_ENDED
+from dlspawner.spawner.start import STARTING
 from tests.harness.spawner_builders import Answered, Client, make_spawner
 
 CLAIM = SimpleNamespace(metadata=SimpleNamespace(name="claim-alice"))
@@ -103,15 +102,3 @@ async def test_the_requests_of_a_start_end_before_its_deadline(monkeypatch: pyte
     context = contextvars.copy_context()
     context.run(STARTING.set, True)
     assert context.run(lambda: spawner.requests.all_seconds) <= 18
-
-
-async def test_the_reason_of_a_refused_start_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuses(_: object) -> str:
-        raise StartRefused("The cluster has no room.", reason="test")
-
-    spawner = make_spawner(monkeypatch)
-    monkeypatch.setattr(KubeSpawner, "_start", refuses)
-    with pytest.raises(StartRefused):
-        await spawner._start()
-
-    assert spawner.get_state()[STATE_ENDED] == "The cluster has no room."

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client
 
-from dlspawner.spawner import lifecycle
 from tests.harness.spawner_builders import make_spawner
 
 PATIENCE = 60.0
@@ -18,7 +17,6 @@ PATIENCE = 60.0
 @pytest.fixture
 async def spawner(core: client.CoreV1Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     """A spawner whose watch ended after an empty list."""
-    monkeypatch.setattr(lifecycle.LifecycleSpawner, "reflectors", {})
     made = make_spawner(monkeypatch)
     made.api = core
     await made._start_watching_pods()

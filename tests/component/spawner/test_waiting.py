@@ -77,6 +77,13 @@ class Start:
             return
         self.watch.resources = {KEY: self.version_of(pod)}
 
+    def show_recorded(self, name: str) -> None:
+        """A pod of a real Kubernetes with its claim and events."""
+        found = json.loads((OBJECTS / f"{name}.json").read_text())
+        self.api.claim = found.get("claim")
+        self.api.events = found.get("claim_events") or found.get("events") or []
+        self.show(found["pod"])
+
     def version_of(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The pod as the API server has it from now on."""
         self.version += 1
@@ -103,10 +110,6 @@ class Start:
         return self.waiting.note or ""
 
 
-def recorded(name: str) -> dict[str, Any]:
-    return dict(json.loads((OBJECTS / f"{name}.json").read_text()))
-
-
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short times between requests for events, and until a missing object is a failure."""
@@ -130,18 +133,25 @@ async def test_no_events_are_requested_for_a_pod_that_runs_soon(watch: PodWatch)
     assert start.waiting.note is None
 
 
-async def test_a_lasting_problem_ends_the_start_at_once(watch: PodWatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("pull-not-found-first", "does not exist in its registry"),
+        ("mount-no-secret", "needs the Secret no-such-secret"),
+    ],
+)
+async def test_a_lasting_problem_ends_the_start(name: str, words: str, watch: PodWatch) -> None:
     start = Start(watch)
-    start.show(recorded("pull-not-found-first")["pod"])
+    start.show_recorded(name)
 
-    assert "does not exist in its registry" in await start.ended()
+    assert words in await start.ended()
 
 
 async def test_a_problem_that_may_pass_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
     start = Start(watch, seconds=3600)
     start.waiting.since -= 3595
     start.waiting.seconds = 3595
-    start.show(recorded("no-gpu-type")["pod"])
+    start.show_recorded("no-gpu-type")
     said = await start.ended()
 
     assert "No node of the kind" in (start.waiting.note or "")
@@ -150,7 +160,7 @@ async def test_a_problem_that_may_pass_is_shown_and_is_the_reason_in_the_end(wat
 
 async def test_a_problem_that_passes_is_forgotten(watch: PodWatch) -> None:
     start = Start(watch)
-    start.show(recorded("gpus-in-use")["pod"])
+    start.show_recorded("gpus-in-use")
     assert "No node has enough free" in await start.note(bool)
     asyncio.get_running_loop().call_soon(start.show, RUNNING)
     await start.waiting.until_running(start.created)
@@ -158,38 +168,28 @@ async def test_a_problem_that_passes_is_forgotten(watch: PodWatch) -> None:
     assert start.waiting.note is None
 
 
-async def test_a_failed_mount_is_known_from_the_events(watch: PodWatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"), [("mount-nfs", "cannot be mounted"), ("claim-no-class", "no default StorageClass")]
+)
+async def test_a_problem_is_known_from_the_events_of_pod_and_claim(name: str, words: str, watch: PodWatch) -> None:
     start = Start(watch)
-    found = recorded("mount-nfs")
-    start.api.events = found["events"]
-    start.show(found["pod"])
+    start.show_recorded(name)
 
-    assert "cannot be mounted" in await start.note(bool)
-    assert start.api.asked[0] == "involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"
-
-
-async def test_a_missing_secret_ends_the_start(watch: PodWatch) -> None:
-    start = Start(watch)
-    found = recorded("mount-no-secret")
-    start.api.events = found["events"]
-    start.show(found["pod"])
-
-    assert "needs the Secret no-such-secret" in await start.ended()
+    assert words in await start.note(lambda note: words in note)
 
 
 async def test_the_secret_of_internal_ssl_may_come_after_the_pod(
     watch: PodWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = Start(watch)
-    found = recorded("mount-no-secret")
-    found["events"][-1]["message"] = found["events"][-1]["message"].replace("no-such-secret", "jupyter-alice")
-    start.api.events = found["events"][-1:]
+    start.show_recorded("mount-no-secret")
+    *_, event = start.api.events
+    start.api.events = [{**event, "message": event["message"].replace("no-such-secret", "jupyter-alice")}]
     spawner = make_spawner(monkeypatch, settings=None, config={"internal_ssl": True, "start_timeout": 60})
     monkeypatch.setattr(type(spawner), "pods", start.pods)
     monkeypatch.setattr(spawner, "is_pod_running", start.runs)
     monkeypatch.setattr(spawner, "_began", asyncio.get_running_loop().time())
     assert spawner.secret_name == "jupyter-alice"
-    start.show(found["pod"])
     waits = asyncio.create_task(spawner._until_running(start.created))
     async with asyncio.timeout(30):
         while len(start.api.asked) < 10:  # longer than MISSING_SECONDS  # noqa: ASYNC110
@@ -199,15 +199,6 @@ async def test_the_secret_of_internal_ssl_may_come_after_the_pod(
 
     await waits
     assert spawner._waiting.note is None
-
-
-async def test_a_claim_without_storage_is_the_reason(watch: PodWatch) -> None:
-    start = Start(watch)
-    found = recorded("claim-no-class")
-    start.api.claim, start.api.events = found["claim"], found["claim_events"]
-    start.show(found["pod"])
-
-    assert "no default StorageClass" in await start.note(lambda note: "StorageClass" in note)
 
 
 async def test_a_pull_that_takes_long_is_shown_and_is_the_reason_in_the_end(watch: PodWatch) -> None:
@@ -223,7 +214,7 @@ async def test_a_pull_that_takes_long_is_shown_and_is_the_reason_in_the_end(watc
     assert start.waiting.pull.image == "example.org/big:1"
     age = (datetime.now(UTC) - start.waiting.pull.since).total_seconds()
     assert 0 <= age < 3600, "since this clock's time, not the event's"
-    assert len(start.api.asked) == 1
+    assert start.api.asked == ["involvedObject.kind=Pod,involvedObject.name=jupyter-alice,involvedObject.uid=1"]
 
 
 async def test_without_the_right_to_see_events_the_start_goes_on(
@@ -240,7 +231,7 @@ async def test_without_the_right_to_see_events_the_start_goes_on(
 async def test_an_unanswered_request_for_events_does_not_delay_the_reason(watch: PodWatch) -> None:
     start = Start(watch, seconds=2, request_seconds=60)
     start.api.silent = True
-    start.show(recorded("pull-no-registry-backoff")["pod"])
+    start.show_recorded("pull-no-registry-backoff")
 
     assert "registry does not answer" in await start.ended()
     assert start.api.asked

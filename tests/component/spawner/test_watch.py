@@ -16,12 +16,6 @@ def phase(name: str) -> Callable[[PodDict | None], bool]:
     return lambda pod: bool(pod) and pod["phase"] == name
 
 
-async def test_a_pod_that_satisfies_already_is_not_waited_for(watch: PodWatch) -> None:
-    watch.resources = {"jobs/a": {"phase": "Running"}}
-
-    assert await watch.until("jobs/a", phase("Running"), 0.01) == {"phase": "Running"}
-
-
 async def test_an_event_of_its_pod_wakes_a_waiter(watch: PodWatch) -> None:
     waiting = asyncio.ensure_future(watch.until("jobs/a", phase("Running"), 5))
     await asyncio.sleep(0)
@@ -52,15 +46,6 @@ async def test_a_waiter_that_gave_up_is_forgotten(watch: PodWatch) -> None:
         await watch.until("jobs/a", phase("Running"), 0.01)
 
     assert not watch._waiters.waiting
-
-
-async def test_the_last_version_of_a_pod_that_is_gone_is_remembered(watch: PodWatch) -> None:
-    watch.resources = {"jobs/a": {"phase": "Running"}, "jobs/b": {"phase": "Running"}}
-    watch.resources["jobs/a"] = {"phase": "Failed"}
-    watch.resources.pop("jobs/a", None)
-    watch.resources = {}  # a new list, without the other
-
-    assert watch.gone == {"jobs/a": {"phase": "Failed"}, "jobs/b": {"phase": "Running"}}
 
 
 async def test_few_pods_that_are_gone_are_remembered(watch: PodWatch) -> None:

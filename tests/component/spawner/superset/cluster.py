@@ -1,7 +1,7 @@
-"""The cluster that both spawners are recorded on: the embedded API server, a recorder in front of it, and a kubelet.
+"""The cluster that both spawners are recorded on: the embedded API server, and a kubelet.
 
-The spawners talk to the recorder, which writes down every request and passes it on; the kubelet binds pods, tells of
-them in events and lets them run, once it is told to, as the node's own would.
+Every request of the spawners is written down; the kubelet binds pods, tells of them in events and lets them run when it
+is told to, as the node's own would.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import base64
 import json
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import randbelow
 from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import aiohttp
 import yaml
-from aiohttp import web
 
 from dlspawner.devcluster import api
 
@@ -94,10 +95,10 @@ async def running(state: Path) -> AsyncIterator[Cluster]:
             timeout=aiohttp.ClientTimeout(total=None),
         )
         async with session:
-            cluster = Cluster(state / "recorded", _file(state / "ca", config), session)
+            cluster = Cluster(server.kubeconfig, _file(state / "ca", config), session)
             # Cordoned: the scheduler leaves pods to the kubelet.
             await cluster.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}, "spec": {"unschedulable": True}})
-            async with _recorder(cluster, config):
+            with _recorded(cluster):
                 kubelet = asyncio.create_task(_kubelet(cluster), name="kubelet")
                 servers = [await asyncio.start_server(_hang_up, POD_IP, port) for port in PORTS]
                 try:
@@ -121,32 +122,20 @@ def _authority(config: dict[str, Any]) -> str:
     return base64.b64decode(cluster["certificate-authority-data"]).decode()
 
 
-@asynccontextmanager
-async def _recorder(cluster: Cluster, config: dict[str, Any]) -> AsyncIterator[None]:
-    async def handle(request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        cluster.requests.append(Request(request.method, request.path, tuple(sorted(request.query.items())), body))
-        headers = {name: request.headers[name] for name in ("Content-Type", "Accept") if name in request.headers}
-        async with cluster.session.request(request.method, request.rel_url, data=body, headers=headers) as answer:
-            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
-            await response.prepare(request)
-            async for chunk in answer.content.iter_any():
-                await response.write(chunk)
-            return response
+@contextmanager
+def _recorded(cluster: Cluster) -> Iterator[None]:
+    """Writes down every request of the spawners' client as it sends it."""
+    original = aiohttp.ClientSession.request
 
-    app = web.Application(client_max_size=2**24)
-    app.router.add_route("*", "/{path:.*}", handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{port}"}
-    cluster.kubeconfig.write_text(yaml.safe_dump(config))
-    try:
+    def request(session: aiohttp.ClientSession, method: str, url: str, **more: Any) -> Any:
+        if session is not cluster.session:
+            place, body = urlsplit(url), (more.get("data") or "").encode()
+            query = tuple(sorted(parse_qsl(place.query)))
+            cluster.requests.append(Request(method, unquote(place.path), query, body))
+        return original(session, method, url, **more)
+
+    with patch.object(aiohttp.ClientSession, "request", request):
         yield
-    finally:
-        await runner.cleanup()
 
 
 async def _kubelet(cluster: Cluster) -> None:

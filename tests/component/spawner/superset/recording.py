@@ -6,10 +6,8 @@ import asyncio
 import copy
 import json
 import re
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,9 +18,6 @@ from jupyterhub.user import User
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import kube_config
 from kubespawner import KubeSpawner, clients
-from sqlalchemy import Engine, create_engine
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import StaticPool
 from traitlets.config import Config
 
 from dlspawner.spawner import DLSpawner
@@ -168,7 +163,7 @@ class _Spawn:
     def make(self) -> Any:
         """The spawner as the Hub makes it, with everything that is random fixed."""
         row = self.row
-        db = Session(_database())
+        db = orm.new_session_factory("sqlite:///:memory:")()
         person = orm.User(name=row.user, groups=[orm.Group(name=name) for name in row.groups])
         state = {name: value.replace("ROW", self.namespace) for name, value in row.state.items()}
         db.add(person)
@@ -261,25 +256,6 @@ class _Spawn:
         if request.method == "POST":
             run.manifests[{"pods": "pod"}.get(request.resource, f"sent-{request.resource}")] = json.loads(request.body)
         return request.method, request.path, request.query, request.body.decode()
-
-
-@cache
-def _empty_database() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:")
-    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    orm.Base.metadata.create_all(engine)
-    return connection
-
-
-_COMPILED: dict[Any, Any] = {}
-
-
-def _database() -> Engine:
-    """A copy of an empty Hub database, with a shared cache of statements, to save time."""
-    connection = sqlite3.connect(":memory:")
-    _empty_database().backup(connection)
-    options = {"compiled_cache": _COMPILED}
-    return create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool, execution_options=options)
 
 
 NAMES = ("pod_name", "namespace", "dns_name", "pvc_name", "secret_name", "working_dir", "port", "ssl_alt_names")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.bench.figures import Figure, publish, ratio
 from tests.bench.rest import store
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.test_history_page import fill as fill_history
-from tests.component.manager.world import ROOT, running
+from tests.component.manager.world import running
 
 JOBS, MINE, LISTENERS, CHANGES, LOADS = 5000, 40, 1000, 20, 30
 PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs", "history": "history"}
@@ -157,8 +156,9 @@ async def fan_out(portal: Portal) -> list[Figure]:
 
 
 async def measure(folder: Path) -> list[Figure]:
+    for name in ("world", "office"):
+        (folder / name).mkdir()
     with running(folder / "world") as world:
-        (folder / "office").mkdir()
         os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
         async with portals(world, folder / "office") as portal:
             changes = await fan_out(portal)
@@ -171,9 +171,7 @@ def main() -> None:
     if len(sys.argv) == 3:
         asyncio.run(listen(*sys.argv[1:]))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "world").mkdir()
-        publish(asyncio.run(measure(Path(folder))), ROOT / "build" / "bench-portal.json")
+    publish("bench-portal", lambda folder: asyncio.run(measure(folder)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -43,7 +42,7 @@ from tests.bench.figures import Figure, publish, ratio
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import ask, settled, until, wants
 from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.world import ROOT, World, free_port, running
+from tests.component.manager.world import World, free_port, running
 
 JOBS, ROUNDS, EACH, AT_ONCE = 5000, 40, 50, 4
 WHO = "root-admin"
@@ -247,7 +246,7 @@ def figures_of(case: Case, kind: str) -> list[Figure]:
     ]
 
 
-async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
+async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
     os.environ["KUBECONFIG"] = str(folder / "cluster" / "kubeconfig")
     token = await asyncio.to_thread(world.token, WHO)
     said: dict[str, dict[str, Any]] = {}
@@ -276,12 +275,8 @@ async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Fi
     return [figure for case in found for figure in figures_of(case, kind)]
 
 
-def main() -> None:
-    if sys.argv[1:] == ["client"]:
-        asyncio.run(client())
-        return
-    with tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
-        folder = Path(made)
+def measure(folder: Path) -> list[Figure]:
+    with contextlib.ExitStack() as stack:
         for name in ("world", "SQLite", "PostgreSQL"):
             (folder / name).mkdir()
         world = stack.enter_context(running(folder / "world"))
@@ -290,10 +285,12 @@ def main() -> None:
             urls["PostgreSQL"] = databases.create(stack.enter_context(databases.postgresql()))
         figures = []
         for kind, url in urls.items():
-            figures += asyncio.run(measure(world, folder / kind, url, kind))
-        load = Figure("load of the machine in the last minute", os.getloadavg()[0], "")
-    publish([*figures, load], ROOT / "build" / "bench-rest.json")
+            figures += asyncio.run(measure_on(world, folder / kind, url, kind))
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["client"]:
+        asyncio.run(client())
+    else:
+        publish("bench-rest", measure)

@@ -4,6 +4,7 @@ import base64
 import copy
 import http.client
 import json
+import secrets
 import ssl
 import tempfile
 import time
@@ -22,6 +23,14 @@ PATCH_TYPES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
+# What Pod Security *restricted* asks of a container, and what makes a namespace ask for it.
+RESTRICTED_CONTAINER = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,18 @@ class Client:
             assert time.monotonic() < end, f"{path} never met {what}: {answer.raw.decode()}"
             time.sleep(0.02)
 
+    @contextmanager
+    def namespace(self, prefix: str, labels: dict[str, str] | None = None) -> Iterator[str]:
+        """A fresh one, in which pods can be made; it goes in the end, without waiting (it takes ten seconds)."""
+        name = f"{prefix}-{secrets.token_hex(4)}"
+        path = f"/api/v1/namespaces/{name}"
+        self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        self.until(f"{path}/serviceaccounts/default", lambda account: True)
+        try:
+            yield name
+        finally:
+            self.request("DELETE", path)
+
     def until_gone(self, path: str) -> None:
         end = time.monotonic() + DEADLINE
         while (answer := self.request("GET", path)).code != 404:
@@ -184,4 +205,15 @@ def pod(name: str = "p", **spec: Any) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": metadata,
         "spec": {"containers": [{"name": "main", "image": "example.org/image:1"}]} | spec,
+    }
+
+
+def node(name: str, labels: dict[str, str], **amounts: str) -> dict[str, Any]:
+    """A node without a kubelet: Ready, until Kubernetes has heard nothing of it for 40 seconds."""
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", **amounts}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
     }

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from dlspawner.spawner.kube import pod_status
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, Client
 from tests.e2e.people import wait_for
 from tests.kubernetes.any_image import UID, Running, World
-from tests.kubernetes.conftest import namespace_of_jobs
 
 pytestmark = pytest.mark.kubernetes
 
@@ -34,7 +33,7 @@ def world(
     priority_classes: None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
-    with namespace_of_jobs(kubernetes) as name:
+    with kubernetes.namespace("jobs", RESTRICTED) as name:
         made = World(kubernetes, kubectl, image, name, tmp_path_factory.mktemp("keys"))
         made.start()
         yield made

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, running
-from tests.kubernetes.conftest import Image, namespace_of_jobs
+from tests.kubernetes.conftest import Image
 from tests.kubernetes.failing import make_hub, wait_until_gone
 
 pytestmark = pytest.mark.kubernetes
@@ -31,7 +31,7 @@ pod:
 def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     state = tmp_path_factory.mktemp("hub")
     more = 'c.DLSpawner.http_service_type = "nodeport"\n'
-    with namespace_of_jobs(kubernetes) as namespace:
+    with kubernetes.namespace("jobs", RESTRICTED) as namespace:
         made = make_hub(
             state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
         )

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Hub, Person, running
 from tests.kubernetes.cluster import start_node, stop_node
-from tests.kubernetes.conftest import Image, namespace_of_jobs
+from tests.kubernetes.conftest import Image
 from tests.kubernetes.failing import left, make_hub, reason, start, wait_until_gone
 from tests.kubernetes.instance import ENVIRONMENT
 
@@ -42,7 +42,7 @@ IMPATIENT = {
 @pytest.fixture(scope="module")
 def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     state = tmp_path_factory.mktemp("hub")
-    with namespace_of_jobs(kubernetes) as namespace:
+    with kubernetes.namespace("jobs", RESTRICTED) as namespace:
         made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60)
         with running(made, cluster=False) as started:
             yield started

@@ -6,7 +6,6 @@ How a job comes to be approved, and that the Hub makes it there, is shown with t
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -88,12 +87,8 @@ class SpecialWorld(World):
 @pytest.fixture
 def second(kubernetes: Client) -> Iterator[str]:
     """A namespace as components/special makes it."""
-    name = f"special-{secrets.token_hex(4)}"
-    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    yield name
-    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+    with kubernetes.namespace("special", {"pod-security.kubernetes.io/enforce": "privileged"}) as name:
+        yield name
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.contract.client import Client, pod
+from tests.contract.client import Client, node, pod
 from tests.contract.conftest import Server
 
 MAPS = "/api/v1/namespaces/jobs/configmaps"
@@ -108,10 +108,7 @@ def test_dependents_of_a_deleted_owner_go_after_a_restart(server: Server) -> Non
 
 def test_scheduling_counts_what_is_there_after_a_restart(server: Server) -> None:
     client = server.start()
-    ready = [{"type": "Ready", "status": "True"}]
-    amounts = {"cpu": "1", "example.org/gpu": "1"}
-    node = {"metadata": {"name": "n"}, "status": {"allocatable": amounts, "capacity": amounts, "conditions": ready}}
-    client.create("/api/v1/nodes", node)
+    client.create("/api/v1/nodes", node("n", {}, **{"example.org/gpu": "1"}))
     limits = {"limits": {"example.org/gpu": "1"}}
     one = pod("one", nodeSelector={}, containers=[{"name": "c", "image": "i:1", "resources": limits}])
     client.create(PODS, one)

@@ -6,7 +6,6 @@ import asyncio
 import concurrent.futures
 import random
 import threading
-from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -85,14 +84,9 @@ class Proxy(Relay):
             for seen in list(self.requests)
         )
 
-    def figures(self) -> dict[str, tuple[int, int]]:
-        """``{"watch pods": (requests, bytes of their answers)}``."""
-        requests: Counter[str] = Counter()
-        size: Counter[str] = Counter()
-        for seen in list(self.requests):
-            requests[f"{seen.verb} {seen.resource}"] += 1
-            size[f"{seen.verb} {seen.resource}"] += seen.bytes
-        return {key: (count, size[key]) for key, count in sorted(requests.items())}
+    def sent(self, *verbs: str) -> int:
+        """The bytes of the answers to these."""
+        return sum(seen.bytes for seen in list(self.requests) if seen.verb in verbs)
 
     # The thread
 

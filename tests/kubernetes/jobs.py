@@ -99,8 +99,18 @@ class Job:
     def sftp(self, batch: str) -> str:
         return self.ssh(program="sftp", before=("-b", "-"), given=batch)
 
-    def ssh(self, *arguments: str, program: str = "ssh", before: tuple[str, ...] = (), given: str = "") -> str:
-        """The same over the job's own sshd, reached as the gateway reaches it: NodePort, certificate, pinned key."""
+    def ssh(
+        self, *arguments: str, program: str = "ssh", before: tuple[str, ...] = (), given: str = "", code: int = 0
+    ) -> str:
+        """The same over the job's own sshd."""
+        options, login = self.way()
+        line = [program, *options, *before, login, *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
+        assert done.returncode == code, done.stderr
+        return done.stdout.strip()
+
+    def way(self) -> tuple[list[str], str]:
+        """Options of OpenSSH's programs, and where they lead, as the gateway: NodePort, certificate, pinned key."""
         folder, (host, port) = self.world.folder, self._address()
         key = folder / self.job.id
         if not key.exists():
@@ -109,10 +119,7 @@ class Job:
             key.with_suffix(".known").write_text(f"[{host}]:{port} {self.world.host_key.public}\n")
         options = ["-F", "none", "-i", str(key), "-o", f"Port={port}", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         options += ["-o", f"UserKnownHostsFile={key}.known", "-o", "StrictHostKeyChecking=yes"]
-        line = [program, *options, *before, f"{self.job.ssh_login}@{host}", *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return options, f"{self.job.ssh_login}@{host}"
 
 
 def keygen(*arguments: str) -> None:

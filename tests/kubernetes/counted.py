@@ -26,12 +26,12 @@ def there(kubernetes: Client, namespace: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def gpus(kubernetes: Client) -> Iterator[str]:
-    """A resource, with three times the team's quota on one node: a refusal cannot come from the scheduler.
+def gpus(kubernetes: Client, resource: str = "", amount: int = 3 * GPUS) -> Iterator[str]:
+    """A resource on one node, with three times the team's quota: a refusal cannot come from the scheduler.
 
     The test is skipped where the cluster has no node of its own.
     """
-    resource, amount = f"quota-{secrets.token_hex(3)}.example.com/gpu", 3 * GPUS
+    resource = resource or f"quota-{secrets.token_hex(3)}.example.com/gpu"
     real = machines.real(kubernetes)
     if real is None:
         pytest.skip("the cluster has no node that runs containers")

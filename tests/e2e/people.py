@@ -77,12 +77,8 @@ class Person:
     def __init__(self, stack: Stack, name: str, password: str) -> None:
         self.stack, self.name, self.password = stack, name, password
         self.http = requests.Session()
-        self.http.get(f"{stack.url}/hub/login", timeout=30)
-        answer = self.http.post(
-            f"{stack.url}/hub/login",
-            data={"username": name, "password": password, "_xsrf": self.xsrf},
-            timeout=30,
-        )
+        self.get("/hub/login")
+        answer = self.post("/hub/login", username=name, password=password)
         assert answer.ok, answer.text
         made = self.http.post(
             f"{stack.url}/hub/api/users/{name}/tokens",
@@ -95,10 +91,19 @@ class Person:
 
     @property
     def xsrf(self) -> str:
-        return next(cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf")
+        cookies = (cookie for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user")
+        return next(cookie.value or "" for cookie in cookies)
 
     def close(self) -> None:
         self.http.close()
+
+    def get(self, path: str) -> requests.Response:
+        return self.http.get(self.stack.url + path, timeout=60)
+
+    def post(self, path: str, **fields: str) -> requests.Response:
+        """A form, with the Hub's token; its answer, and not the page that this leads to."""
+        data = {**fields, "_xsrf": self.xsrf}
+        return self.http.post(self.stack.url + path, data=data, timeout=60, allow_redirects=False)
 
     def api(self, method: str, path: str, body: Any = None, token: str | None = None) -> requests.Response:
         """One request to the Hub's REST API with this person's token."""
@@ -110,10 +115,12 @@ class Person:
             timeout=60,
         )
 
+    def server_path(self, server: str) -> str:
+        return f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
+
     def start(self, server: str, **options: object) -> requests.Response:
         """POST the options; the answer says 201 (ready), 202 (pending) or what was wrong."""
-        path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
-        return self.api("POST", path, {"user_options": options} if options else None)
+        return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
 
     def launch(self, server: str, seconds: float = 180, **options: object) -> dict[str, Any]:
         """Start a server and wait until it is ready; its model."""
@@ -131,8 +138,7 @@ class Person:
         return model if model.get("ready") else {}
 
     def stop(self, server: str, seconds: float = 120) -> None:
-        path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
-        answer = self.api("DELETE", path)
+        answer = self.api("DELETE", self.server_path(server))
         assert answer.status_code in {202, 204}, answer.text
         wait_for(lambda: not self.server(server).get("pending") and not self.ready(server), "it stopped", seconds)
 

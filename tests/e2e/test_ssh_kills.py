@@ -165,18 +165,6 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     assert in_pod(kit, "train", "cat /proc/1/stat").split()[21] == boot, "the same job"
 
 
-def test_gateway_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
-    with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
-        read_until(entering.stderr, OFFERED)
-        kill(stack, "ssh_gateway")
-        said = failed_output(entering)
-    last = said.strip().splitlines()[-1]
-    assert entering.returncode == 255
-    assert re.match(r"Connection (closed|reset)", last), said
-    wait_for_login(client)
-    nothing_is_left(kit, "train")
-
-
 def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)

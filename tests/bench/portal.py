@@ -18,8 +18,8 @@ from statistics import median, quantiles
 import aiohttp
 
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.state import event_bus
+from tests.bench import rest
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.rest import store
 from tests.component.manager.portals import Portal, portals
@@ -32,22 +32,13 @@ PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs
 
 def job(portal: Portal, number: int) -> Job:
     """One of many; every hundredth or so is the reader's, half of all wait."""
-    user = "root-admin" if number % (JOBS // MINE) == 0 else f"user-{number % 500}"
-    charge = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**26),))
-    waits = number % 2
-    made = Job(
-        f"j-{number + 5 * 10**11:012d}".translate(_DIGITS),
-        user,
-        "default",
-        portal.served.book.now(),
-        charge,
-        f"s{number}",
-    )
-    return replace(made, state=JobState.QUEUED) if waits else replace(made, state=JobState.STOPPING, nodes=("gpu-1",))
+    made = rest.job(portal.served, number + 5 * 10**11)
+    user = "root-admin" if number % (JOBS // MINE) == 0 else made.user
+    state, nodes = (JobState.QUEUED, ()) if number % 2 else (JobState.STOPPING, ("gpu-1",))
+    return replace(made, user=user, state=state, nodes=nodes)
 
 
 THE_HUBS = "the Hub's own home page"
-_DIGITS = str.maketrans("0189", "abcd")
 
 
 async def paint(portal: Portal) -> list[Figure]:
@@ -118,6 +109,7 @@ async def listen(url: str, token: str) -> None:
         for _ in range(LISTENERS):
             await ready.acquire()
         print("ready", flush=True)
+        sys.stdin.readline()
         while await asyncio.to_thread(sys.stdin.readline):
             heard, told = told, []
             print(*(f"{at:.4f}" for at in heard), flush=True)
@@ -129,26 +121,16 @@ async def fan_out(portal: Portal) -> list[Figure]:
     """Seconds until a change has reached all listeners."""
     event_bus.PER_SHARE = LISTENERS + 1
     token = await asyncio.to_thread(portal.world.token, "root-admin")
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.bench.portal", portal.served.url, token),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert (await child.stdout.readline()).strip() == b"ready"
     delays: list[float] = []
-    for number in range(CHANGES):
-        await store(portal.served, [job(portal, number)])
-        written = time.time()
-        await asyncio.sleep(2)
-        child.stdin.write(b"\n")
-        heard = [float(at) for at in (await child.stdout.readline()).split()]
-        assert len(heard) >= LISTENERS, len(heard)
-        delays += [at - written for at in heard[:LISTENERS]]
-    child.stdin.close()
-    await child.wait()
+    async with rest.beside("tests.bench.portal", portal.served.url, token) as question:
+        assert await question("begin") == b"ready\n"
+        for number in range(CHANGES):
+            await store(portal.served, [job(portal, number)])
+            written = time.time()
+            await asyncio.sleep(2)
+            heard = [float(at) for at in (await question("heard")).split()]
+            assert len(heard) >= LISTENERS, len(heard)
+            delays += [at - written for at in heard[:LISTENERS]]
     return [
         Figure(f"a change, {LISTENERS} pages that listen: median", median(delays), "s"),
         Figure(f"a change, {LISTENERS} pages that listen: 99 %", quantiles(delays, n=100)[-1], "s", aim=1),

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import yaml
 
 from tests.contract.client import RESTRICTED, Client, node
 from tests.kubernetes.instance import GPU_LABELS
+from tests.kubernetes.manifests import JOBS, PRODUCT, Object, as_list, moved, of_kind
 
 Kubectl = Callable[..., str]
 Image = Callable[[str], str]
@@ -28,7 +30,20 @@ Image = Callable[[str], str]
 IMAGE_PREFIX = os.environ.get("DLSPAWNER_IMAGE_PREFIX", "dlspawner")
 IMAGE_TAG = os.environ.get("DLSPAWNER_IMAGE_TAG", "0.1.0")
 
-PRIORITIES = Path(__file__).parents[2] / "hub_config" / "kubernetes" / "base" / "priorities.yaml"
+MANIFESTS = Path(__file__).parents[2] / "hub_config" / "kubernetes"
+BASE, DEMO = MANIFESTS / "base", MANIFESTS / "overlays" / "demo"
+
+
+@dataclass
+class Scratch:
+    """Two namespaces like the product's, and its objects for them."""
+
+    product: str
+    jobs: str
+    objects: list[Object]
+
+    def real(self, namespace: str) -> str:
+        return {PRODUCT: self.product, JOBS: self.jobs}.get(namespace, namespace)
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +64,27 @@ def run_kubectl(*arguments: str, input: str | None = None, timeout: float = 120)
 def kubectl(kubernetes: Client) -> Kubectl:
     """`kubectl("get", "pods", input=…)` on the cluster of $KUBECONFIG."""
     return run_kubectl
+
+
+@pytest.fixture(scope="session")
+def demo(kubectl: Kubectl) -> list[Object]:
+    """What the demo overlay applies."""
+    return list(yaml.safe_load_all(kubectl("kustomize", str(DEMO))))
+
+
+@pytest.fixture(scope="module")
+def scratch(demo: list[Object], kubectl: Kubectl) -> Iterator[Scratch]:
+    """With the product's accounts and rights."""
+    name = f"manifests-{secrets.token_hex(4)}"
+    made = Scratch(name, f"{name}-jobs", moved(demo, name, f"{name}-jobs"))
+    kubectl("create", "-f", "-", input=as_list(of_kind(made.objects, "Namespace")))
+    try:
+        access = of_kind(made.objects, "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+        kubectl("create", "-f", "-", input=as_list(access))
+        yield made
+    finally:
+        kubectl("delete", "namespace", made.product, made.jobs, "--wait=false")
+        kubectl("delete", "clusterrole,clusterrolebinding", f"{name}-manager", "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +146,7 @@ def healthy_node(kubernetes: Client) -> Iterator[str]:
 def priority_classes(kubernetes: Client) -> Iterator[None]:
     """The classes that our cluster.yaml names; those that were not there go again."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    wanted = list(yaml.safe_load_all(PRIORITIES.read_text()))
+    wanted = list(yaml.safe_load_all((BASE / "priorities.yaml").read_text()))
     made = [one for one in wanted if kubernetes.request("POST", path, one).code == 201]
     yield
     for one in made:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import socket
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -169,11 +169,7 @@ class World:
             "ssh_ca_public_key_file": str(self.folder / "user_ca.pub"),
         }
         spawner = make_spawner(self.monkeypatch, person, server, settings=self.settings, config=config)
-
-        async def auth_state() -> Mapping[str, object]:
-            return {"uid": uid}
-
-        spawner.user.get_auth_state = auth_state
+        spawner.user.get_auth_state = AsyncMock(return_value={"uid": uid})
         return spawner
 
     async def render(self, person: str, uid: int, template: str, **options: object) -> Job:

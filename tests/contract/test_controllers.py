@@ -23,13 +23,6 @@ def _verdict(found: dict[str, Any]) -> str:
     return next((str(condition.get("message", "")) for condition in conditions), "")
 
 
-def test_pod_gets_a_node_that_can_hold_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    node = make_node()
-    cluster.create(pods, _asking(node, cpu="1"))
-    placed = cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
-    assert [condition["status"] for condition in filter(_scheduled, placed["status"]["conditions"])] == ["True"]
-
-
 def test_pod_that_fits_nowhere_has_the_reason(cluster: Client, pods: str, namespace: str, make_node: NodeMaker) -> None:
     node = make_node(**{"example.org/gpu": "2"})
     cluster.create(pods, _asking(node, **{"example.org/gpu": "3"}))
@@ -47,7 +40,8 @@ def test_pod_that_fits_nowhere_has_the_reason(cluster: Client, pods: str, namesp
 def test_waiting_pod_gets_the_resources_of_a_deleted_one(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node(**{"example.org/gpu": "2"})
     cluster.create(pods, _asking(node, "first", **{"example.org/gpu": "2"}))
-    cluster.until(f"{pods}/first", lambda found: found["spec"].get("nodeName") == node)
+    placed = cluster.until(f"{pods}/first", lambda found: found["spec"].get("nodeName") == node)
+    assert [condition["status"] for condition in filter(_scheduled, placed["status"]["conditions"])] == ["True"]
     cluster.create(pods, _asking(node, "second", **{"example.org/gpu": "1"}))
     cluster.until(f"{pods}/second", lambda found: "Insufficient" in _verdict(found))
     cluster.delete(f"{pods}/first", gracePeriodSeconds=0)

@@ -110,11 +110,6 @@ def nothing_is_left(person: Person, server: str) -> None:
     wait_for(lambda: not connected(person.stack.ssh_port), "the gateway serves nobody")
 
 
-def kill(stack: Launched, module: str) -> None:
-    """As the kernel does it when memory is short; the launcher starts it again."""
-    os.kill(stack.process_of(module), signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def stopped(stack: Launched, module: str) -> Iterator[None]:
     """Stops a process of the product for a while."""
@@ -154,7 +149,7 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     with begun([*scp, *SLOWLY, *pair]) as moving:
         wait_for(has_some, "the transfer is under way")
         assert (len(sessions(kit, "train")) > 0, connected(stack.ssh_port)) == (True, 1)
-        kill(stack, "ssh_gateway")
+        stack.kill("ssh_gateway")
         said = failed_output(moving)
     assert re.search(r"(?i)connection|lost", said), said
     wait_for_login(client)
@@ -168,7 +163,7 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
 def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
     with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)
-        kill(stack, "dlspawner.manager")
+        stack.kill("dlspawner.manager")
         said = failed_output(entering)
     assert (entering.returncode, "the keys service does not answer: try again later" in said) == (255, True), said
     wait_for_login(client)
@@ -188,7 +183,7 @@ def test_hub_killed_in_a_token_login_delays_or_refuses_it_and_key_logins_continu
         with_key = client.run("train", "echo in")
         assert (with_key.returncode, with_key.stdout) == (0, "in\n"), with_key.stderr
         assert entering.poll() is None
-        kill(stack, "jupyterhub")
+        stack.kill("jupyterhub")
         shown, said = entering.communicate(timeout=60)
     waited = (entering.returncode, shown) == (0, "in\n")
     assert waited or (entering.returncode, AWAY in said) == (255, True), said

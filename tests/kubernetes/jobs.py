@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = TeamMount("vision-data", "/data/vision")
 TEAMS = TeamsConfig((Team("vision", members=("alice", "bob"), mounts=(SHARED,), gid=5001), Team("default")))
 STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
+SMALL: dict[str, object] = {"gpus": 0, "cpu": "100m", "memory": "256Mi"}
 _numbers = itertools.count()
 
 
@@ -188,7 +189,10 @@ class World:
 
     async def job(self, person: str, uid: int, template: str = "ssh", **options: object) -> Job:
         """A job that runs, without what would ask the Hub."""
-        made = await self.render(person, uid, template, **{"gpus": 0, "cpu": "100m", "memory": "256Mi", **options})
+        return self.stays(await self.render(person, uid, template, **SMALL, **options))
+
+    def stays(self, made: Job) -> Job:
+        """It runs, and does nothing."""
         for container in made.pod["spec"]["containers"]:
             container["args"] = ["sh", "-c", STAY]
             container["resources"] = {}

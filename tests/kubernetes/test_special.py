@@ -23,7 +23,7 @@ from tests.component.spawner.test_asking import answering
 from tests.component.spawner.test_special import _answer
 from tests.contract.client import Client
 from tests.kubernetes.conftest import Image, Kubectl
-from tests.kubernetes.jobs import TEAMS, Job, World, shipped
+from tests.kubernetes.jobs import SMALL, TEAMS, Job, World, shipped
 from tests.unit.core.test_permissions import USES, ordinary
 
 pytestmark = pytest.mark.kubernetes
@@ -78,7 +78,7 @@ class SpecialWorld(World):
 
     async def final(self, template: str) -> Job:
         """A job, after the judgement on its final manifest."""
-        job = await self.render("alice", ALICE, template, gpus=0, cpu="100m", memory="256Mi")
+        job = await self.render("alice", ALICE, template, **SMALL)
         assert self.made.namespace == self.namespace
         job.pod = self.made._final(job.pod)
         return job
@@ -114,11 +114,7 @@ async def world(  # noqa: PLR0917 - fixtures
 
 async def runs(world: SpecialWorld, template: str) -> Job:
     """A job with a shell that stays, and answers ssh."""
-    job = await world.final(template)
-    for container in job.pod["spec"]["containers"]:
-        container["args"] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
-        container["resources"] = {}
-    return job.start()
+    return world.stays(await world.final(template))
 
 
 async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(world: SpecialWorld) -> None:

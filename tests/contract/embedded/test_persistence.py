@@ -4,6 +4,7 @@ import http.client
 import os
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -50,13 +51,11 @@ def test_acknowledged_writes_survive_sigkill(server: Server) -> None:
             if len(acknowledged) > 60:
                 enough.set()
 
-    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
-    for thread in threads:
-        thread.start()
-    assert enough.wait(60)
-    server.kill()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        written = threads.map(write, range(4))
+        assert enough.wait(60)
+        server.kill()
+        list(written)
     found = server.start().get(MAPS)["items"]
     names = {item["metadata"]["name"] for item in found}
     versions = [int(item["metadata"]["resourceVersion"]) for item in found]

@@ -18,10 +18,10 @@ from typing import Any
 
 from tests.bench import dropin
 from tests.bench.figures import Figure, publish
-from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, answers, compared, tiny
+from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, compared, tiny
 from tests.contract.client import RESTRICTED, Client
 from tests.e2e.deployed import Deployed, deployed
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.kubernetes.conftest import run_kubectl as kubectl
 
 ROUNDS = 5
@@ -130,7 +130,7 @@ def stock_hub(product: Deployed) -> Iterator[Hub]:
         kubectl("rollout", "status", "deployment/hub", f"--namespace={SYSTEM}", "--timeout=120s")
         service = json.loads(kubectl("get", "service", "proxy", f"--namespace={SYSTEM}", "-o", "json"))
         url = f"http://{product.ssh_host}:{service['spec']['ports'][0]['nodePort']}"
-        wait_for(lambda: answers(url), "the stock Hub answers", 120)
+        wait_for(lambda: answers(f"{url}/hub/health"), "the stock Hub answers", 120)
         yield Hub(url, token, {})
     finally:
         kubectl("delete", "namespace", SYSTEM, JOBS, "--wait=false")
@@ -148,7 +148,7 @@ def add_template(product: Deployed) -> None:
     kubectl("patch", "configmap", name, system, "--type=merge", f"--patch={patch}")
     kubectl("rollout", "restart", "deployment/hub", system)
     kubectl("rollout", "status", "deployment/hub", system, "--timeout=120s")
-    wait_for(lambda: answers(product.url), "the Hub answers", 60)
+    wait_for(lambda: answers(f"{product.url}/hub/health"), "the Hub answers", 60)
 
 
 def measure_on(product: Deployed) -> list[Figure]:

@@ -24,7 +24,7 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, publish, ratio
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.e2e.stack import ROOT, Launched
 from tests.harness.ports import free_port
 
@@ -167,7 +167,7 @@ def running_hub(state: Path, config: str, more: Mapping[str, str], log: Path) ->
             cwd=state, env=env, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        wait_for(lambda: answers(url), f"the Hub answers, else see {log}", 180)
+        wait_for(lambda: answers(f"{url}/hub/health"), f"the Hub answers, else see {log}", 180)
         yield Hub(url, token, {}), process.pid
     finally:
         process.terminate()
@@ -183,12 +183,6 @@ def stock_hub(stack: Launched, folder: Path) -> Iterator[Hub]:
     env = {**stack.kubectl_env, "BENCH_RESPONDER": RESPONDER}
     with running_hub(state, STOCK_CONFIG, env, state / "hub.log") as (hub, _):
         yield hub
-
-
-def answers(url: str) -> bool:
-    with contextlib.suppress(requests.ConnectionError):
-        return requests.get(f"{url}/hub/health", timeout=5).ok
-    return False
 
 
 def measure(stack: Launched, folder: Path) -> list[Figure]:

@@ -50,19 +50,13 @@ class Watcher:
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
 
-    def event(self) -> dict[str, Any]:
-        line = self._response.readline()
-        if not line:
-            raise EOFError
-        event: dict[str, Any] = json.loads(line)
-        return event
-
     def next(self, *kinds: str) -> tuple[str, dict[str, Any]]:
-        """The next event, of one of these types when any are named."""
-        while True:
-            event = self.event()
+        """The next event, of one of these types when any are named; EOFError at the end."""
+        while line := self._response.readline():
+            event = json.loads(line)
             if not kinds or event["type"] in kinds:
                 return event["type"], event["object"]
+        raise EOFError
 
     def rest(self) -> list[dict[str, Any]]:
         """Everything until the server ends the watch."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,6 +30,25 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 60) -> T:
         answered = time.monotonic()
         assert answered < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(min(max(0.05, answered - asked), 1))
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5, allow_redirects=False).ok
+    except requests.RequestException:
+        return False
+
+
+@contextlib.contextmanager
+def begun(command: Sequence[str], stdin: int = subprocess.DEVNULL, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A client that is killed in the end."""
+    pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env={**os.environ, **env}, **pipes)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def last_whole_line(key: str) -> str:
@@ -198,12 +219,15 @@ class Ssh:
     def login(self, server: str) -> str:
         return f"{self.person.name}+{server}" if server else self.person.name
 
+    def line(self, server: str, *command: str, options: Sequence[str] = ()) -> list[str]:
+        return ["ssh", "-F", str(self.config), *options, f"{self.login(server)}@gateway", *command]
+
     def run(
         self, server: str, *command: str, options: tuple[str, ...] = (), text: str | None = None, seconds: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """`ssh alice+server@gateway command`."""
         return subprocess.run(
-            ["ssh", "-F", str(self.config), *options, f"{self.login(server)}@gateway", *command],
+            self.line(server, *command, options=options),
             input=text,
             capture_output=True,
             text=True,

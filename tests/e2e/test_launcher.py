@@ -9,9 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import requests
 
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.e2e.stack import ROOT, Launched, running
 
 pytestmark = pytest.mark.launcher
@@ -105,20 +104,13 @@ def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_ch
     shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
     (config / "overrides.py").write_text("c.JupyterHub.last_activity_interval = 3600\n")  # nothing else checks them
     stack = Launched(tmp_path / "state", more=(f"--config={config}",))
+    manager = f"{stack.url}/services/jobs/health"
     stack.start()
     try:
-        assert led(stack)
+        assert answers(manager)
         of_proxy = "--api-ip=127.0.0.1", f"--port={stack.port}"
         victim = stack.kill(*of_proxy)
         wait_for(lambda: stack.process_of(*of_proxy) not in {0, victim}, "the proxy is back")
-        wait_for(lambda: led(stack), "its routes are back")
+        wait_for(lambda: answers(manager), "its routes are back")
     finally:
         stack.stop()
-
-
-def led(stack: Launched) -> bool:
-    """True if the proxy leads to the Manager."""
-    try:
-        return requests.get(f"{stack.url}/services/jobs/health", timeout=5, allow_redirects=False).ok
-    except requests.RequestException:
-        return False

@@ -15,7 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gateways import another
-from tests.e2e.people import Person, Ssh, read_until, wait_for
+from tests.e2e.people import Person, Ssh, begun, read_until, wait_for
 from tests.e2e.stack import Launched
 from tests.e2e.test_gateway import LOUD, NO_COMMAND, RUNS, by_token, wait_until_in
 
@@ -50,24 +50,6 @@ def kit(stack: Launched) -> Iterator[Person]:
 @pytest.fixture(scope="module")
 def client(kit: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     return kit.ssh(tmp_path_factory.mktemp("kit"))
-
-
-@contextlib.contextmanager
-def begun(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]:
-    """A client that is killed in the end."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **env},
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ssh(client: Ssh, server: str, *command: str, options: Sequence[str] = LOUD) -> list[str]:
-    return ["ssh", "-F", str(client.config), *options, f"{client.login(server)}@gateway", *command]
 
 
 def failed_output(process: subprocess.Popen[str], seconds: float = 60) -> str:
@@ -161,7 +143,7 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
 
 
 def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
-    with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
+    with stopped(stack, "dlspawner.manager"), begun(client.line("train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)
         stack.kill("dlspawner.manager")
         said = failed_output(entering)
@@ -177,7 +159,7 @@ def test_hub_killed_in_a_token_login_delays_or_refuses_it_and_key_logins_continu
     options, env = by_token(client, kit.token)
     asked = client.folder / "asked"
     (client.folder / "askpass").write_text(f"#!/bin/sh\n: >{asked}\necho '{kit.token}'\n")
-    by_token_in = ssh(client, "train", "echo in", options=(*LOUD, *options))
+    by_token_in = client.line("train", "echo in", options=(*LOUD, *options))
     with stopped(stack, "jupyterhub"), begun(by_token_in, **env) as entering:
         wait_for(asked.exists, "the token is asked for")
         with_key = client.run("train", "echo in")
@@ -209,10 +191,10 @@ def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
     others = lou.ssh(tmp_path)
     stubborn = "trap '' HUP TERM; echo in; while kill -0 $PPID; do sleep 1; done"  # as long as its connection
     with (
-        begun(ssh(client, "train", RUNS)) as stays,
-        begun(ssh(others, "train", RUNS, options=(*LOUD, "-tt"))) as terminal,
-        begun(ssh(others, "train", stubborn)) as program,
-        begun(ssh(others, "train", options=(*LOUD, *NO_COMMAND))) as way,
+        begun(client.line("train", RUNS, options=LOUD)) as stays,
+        begun(others.line("train", RUNS, options=(*LOUD, "-tt"))) as terminal,
+        begun(others.line("train", stubborn, options=LOUD)) as program,
+        begun(others.line("train", options=(*LOUD, *NO_COMMAND))) as way,
     ):
         for one in (stays, program, way):
             wait_until_in(one)
@@ -237,7 +219,7 @@ def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue
     batch.write_text(f"put {tmp_path}/sent {OF_SFTP}\n")
     by_sftp = ["sftp", "-F", str(others.config), *SLOWLY, "-b", str(batch), "lou+train@gateway"]
     by_scp = ["scp", "-F", str(others.config), "-O", *SLOWLY, str(tmp_path / "sent"), f"lou+train@gateway:{OF_SCP}"]
-    with begun(ssh(client, "train", RUNS)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
+    with begun(client.line("train", RUNS, options=LOUD)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
         wait_until_in(stays)
         wait_for(lambda: min(size_of(lou, OF_SFTP), size_of(lou, OF_SCP)) > MIB, "both are under way")
         lou.stack.kubectl("delete", pod_of(lou, "train"), "--wait=false", "--grace-period=3")
@@ -284,7 +266,7 @@ def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
     typed = time.time()
     with (
         another(stack, tmp_path / "first.log", often) as first,
-        begun(ssh(client, "train", RUNS, options=(*LOUD, *first.way))) as session,
+        begun(client.line("train", RUNS, options=(*LOUD, *first.way))) as session,
     ):
         wait_until_in(session)
         wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of its bytes")
@@ -299,7 +281,7 @@ def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
 
     typed = time.time()
     with another(stack, tmp_path / "next.log", often) as following:
-        with begun(ssh(client, "train", RUNS, options=(*LOUD, *following.way))) as session:
+        with begun(client.line("train", RUNS, options=(*LOUD, *following.way))) as session:
             wait_until_in(session)
             wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of the new one's bytes")
             wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")

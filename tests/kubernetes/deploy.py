@@ -20,9 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import requests
-
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.kubernetes.conftest import DEMO, Kubectl
 from tests.kubernetes.manifests import JOBS, PRODUCT
 
@@ -114,13 +112,6 @@ def ready(kubectl: Kubectl) -> bool:
         and each["status"].get("readyReplicas", 0) == each["spec"]["replicas"] == each["status"].get("updatedReplicas")
         for each in found
     )
-
-
-def answers(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=5).ok
-    except requests.RequestException:
-        return False
 
 
 def why(kubectl: Kubectl) -> list[str]:

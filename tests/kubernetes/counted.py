@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from tests.component.manager.quota import GPUS
+from tests.component.manager.quota import GPUS, running
+from tests.component.manager.rest import SCOPES, RestHub
 from tests.contract import machines
 from tests.contract.client import Client
 from tests.kubernetes.failing import address
@@ -18,11 +20,26 @@ MORE = """
 c.KubeSpawner.image = {image!r}
 c.KubeSpawner.image_pull_policy = "IfNotPresent"
 """
+Made = TypeVar("Made", bound=RestHub)
 
 
-def there(kubernetes: Client, namespace: str) -> dict[str, Any]:
-    """The settings of a Hub on this cluster."""
-    return {"namespace": namespace, "cluster": kubernetes.kubeconfig, "address": address(kubernetes.kubeconfig)}
+@contextlib.contextmanager
+def hub(
+    cls: type[Made], kubernetes: Client, namespace: str, image: str, state: Path, **settings: Any
+) -> Iterator[Made]:
+    """A Hub of this class with its Manager on the cluster, and GPUs for its people."""
+    at = kubernetes.kubeconfig
+    with gpus(kubernetes) as resource:
+        made = cls(
+            state,
+            db_url=f"sqlite:///{state / 'manager.sqlite'}",
+            extra=MORE.format(image=image) + SCOPES,
+            resource=resource,
+            **{"namespace": namespace, "cluster": at, "address": address(at), **settings},
+        )
+        with running(made, cluster=False):
+            made.move_in()
+            yield made
 
 
 @contextlib.contextmanager

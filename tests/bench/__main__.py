@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from tests.bench import dropin, gateway, spawn
 from tests.bench.figures import Figure, publish
 from tests.contract.conftest import Server
-from tests.e2e.stack import ROOT
 
 
-def on_embedded_api(state: Path) -> list[Figure]:
-    """The drop-in, on an API server without nodes."""
+def measure(state: Path) -> list[Figure]:
+    """The drop-in on an API server without nodes, then the product, then the gateway alone."""
     server = Server(state / "api")
-    client = server.start()
     try:
-        return dropin.measure(client, state)
+        figures = dropin.measure(server.start(), state)
     finally:
         server.stop()
+    return [*figures, *spawn.run(state), *gateway.measure(state / "relay", gateway.Size())]
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        state = Path(folder)
-        figures = [*on_embedded_api(state), *spawn.run(state), *gateway.measure(state / "relay", gateway.Size())]
-    publish(figures, ROOT / "build" / "bench.json")
-
-
-main()
+publish("bench", measure)

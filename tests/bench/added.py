@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import math
 import random
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from tests.bench import spawn
 from tests.bench.figures import Figure, publish
 from tests.component.manager.quota import QuotaHub
 
-ROOT = Path(__file__).parents[2]
 ALONE = 'c.DLSpawner.manager_url = ""\n'
 WARM = 3  # rounds that do not count
 
@@ -87,8 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=300)
     wanted = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        publish(measure(Path(folder), wanted.seconds), ROOT / "build" / "bench-added.json")
+    publish("bench-added", lambda folder: measure(folder, wanted.seconds))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def one_pass(here: ClusterState) -> int:
     return started
 
 
-def measure() -> list[Figure]:
+def measure(_: Path) -> list[Figure]:
     chance = random.Random(7)
     here = crowded(chance)
     snapshot = here.snapshot()
@@ -106,4 +106,4 @@ def measure() -> list[Figure]:
 
 
 if __name__ == "__main__":
-    publish(measure(), Path("build/bench-decisions.json"))
+    publish("bench-decisions", measure)

@@ -4,7 +4,7 @@
 API server. Pods are run by ``kwok``, so nothing is measured but Hub, spawner and API server:
 
 * POST to ready, one at a time and in crowds;
-* what one spawn asks of the API server and is sent by it, stop included (``counting``);
+* what one spawn asks of the API server and is sent by it, stop included, by a proxy before it (``harness.faults``);
 * with thousands of other people's pods in the namespace: memory of the Hub, and how long its event loop is held up
   (``pair``). Time that the machine gave to others is not the spawner's, and is left out.
 """
@@ -15,28 +15,22 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import requests
-import yaml
-
-from tests.bench.figures import Figure, publish, ratio
+from tests.bench.figures import ROOT, Figure, publish
 from tests.bench.kwok import running
 from tests.bench.pair import SPAWNERS, Bench, hub
-from tests.bench.spawn import crowd, one_at_a_time
+from tests.bench.spawn import PEER, compared, one_at_a_time
 from tests.contract.client import Client
-from tests.e2e.stack import ROOT
+from tests.harness import faults
 from tests.harness.ports import free_port
 from tests.kubernetes.conftest import made_node, renew_lease
 
-PEER = "stock KubeSpawner"
 ROUNDS = 9
 CROWDS = {50: 3, 200: 2}  # how many at once: rounds
 COUNTED, AMONG = 20, 1000  # spawns, and other people's pods beside them
@@ -47,32 +41,19 @@ CHANGES_A_SECOND = 5
 
 def spawns(bench: Bench) -> list[Figure]:
     """Both Hubs, measured in turn."""
-    title = "drop-in, POST to ready"
-    with contextlib.ExitStack() as stack:
-        hubs = [stack.enter_context(hub(bench, which, stack.enter_context(bench.namespace()))) for which in SPAWNERS]
-        for one in hubs:
-            one_at_a_time(one, "warm")
-        rounds = [[one_at_a_time(one, f"one{n}") for one in hubs] for n in range(ROUNDS)]
-        figures = compared(f"{title}, one at a time", rounds, 1.0)
-        for size, times in CROWDS.items():
-            crowds = [[max(crowd(one, f"c{size}x{n}x", size)) for one in hubs] for n in range(times)]
-            figures += compared(f"{title}, all of {size} at once", crowds, 0.7)
-    return figures
-
-
-def compared(name: str, rounds: list[list[float]], aim: float) -> list[Figure]:
-    """Seconds of ours and stock, and their ratio."""
-    ours, stock = (list(column) for column in zip(*rounds, strict=True))
-    return [
-        Figure(name, median(ours), "s"),
-        Figure(f"{name}, {PEER}", median(stock), "s"),
-        ratio(name, ours, stock, PEER, aim),
-    ]
+    space = bench.cluster.namespace
+    with (
+        space("bench") as mine,
+        space("bench") as theirs,
+        hub(bench, "ours", mine) as ours,
+        hub(bench, "stock", theirs) as stock,
+    ):
+        return compared((ours, stock), "drop-in, POST to ready", ROUNDS, CROWDS, 0.7)
 
 
 def counted(bench: Bench, node: str) -> list[Figure]:
     """Requests, and bytes that lists and watches send, for each spawn and its stop, beside other people's pods."""
-    with bench.namespace() as namespace:
+    with bench.cluster.namespace("bench") as namespace:
         fill(bench, namespace, node, range(AMONG))
         found = {which: _count(bench, which, namespace) for which in SPAWNERS}
     figures = []
@@ -87,38 +68,30 @@ def counted(bench: Bench, node: str) -> list[Figure]:
 
 
 def _count(bench: Bench, which: str, namespace: str) -> dict[str, float]:
-    port = free_port()
-    command = [sys.executable, "-m", "tests.bench.counting", str(port)]
-    with started(command, "counts", bench):
-        url = f"http://127.0.0.1:{port}"
-        kubeconfig = bench.folder / f"counted-{which}"
-        entry = {"name": "counted", "cluster": {"server": url}, "user": {}}
-        entry["context"] = {"cluster": "counted", "user": "counted"}
-        kinds = {"clusters": [entry], "users": [entry], "contexts": [entry], "current-context": "counted"}
-        kubeconfig.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **kinds}))
-        with hub(bench, which, namespace, kubeconfig) as measured:
-            one_at_a_time(measured, "warm")
-            requests.get(f"{url}/counts", timeout=30)
-            began = time.monotonic()
-            for number in range(COUNTED):
-                one_at_a_time(measured, f"counted{number}")
-            # What is asked for anyway is asked as often by who is quick: the same time for both.
-            time.sleep(max(0.0, 2.0 * COUNTED - (time.monotonic() - began)))
-            counts = requests.get(f"{url}/counts", timeout=30).json()
-    print(f"{which}: {counts}")
-    asked = sum(count for kind, count in counts.items() if kind.startswith("requests"))
-    sent = counts.get("bytes LIST", 0) + counts.get("bytes WATCH", 0)
+    kubeconfig = bench.folder / f"counted-{which}"
+    with (
+        faults.before(bench.cluster.kubeconfig, kubeconfig) as api,
+        hub(bench, which, namespace, kubeconfig) as measured,
+    ):
+        one_at_a_time(measured, "warm")
+        asked, sent, began = len(api.requests), api.sent("list", "watch"), time.monotonic()
+        for number in range(COUNTED):
+            one_at_a_time(measured, f"counted{number}")
+        # What is asked for anyway is asked as often by who is quick: the same time for both.
+        time.sleep(max(0.0, 2.0 * COUNTED - (time.monotonic() - began)))
+        asked, sent = len(api.requests) - asked, api.sent("list", "watch") - sent
     return {"API requests a spawn": asked / COUNTED, "KiB of lists and watches a spawn": sent / COUNTED / 1024}
 
 
 @contextlib.contextmanager
-def started(command: list[str], says: str, bench: Bench) -> Iterator[None]:
-    """A helper process, once it has said that it is ready."""
+def kwok(bench: Bench, node: str) -> Iterator[None]:
+    """Pods run on this node, and answer."""
+    command = [sys.executable, "-m", "tests.bench.kwok", node, str(bench.pod_port)]
     env = {**os.environ, "KUBECONFIG": str(bench.cluster.kubeconfig)}
     with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().strip() == says
+            assert process.stdout.readline().strip() == "follows"
             yield
         finally:
             process.terminate()
@@ -193,7 +166,7 @@ def full_namespace(bench: Bench, namespace: str, which: str) -> dict[str, float]
 
 def crowded(bench: Bench, node: str) -> list[Figure]:
     """In one full namespace, each Hub alone."""
-    with bench.namespace() as namespace:
+    with bench.cluster.namespace("bench") as namespace:
         fill(bench, namespace, node, range(FILLED))
         ours, stock = (full_namespace(bench, namespace, which) for which in ("ours", "stock"))
     where = f"{FILLED} pods in the namespace"
@@ -211,9 +184,8 @@ def measure(cluster: Client, folder: Path) -> list[Figure]:
     stop = threading.Event()
     with made_node(cluster) as node, ThreadPoolExecutor(1) as threads:
         heart = threads.submit(renew_lease, cluster, node, stop)
-        command = [sys.executable, "-m", "tests.bench.kwok", node, str(bench.pod_port)]
         try:
-            with started(command, "follows", bench):
+            with kwok(bench, node):
                 figures = [*spawns(bench), *counted(bench, node), *crowded(bench, node)]
         finally:
             stop.set()
@@ -221,10 +193,5 @@ def measure(cluster: Client, folder: Path) -> list[Figure]:
     return figures
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        publish(measure(Client(Path(os.environ["KUBECONFIG"])), Path(folder)), ROOT / "build" / "bench-dropin.json")
-
-
 if __name__ == "__main__":
-    main()
+    publish("bench-dropin", lambda folder: measure(Client(Path(os.environ["KUBECONFIG"])), folder))

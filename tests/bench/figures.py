@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +30,20 @@ class Figure:
         return f"{self.name:<62} {self.value:>10.3f} {self.unit:<6} {aim:<8} {self.peer}"
 
 
-def ratio(name: str, ours: list[float], peers: list[float], peer: str, aim: float | None = None) -> Figure:
+def ratio(
+    name: str, ours: list[float], peers: list[float], peer: str, aim: float | None = None, *, better: str = "lower"
+) -> Figure:
     """Median of the ratios of each pair of rounds: machine noise that lasts longer than a round cancels out."""
-    return Figure(
-        f"{name}: ratio to {peer}", median(a / b for a, b in zip(ours, peers, strict=True)), "ratio", "lower", aim, peer
-    )
+    value = median(a / b for a, b in zip(ours, peers, strict=True))
+    return Figure(f"{name}: ratio to {peer}", value, "ratio", better, aim, peer)
 
 
-def publish(figures: list[Figure], path: Path) -> None:
-    """Print the table and write the list of objects."""
+def publish(name: str, measure: Callable[[Path], list[Figure]]) -> None:
+    """Measure with a folder of its own, print the table and write the list of objects."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(Path(folder))
+    figures.append(Figure("load of the machine in the last minute", os.getloadavg()[0], ""))
+    path = ROOT / "build" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1) + "\n")
     print(f"{'figure':<62} {'value':>10} {'unit':<6} {'aim':<8} peer")

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +21,12 @@ from statistics import median
 import asyncssh
 
 from ssh_gateway.transport.keys import load_or_make
-from tests.bench.figures import Figure, publish, ratio
+from tests.bench.figures import ROOT, Figure, publish, ratio
 from tests.bench.ssh_ends import processor_seconds, resident_kib
 from tests.bench.ssh_ways import Way
 from tests.component.gateway.peers import Client, Sshd
 from tests.harness.ports import free_port
 
-ROOT = Path(__file__).parents[2]
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-ctr", "chacha20-poly1305@openssh.com")
 SAME = ("-m", "hmac-sha2-256-etm@openssh.com", "-o", "KexAlgorithms=curve25519-sha256")
 PEERS = ("direct", "OpenSSH -J")
@@ -52,7 +49,7 @@ QUICK = Size(rounds=1, mib=4, keys=20, at_once=3, idle=20)
 
 
 class Lab:
-    """One job, a jump host, a pod for those who are idle, and gateways on one port; `measuring` makes and ends it."""
+    """One job, a jump host, a pod for those who are idle, and gateways on one port, which end with its stack."""
 
     def __init__(self, folder: Path, ends: contextlib.ExitStack) -> None:
         self.folder, self._ends = folder, ends
@@ -71,12 +68,12 @@ class Lab:
         self._ends.callback(made.stop)
         return made
 
-    def start(self, role: str, *arguments: str, root: Path = ROOT) -> subprocess.Popen[str]:
+    def start(self, role: str, *arguments: str) -> subprocess.Popen[str]:
         """Start one of `ssh_ends`; all but the crowd say when they listen."""
         process = self._ends.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.bench.ssh_ends", role, str(self.folder), *arguments],
-                cwd=root,
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -88,18 +85,18 @@ class Lab:
             assert process.stdout.readline() == "listening\n"
         return process
 
-    def gateway(self, root: Path = ROOT) -> subprocess.Popen[str]:
+    def gateway(self) -> subprocess.Popen[str]:
         """One more gateway on the port."""
-        return self.start("gateway", str(self.port), str(self._job.port), str(self._idle_port), root=root)
+        return self.start("gateway", str(self.port), str(self._job.port), str(self._idle_port))
 
     def tcp_relay(self) -> tuple[subprocess.Popen[str], int]:
         """The process that passes on bytes, and its port."""
         port = free_port()
         return self.start("tcp", str(port), str(self._job.port)), port
 
-    def beside(self, port: int, cipher: str) -> Way:
-        """Through the TCP relay at this port."""
-        return Way("TCP relay", ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
+    def straight(self, name: str, port: int, cipher: str = CIPHERS[0]) -> Way:
+        """To what listens at this port, without a gateway."""
+        return Way(name, ("ssh", *self._options(cipher), "-p", str(port), "person@127.0.0.1"))
 
     def _options(self, cipher: str) -> tuple[str, ...]:
         options = ("-F", str(self.client.config), "-c", cipher, *SAME, "-o", "StrictHostKeyChecking=no")
@@ -107,27 +104,18 @@ class Lab:
 
     def ways(self, cipher: str = CIPHERS[0]) -> tuple[Way, Way, Way]:
         """Through the gateway, direct, and through the jump host."""
-        options = self._options(cipher)
-        straight = (*options, "-p", str(self._job.port), "person@127.0.0.1")
+        options, direct = self._options(cipher), self.straight("direct", self._job.port, cipher)
         hop = shlex.join(("ssh", *options, "-p", str(self._hop.port), "-W", "[%h]:%p", "person@127.0.0.1"))
-        return (
-            Way("gateway", ("ssh", *options, "alice+train@gateway")),
-            Way("direct", ("ssh", *straight)),
-            Way("OpenSSH -J", ("ssh", "-o", f"ProxyCommand={hop}", *straight)),
-        )
+        jumped = Way("OpenSSH -J", ("ssh", "-o", f"ProxyCommand={hop}", *direct.command[1:]))
+        return Way("gateway", ("ssh", *options, "alice+train@gateway")), direct, jumped
 
     def bob(self) -> Way:
         return Way("gateway", ("ssh", "-F", str(self.client.config), "-c", CIPHERS[0], "bob+train@gateway"))
 
 
-@contextlib.contextmanager
-def laboratory(folder: Path) -> Iterator[Lab]:
-    with contextlib.ExitStack() as ends:
-        yield Lab(folder, ends)
-
-
 def measure(folder: Path, size: Size) -> list[Figure]:
-    with laboratory(folder) as lab:
+    with contextlib.ExitStack() as ends:
+        lab = Lab(folder, ends)
         one = lab.gateway()
         for way in lab.ways():
             way.setup(1)
@@ -138,7 +126,7 @@ def measure(folder: Path, size: Size) -> list[Figure]:
         figures += echoes(lab, size)
         figures += memory(lab, size, one.pid)
         lab.gateway()
-        figures += together(lab, size)
+        figures += together(lab, size, one.pid)
     return figures
 
 
@@ -155,10 +143,7 @@ def setups(lab: Lab, size: Size) -> list[Figure]:
 def bulk(lab: Lab, size: Size, cipher: str, pid: int) -> list[Figure]:
     """Both directions; the gateway's own processor time beside them."""
     figures: list[Figure] = []
-    for direction, copy in (("up", Way.up), ("down", Way.down)):
-        before = processor_seconds(pid)
-        ways = in_turn(lab.ways(cipher), size.rounds, lambda way, copy=copy: copy(way, size.mib))
-        per_gib = (processor_seconds(pid) - before) / (size.rounds * size.mib / 1024)
+    for direction, ways, per_gib in copies(lab.ways(cipher), size.rounds, size.mib, pid):
         title = f"SSH {direction}, {cipher.partition('@')[0]}"
         figures += rates(title, size.mib, ways)
         figures.append(Figure(f"{title}: gateway's processor time", per_gib, "s/GiB", "lower", 0.8))
@@ -169,26 +154,20 @@ def plain_relay(lab: Lab, size: Size) -> list[Figure]:
     """What a relay takes that knows nothing of SSH: the least."""
     figures: list[Figure] = []
     process, port = lab.tcp_relay()
-    for direction, copy in (("up", Way.up), ("down", Way.down)):
-        before = processor_seconds(process.pid)
-        direct, relayed = in_turn(
-            (lab.ways()[1], lab.beside(port, CIPHERS[0])), size.rounds, lambda way, copy=copy: copy(way, size.mib)
-        )
-        per_gib = (processor_seconds(process.pid) - before) / (size.rounds * size.mib / 1024)
-        value = median(a / b for a, b in zip(direct, relayed, strict=True))
+    both = lab.ways()[1], lab.straight("TCP relay", port)
+    for direction, (direct, relayed), per_gib in copies(both, size.rounds, size.mib, process.pid):
         title = f"TCP relay {direction}, {CIPHERS[0].partition('@')[0]}"
-        figures.append(Figure(f"{title}: ratio to direct", value, "ratio", "higher", peer="direct"))
+        figures.append(ratio(title, direct, relayed, "direct", better="higher"))
         figures.append(Figure(f"{title}: processor time", per_gib, "s/GiB"))
     process.kill()
     return figures
 
 
-def together(lab: Lab, size: Size) -> list[Figure]:
+def together(lab: Lab, size: Size, pid: int) -> list[Figure]:
     """Several transfers at once, with two gateways on the port."""
     each = max(1, size.mib // 4)
     figures: list[Figure] = []
-    for direction, copy in (("up", Way.up), ("down", Way.down)):
-        ways = in_turn(lab.ways(), size.rounds, lambda way, copy=copy: copy(way, each, size.at_once))
+    for direction, ways, _ in copies(lab.ways(), size.rounds, each, pid, size.at_once):
         figures += rates(f"SSH {direction}, {size.at_once} at once, 2 gateways", each * size.at_once, ways)
     return figures
 
@@ -232,13 +211,22 @@ def in_turn(ways: tuple[Way, ...], rounds: int, ask: Callable[[Way], float]) -> 
     return [list(column) for column in zip(*asked, strict=True)]
 
 
+def copies(
+    ways: tuple[Way, ...], rounds: int, mib: int, pid: int, at_once: int = 1
+) -> Iterator[tuple[str, list[list[float]], float]]:
+    """Both directions: the seconds of each way, and the processor time of one process for a GiB."""
+    for direction, copy in (("up", Way.up), ("down", Way.down)):
+        before = processor_seconds(pid)
+        seconds = in_turn(ways, rounds, lambda way, copy=copy: copy(way, mib, at_once))
+        yield direction, seconds, (processor_seconds(pid) - before) / (rounds * mib / 1024)
+
+
 def rates(title: str, mib: int, seconds: list[list[float]]) -> list[Figure]:
     """Throughput of the gateway and its ratios to the others'."""
     ours = seconds[0]
     figures = [Figure(f"{title}, gateway", mib / median(ours), "MiB/s", "higher")]
     for peer, theirs, aim in zip(PEERS, seconds[1:], (OF_DIRECT, OF_JUMP), strict=True):
-        value = median(b / a for a, b in zip(ours, theirs, strict=True))
-        figures.append(Figure(f"{title}: ratio to {peer}", value, "ratio", "higher", aim, peer))
+        figures.append(ratio(title, theirs, ours, peer, aim, better="higher"))
     return figures
 
 
@@ -246,10 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="whether it works, not how fast it is")
     size = QUICK if parser.parse_args().quick else Size()
-    with tempfile.TemporaryDirectory() as made:
-        figures = measure(Path(made), size)
-    load = Figure("load of the machine in the last minute", os.getloadavg()[0], "")
-    publish([*figures, load], ROOT / "build" / "bench-gateway.json")
+    publish("bench-gateway", lambda folder: measure(folder, size))
 
 
 if __name__ == "__main__":

@@ -12,24 +12,21 @@ import contextlib
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tests.bench import dropin
 from tests.bench.figures import Figure, publish
-from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, answers, compared
-from tests.contract.client import Client
+from tests.bench.spawn import RESPONDER, STOCK_CONFIG, Hub, compared, tiny
+from tests.contract.client import RESTRICTED, Client
 from tests.e2e.deployed import Deployed, deployed
-from tests.e2e.people import wait_for
-from tests.e2e.stack import ROOT
+from tests.e2e.people import answers, wait_for
 from tests.kubernetes.conftest import run_kubectl as kubectl
 
 ROUNDS = 5
-CROWD = 20
+CROWDS = {20: 3}
 SYSTEM, JOBS = "stock", "stock-jobs"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 LABELS = {"app.kubernetes.io/name": "stock-hub"}
 CONFIG = """
 import os
@@ -133,7 +130,7 @@ def stock_hub(product: Deployed) -> Iterator[Hub]:
         kubectl("rollout", "status", "deployment/hub", f"--namespace={SYSTEM}", "--timeout=120s")
         service = json.loads(kubectl("get", "service", "proxy", f"--namespace={SYSTEM}", "-o", "json"))
         url = f"http://{product.ssh_host}:{service['spec']['ports'][0]['nodePort']}"
-        wait_for(lambda: answers(url), "the stock Hub answers", 120)
+        wait_for(lambda: answers(f"{url}/hub/health"), "the stock Hub answers", 120)
         yield Hub(url, token, {})
     finally:
         kubectl("delete", "namespace", SYSTEM, JOBS, "--wait=false")
@@ -141,43 +138,34 @@ def stock_hub(product: Deployed) -> Iterator[Hub]:
 
 def add_template(product: Deployed) -> None:
     """One more template, as an administrator adds it: in the ConfigMap, then a restart of the Hub."""
-    tiny = {
-        "title": "Tiny",
-        "description": "A server that answers the Hub and does nothing else.",
-        "options": {"cpu": {"default": 1}, "memory": {"default": "64Mi"}},
-        "command": ["python3", "-S", "-c", RESPONDER],
-    }
     system = f"--namespace={product.namespace}"
     hub = json.loads(kubectl("get", "deployment", "hub", system, "-o", "json"))
     volumes = hub["spec"]["template"]["spec"]["volumes"]
     names = [volume["configMap"]["name"] for volume in volumes if "configMap" in volume]
     maps = {name: json.loads(kubectl("get", "configmap", name, system, "-o", "json")) for name in names}
     name = next(name for name, found in maps.items() if "ipython.yaml" in found["data"])
-    patch = json.dumps({"data": {"tiny.yaml": json.dumps(tiny)}})
+    patch = json.dumps({"data": {"tiny.yaml": json.dumps(tiny(1))}})
     kubectl("patch", "configmap", name, system, "--type=merge", f"--patch={patch}")
     kubectl("rollout", "restart", "deployment/hub", system)
     kubectl("rollout", "status", "deployment/hub", system, "--timeout=120s")
-    wait_for(lambda: answers(product.url), "the Hub answers", 60)
+    wait_for(lambda: answers(f"{product.url}/hub/health"), "the Hub answers", 60)
 
 
-def measure(product: Deployed) -> list[Figure]:
+def measure_on(product: Deployed) -> list[Figure]:
     add_template(product)
     admin = product.person("admin")
     ours = Hub(product.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(product) as theirs:
-        figures = compared(ours, theirs, "POST to ready in containers", ROUNDS, CROWD)
+        figures = compared((ours, theirs), "POST to ready in containers", ROUNDS, CROWDS)
     admin.close()
     return figures
 
 
-def main() -> None:
-    os.environ.setdefault("DLSPAWNER_KUBECTL", "kubectl")
-    with tempfile.TemporaryDirectory() as folder:
-        figures = dropin.measure(Client(Path(os.environ["KUBECONFIG"])), Path(folder))
+def measure(folder: Path) -> list[Figure]:
+    figures = dropin.measure(Client(Path(os.environ["KUBECONFIG"])), folder)
     with deployed() as product:
-        figures += measure(product)
-    publish(figures, ROOT / "build" / "bench-kubernetes.json")
+        return figures + measure_on(product)
 
 
 if __name__ == "__main__":
-    main()
+    publish("bench-kubernetes", measure)

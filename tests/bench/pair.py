@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,16 +60,6 @@ class Bench:
     cluster: Client
     folder: Path
     pod_port: int
-
-    @contextlib.contextmanager
-    def namespace(self) -> Iterator[str]:
-        name = f"bench-{secrets.token_hex(4)}"
-        self.cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        self.cluster.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda _account: True)
-        try:
-            yield name
-        finally:
-            self.cluster.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,13 @@ from statistics import median, quantiles
 import aiohttp
 
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.manager.state import event_bus
+from tests.bench import rest
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.rest import store
 from tests.component.manager.portals import Portal, portals
 from tests.component.manager.test_history_page import fill as fill_history
-from tests.component.manager.world import ROOT, running
+from tests.component.manager.world import running
 
 JOBS, MINE, LISTENERS, CHANGES, LOADS = 5000, 40, 1000, 20, 30
 PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs", "history": "history"}
@@ -33,22 +32,13 @@ PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs
 
 def job(portal: Portal, number: int) -> Job:
     """One of many; every hundredth or so is the reader's, half of all wait."""
-    user = "root-admin" if number % (JOBS // MINE) == 0 else f"user-{number % 500}"
-    charge = ResourceRequest("gpu", (PodRequest("nvidia.com/gpu", 1000, 50, 2**26),))
-    waits = number % 2
-    made = Job(
-        f"j-{number + 5 * 10**11:012d}".translate(_DIGITS),
-        user,
-        "default",
-        portal.served.book.now(),
-        charge,
-        f"s{number}",
-    )
-    return replace(made, state=JobState.QUEUED) if waits else replace(made, state=JobState.STOPPING, nodes=("gpu-1",))
+    made = rest.job(portal.served, number + 5 * 10**11)
+    user = "root-admin" if number % (JOBS // MINE) == 0 else made.user
+    state, nodes = (JobState.QUEUED, ()) if number % 2 else (JobState.STOPPING, ("gpu-1",))
+    return replace(made, user=user, state=state, nodes=nodes)
 
 
 THE_HUBS = "the Hub's own home page"
-_DIGITS = str.maketrans("0189", "abcd")
 
 
 async def paint(portal: Portal) -> list[Figure]:
@@ -119,6 +109,7 @@ async def listen(url: str, token: str) -> None:
         for _ in range(LISTENERS):
             await ready.acquire()
         print("ready", flush=True)
+        sys.stdin.readline()
         while await asyncio.to_thread(sys.stdin.readline):
             heard, told = told, []
             print(*(f"{at:.4f}" for at in heard), flush=True)
@@ -130,26 +121,16 @@ async def fan_out(portal: Portal) -> list[Figure]:
     """Seconds until a change has reached all listeners."""
     event_bus.PER_SHARE = LISTENERS + 1
     token = await asyncio.to_thread(portal.world.token, "root-admin")
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.bench.portal", portal.served.url, token),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=2**20,
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    assert (await child.stdout.readline()).strip() == b"ready"
     delays: list[float] = []
-    for number in range(CHANGES):
-        await store(portal.served, [job(portal, number)])
-        written = time.time()
-        await asyncio.sleep(2)
-        child.stdin.write(b"\n")
-        heard = [float(at) for at in (await child.stdout.readline()).split()]
-        assert len(heard) >= LISTENERS, len(heard)
-        delays += [at - written for at in heard[:LISTENERS]]
-    child.stdin.close()
-    await child.wait()
+    async with rest.beside("tests.bench.portal", portal.served.url, token) as question:
+        assert await question("begin") == b"ready\n"
+        for number in range(CHANGES):
+            await store(portal.served, [job(portal, number)])
+            written = time.time()
+            await asyncio.sleep(2)
+            heard = [float(at) for at in (await question("heard")).split()]
+            assert len(heard) >= LISTENERS, len(heard)
+            delays += [at - written for at in heard[:LISTENERS]]
     return [
         Figure(f"a change, {LISTENERS} pages that listen: median", median(delays), "s"),
         Figure(f"a change, {LISTENERS} pages that listen: 99 %", quantiles(delays, n=100)[-1], "s", aim=1),
@@ -157,8 +138,9 @@ async def fan_out(portal: Portal) -> list[Figure]:
 
 
 async def measure(folder: Path) -> list[Figure]:
+    for name in ("world", "office"):
+        (folder / name).mkdir()
     with running(folder / "world") as world:
-        (folder / "office").mkdir()
         os.environ["KUBECONFIG"] = str(folder / "office" / "cluster" / "kubeconfig")
         async with portals(world, folder / "office") as portal:
             changes = await fan_out(portal)
@@ -171,9 +153,7 @@ def main() -> None:
     if len(sys.argv) == 3:
         asyncio.run(listen(*sys.argv[1:]))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "world").mkdir()
-        publish(asyncio.run(measure(Path(folder))), ROOT / "build" / "bench-portal.json")
+    publish("bench-portal", lambda folder: asyncio.run(measure(folder)))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -43,7 +43,7 @@ from tests.bench.figures import Figure, publish, ratio
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import ask, settled, until, wants
 from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.world import ROOT, World, free_port, running
+from tests.component.manager.world import World, free_port, running
 
 JOBS, ROUNDS, EACH, AT_ONCE = 5000, 40, 50, 4
 WHO = "root-admin"
@@ -65,9 +65,9 @@ class Case:
     method: str
     paths: list[str]
     bare: list[str]
-    rates: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "bare": []})
-    cpu: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "bare": []})
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "bare": []})
+    rates: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def told(row: Any, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,17 +159,12 @@ async def client() -> None:
 
 async def _asked(session: aiohttp.ClientSession, wanted: dict[str, Any]) -> list[float]:
     numbers, seconds = iter(range(EACH)), []
+    session.headers["Authorization"] = f"token {wanted['token']}"
 
     async def one_after_the_other(paths: Iterator[str]) -> None:
         for number in numbers:
-            body = {"server": f"{wanted['name']}-{number}", "options": {"template": "tiny", "gpus": 1}}
-            more: dict[str, Any] = {"json": body} if wanted["method"] == "POST" else {}
             begun = perf_counter()
-            async with session.request(
-                wanted["method"], next(paths), headers={"Authorization": f"token {wanted['token']}"}, **more
-            ) as answer:
-                text = await answer.text()
-                assert answer.status in {200, 202}, text
+            await _answer(session, wanted["method"], next(paths), f"{wanted['name']}-{number}")
             seconds.append(perf_counter() - begun)
 
     paths = cycle(wanted["paths"])
@@ -192,19 +187,21 @@ async def listen(case: Case, said: dict[str, dict[str, Any]], token: str) -> Non
     """What the Manager says of every job that is asked for, beside its row; and that both answer alike."""
     async with aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session:
         for ours, other in zip(case.paths, case.bare, strict=True):
-            content = await _answer(session, case, ours, "first")
+            content = json.loads(await _answer(session, case.method, ours, "first"))
             found = content.get("items", [content])
             said |= {one["id"]: {name: one[name] for name in one if name not in OF_ROW} for one in found}
             said["new"] = said[found[0]["id"]]
-            length, theirs = len(json.dumps(content)), len(json.dumps(await _answer(session, case, other, "second")))
+            bare = json.loads(await _answer(session, case.method, other, "second"))
+            length, theirs = len(json.dumps(content)), len(json.dumps(bare))
             assert abs(length - theirs) < 0.05 * length, f"{case.name}: {length} and {theirs} bytes"
 
 
-async def _answer(session: aiohttp.ClientSession, case: Case, path: str, server: str) -> dict[str, Any]:
-    body = {"server": server, "options": {"template": "tiny", "gpus": 1}}
-    async with session.request(case.method, path, **({"json": body} if case.method == "POST" else {})) as answer:
-        content: dict[str, Any] = await answer.json()
-        return content
+async def _answer(session: aiohttp.ClientSession, method: str, path: str, server: str) -> str:
+    body = {"server": server, "options": {"template": "tiny", "gpus": 1}} if method == "POST" else None
+    async with session.request(method, path, json=body) as answer:
+        text = await answer.text()
+        assert answer.status in {200, 202}, text
+        return text
 
 
 def cases(url: str, bare_url: str, ids: list[str]) -> list[Case]:
@@ -216,16 +213,31 @@ def cases(url: str, bare_url: str, ids: list[str]) -> list[Case]:
     return [*lists, detail, Case("submit", "POST", [f"{url}/api/jobs"], [f"{bare_url}/jobs"])]
 
 
-async def one_round(case: Case, child: asyncio.subprocess.Process, token: str, round_: int) -> None:
-    """The Manager and the peer, who is first changes; the first round is to warm up."""
+@contextlib.asynccontextmanager
+async def beside(*module: str) -> AsyncIterator[Callable[[str], Awaitable[bytes]]]:
+    """Asks another process, by one line, for one line."""
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "limit": 2**20}
+    child = await asyncio.create_subprocess_exec(sys.executable, "-m", *module, **pipes)
     assert child.stdin is not None
     assert child.stdout is not None
+    written, read = child.stdin, child.stdout
+
+    async def question(line: str) -> bytes:
+        written.write(f"{line}\n".encode())
+        return await read.readline()
+
+    yield question
+    written.close()
+    await child.wait()
+
+
+async def one_round(case: Case, question: Callable[[str], Awaitable[bytes]], token: str, round_: int) -> None:
+    """The Manager and the peer, who is first changes; the first round is to warm up."""
     sides = {"ours": case.paths, "bare": case.bare}
     for side in sorted(sides, reverse=round_ % 2 == 1):
         wanted = {"method": case.method, "paths": sides[side], "token": token, "name": f"{side}{round_}"}
         begun, used = perf_counter(), process_time()
-        child.stdin.write(json.dumps(wanted).encode() + b"\n")
-        seconds = json.loads(await child.stdout.readline())
+        seconds = json.loads(await question(json.dumps(wanted)))
         if round_:
             case.rates[side].append(EACH / (perf_counter() - begun))
             case.cpu[side].append(1000 * (process_time() - used) / EACH)
@@ -247,7 +259,7 @@ def figures_of(case: Case, kind: str) -> list[Figure]:
     ]
 
 
-async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
+async def measure_on(world: World, folder: Path, db_url: str, kind: str) -> list[Figure]:
     os.environ["KUBECONFIG"] = str(folder / "cluster" / "kubeconfig")
     token = await asyncio.to_thread(world.token, WHO)
     said: dict[str, dict[str, Any]] = {}
@@ -260,28 +272,16 @@ async def measure(world: World, folder: Path, db_url: str, kind: str) -> list[Fi
         assert len(served.book.records) > JOBS * 0.7  # the others have ended
         office.hub.starts = plays(served)
         found = cases(served.url, bare_url, [job(served, number).id for number in range(0, JOBS, 101)])
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.bench.rest", "client"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=2**20,
-        )
-        for case in found:
-            await listen(case, said, token)
-            for round_ in range(ROUNDS + 1):
-                await one_round(case, child, token, round_)
-        assert child.stdin is not None
-        child.stdin.close()
-        await child.wait()
+        async with beside("tests.bench.rest", "client") as question:
+            for case in found:
+                await listen(case, said, token)
+                for round_ in range(ROUNDS + 1):
+                    await one_round(case, question, token, round_)
     return [figure for case in found for figure in figures_of(case, kind)]
 
 
-def main() -> None:
-    if sys.argv[1:] == ["client"]:
-        asyncio.run(client())
-        return
-    with tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
-        folder = Path(made)
+def measure(folder: Path) -> list[Figure]:
+    with contextlib.ExitStack() as stack:
         for name in ("world", "SQLite", "PostgreSQL"):
             (folder / name).mkdir()
         world = stack.enter_context(running(folder / "world"))
@@ -290,10 +290,12 @@ def main() -> None:
             urls["PostgreSQL"] = databases.create(stack.enter_context(databases.postgresql()))
         figures = []
         for kind, url in urls.items():
-            figures += asyncio.run(measure(world, folder / kind, url, kind))
-        load = Figure("load of the machine in the last minute", os.getloadavg()[0], "")
-    publish([*figures, load], ROOT / "build" / "bench-rest.json")
+            figures += asyncio.run(measure_on(world, folder / kind, url, kind))
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["client"]:
+        asyncio.run(client())
+    else:
+        publish("bench-rest", measure)

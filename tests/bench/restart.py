@@ -11,6 +11,7 @@ import gc
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,6 @@ from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.reflector import pack
 from dlspawner.spawner.recovery import AlwaysUpServer
 from tests.bench.figures import Figure, publish
-from tests.e2e.stack import ROOT
 from tests.harness.spawner_builders import make_spawner
 
 SERVERS = 1000
@@ -61,7 +61,7 @@ async def check(spawner: Any) -> bool:
     return not isinstance(spawner._server, AlwaysUpServer)
 
 
-async def come_back(port: int, servers: int) -> tuple[float, float, int]:
+async def come_back(port: int) -> tuple[float, float, int]:
     """The longest time in which nobody else had a turn, the time for all, and how many are known to run.
 
     What the machine gave to others meanwhile is not ours, and is left out of the first.
@@ -84,7 +84,7 @@ async def come_back(port: int, servers: int) -> tuple[float, float, int]:
         patch.setattr(
             "dlspawner.spawner.recovery.resume_start", lambda spawner: setattr(spawner, "_spawn_pending", True)
         )
-        made = [make_spawner(patch, f"user{number}", settings=None) for number in range(servers)]
+        made = [make_spawner(patch, f"user{number}", settings=None) for number in range(SERVERS)]
         for spawner in made:
             watch.resources.kept[spawner.pod_key] = pack(running_pod(spawner.pod_name))
         gc.collect(), gc.freeze()  # as the Hub's first list does
@@ -112,20 +112,20 @@ async def _nothing_is_missing(*_: Any) -> bool:
     return True
 
 
-def measure(servers: int) -> list[Figure]:
+def measure(_: Path) -> list[Figure]:
     with subprocess.Popen([sys.executable, "-c", ANSWERS], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            worst, took, known = asyncio.run(come_back(int(process.stdout.readline()), servers))
+            worst, took, known = asyncio.run(come_back(int(process.stdout.readline())))
         finally:
             process.terminate()
-    title = f"a Hub back to {servers} servers"
+    title = f"a Hub back to {SERVERS} servers"
     return [
         Figure(f"{title}, longest stall", worst, "s", aim=AIM_SECONDS),
         Figure(f"{title}, until all are known", took, "s"),
-        Figure(f"{title}, taken for starts under way", servers - known, "1", aim=0),
+        Figure(f"{title}, taken for starts under way", SERVERS - known, "1", aim=0),
     ]
 
 
 if __name__ == "__main__":
-    publish(measure(SERVERS), ROOT / "build" / "bench-restart.json")
+    publish("bench-restart", measure)

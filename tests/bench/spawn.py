@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +24,13 @@ from statistics import median
 import requests
 
 from tests.bench.figures import Figure, publish, ratio
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.e2e.stack import ROOT, Launched
 from tests.harness.ports import free_port
 
+PEER = "stock KubeSpawner"
 ROUNDS = 7
-CROWD, CROWDS = 50, 3
+CROWDS = {50: 3}  # how many at once: rounds
 RESPONDER = """
 import os, signal, socket
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -47,14 +47,18 @@ def templates(folder: Path) -> Path:
     """The shipped templates and one more that starts nothing but a tiny server."""
     target = folder / "templates"
     shutil.copytree(ROOT / "templates", target)
-    tiny = {
+    (target / "jobs" / "tiny.yaml").write_text(json.dumps(tiny("100m")))
+    return target
+
+
+def tiny(cpu: str | int) -> dict[str, object]:
+    """A template."""
+    return {
         "title": "Tiny",
         "description": "A server that answers the Hub and does nothing else.",
-        "options": {"cpu": {"default": "100m"}, "memory": {"default": "64Mi"}},
+        "options": {"cpu": {"default": cpu}, "memory": {"default": "64Mi"}},
         "command": ["python3", "-S", "-c", RESPONDER],
     }
-    (target / "jobs" / "tiny.yaml").write_text(json.dumps(tiny))
-    return target
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,13 @@ def one_at_a_time(hub: Hub, user: str) -> float:
     return seconds
 
 
-def crowd(hub: Hub, prefix: str, size: int = CROWD) -> list[float]:
-    """Seconds until each of as many spawns, posted at once, was ready."""
+def crowd(hub: Hub, prefix: str, size: int) -> float:
+    """Seconds until the last of as many spawns, posted at once, was ready."""
     users = [f"{prefix}{number}" for number in range(size)]
     with ThreadPoolExecutor(size) as pool:
         seconds = list(pool.map(hub.spawn, users))
         list(pool.map(hub.stop, users))
-    return seconds
+    return max(seconds)
 
 
 # A Hub with a proxy and a database of its own, which leaves everything else to the spawner's configuration.
@@ -163,7 +167,7 @@ def running_hub(state: Path, config: str, more: Mapping[str, str], log: Path) ->
             cwd=state, env=env, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        wait_for(lambda: answers(url), f"the Hub answers, else see {log}", 180)
+        wait_for(lambda: answers(f"{url}/hub/health"), f"the Hub answers, else see {log}", 180)
         yield Hub(url, token, {}), process.pid
     finally:
         process.terminate()
@@ -181,35 +185,34 @@ def stock_hub(stack: Launched, folder: Path) -> Iterator[Hub]:
         yield hub
 
 
-def answers(url: str) -> bool:
-    with contextlib.suppress(requests.ConnectionError):
-        return requests.get(f"{url}/hub/health", timeout=5).ok
-    return False
-
-
 def measure(stack: Launched, folder: Path) -> list[Figure]:
     """One at a time in interleaved rounds, then crowds in turn."""
     admin = stack.person("admin")
     ours = Hub(stack.url, admin.token, {"user_options": {"template": "tiny"}})
     with stock_hub(stack, folder) as stock:
-        figures = compared(ours, stock, "POST to ready", ROUNDS, CROWD)
+        figures = compared((ours, stock), "POST to ready", ROUNDS, CROWDS)
     admin.close()
     return figures
 
 
-def compared(ours: Hub, stock: Hub, title: str, rounds: int, size: int) -> list[Figure]:
-    """Starts one at a time and in crowds of this size, each on our Hub and on the stock one."""
-    peer = "stock KubeSpawner"
-    one_at_a_time(ours, "warm"), one_at_a_time(stock, "warm")
-    pairs = [(one_at_a_time(ours, f"one{n}"), one_at_a_time(stock, f"one{n}")) for n in range(rounds)]
-    crowds = [(max(crowd(ours, f"a{n}x", size)), max(crowd(stock, f"a{n}x", size))) for n in range(CROWDS)]
+def compared(
+    hubs: tuple[Hub, Hub], title: str, rounds: int, crowds: Mapping[int, int], aim_of_crowds: float = 1.0
+) -> list[Figure]:
+    """Starts one at a time and in crowds of these sizes, each on our Hub and on the stock one in turn."""
+    for hub in hubs:
+        one_at_a_time(hub, "warm")
+    measured = {"one at a time": [[one_at_a_time(hub, f"one{n}") for hub in hubs] for n in range(rounds)]}
+    for size, times in crowds.items():
+        found = [[crowd(hub, f"c{size}x{n}x", size) for hub in hubs] for n in range(times)]
+        measured[f"all of {size} at once"] = found
     figures = []
-    for name, measured in ((f"{title}, one at a time", pairs), (f"{title}, all of {size} at once", crowds)):
-        mine, theirs = map(list, zip(*measured, strict=True))
+    for what, pairs in measured.items():
+        name, (ours, stock) = f"{title}, {what}", map(list, zip(*pairs, strict=True))
+        aim = 1.0 if what == "one at a time" else aim_of_crowds
         figures += [
-            Figure(name, median(mine), "s"),
-            Figure(f"{name}, {peer}", median(theirs), "s"),
-            ratio(name, mine, theirs, peer, 1.0),
+            Figure(name, median(ours), "s"),
+            Figure(f"{name}, {PEER}", median(stock), "s"),
+            ratio(name, ours, stock, PEER, aim),
         ]
     return figures
 
@@ -225,5 +228,4 @@ def run(folder: Path) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        publish(run(Path(made)), ROOT / "build" / "bench-spawn.json")
+    publish("bench-spawn", run)

@@ -4,6 +4,7 @@ import base64
 import copy
 import http.client
 import json
+import secrets
 import ssl
 import tempfile
 import time
@@ -22,6 +23,14 @@ PATCH_TYPES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
+# What Pod Security *restricted* asks of a container, and what makes a namespace ask for it.
+RESTRICTED_CONTAINER = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 @dataclass(frozen=True)
@@ -41,19 +50,13 @@ class Watcher:
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
 
-    def event(self) -> dict[str, Any]:
-        line = self._response.readline()
-        if not line:
-            raise EOFError
-        event: dict[str, Any] = json.loads(line)
-        return event
-
     def next(self, *kinds: str) -> tuple[str, dict[str, Any]]:
-        """The next event, of one of these types when any are named."""
-        while True:
-            event = self.event()
+        """The next event, of one of these types when any are named; EOFError at the end."""
+        while line := self._response.readline():
+            event = json.loads(line)
             if not kinds or event["type"] in kinds:
                 return event["type"], event["object"]
+        raise EOFError
 
     def rest(self) -> list[dict[str, Any]]:
         """Everything until the server ends the watch."""
@@ -156,6 +159,18 @@ class Client:
             assert time.monotonic() < end, f"{path} never met {what}: {answer.raw.decode()}"
             time.sleep(0.02)
 
+    @contextmanager
+    def namespace(self, prefix: str, labels: dict[str, str] | None = None) -> Iterator[str]:
+        """A fresh one, in which pods can be made; it goes in the end, without waiting (it takes ten seconds)."""
+        name = f"{prefix}-{secrets.token_hex(4)}"
+        path = f"/api/v1/namespaces/{name}"
+        self.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}})
+        self.until(f"{path}/serviceaccounts/default", lambda account: True)
+        try:
+            yield name
+        finally:
+            self.request("DELETE", path)
+
     def until_gone(self, path: str) -> None:
         end = time.monotonic() + DEADLINE
         while (answer := self.request("GET", path)).code != 404:
@@ -184,4 +199,15 @@ def pod(name: str = "p", **spec: Any) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": metadata,
         "spec": {"containers": [{"name": "main", "image": "example.org/image:1"}]} | spec,
+    }
+
+
+def node(name: str, labels: dict[str, str], **amounts: str) -> dict[str, Any]:
+    """A node without a kubelet: Ready, until Kubernetes has heard nothing of it for 40 seconds."""
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", **amounts}
+    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {},
+        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
     }

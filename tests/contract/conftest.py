@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.contract import machines
-from tests.contract.client import Client
+from tests.contract.client import Client, node
 from tests.contract.machines import Machine
 from tests.harness.ports import free_port
 
@@ -95,11 +94,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def namespace(cluster: Client) -> Iterator[str]:
-    name = f"contract-{secrets.token_hex(4)}"
-    cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    cluster.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    yield name
-    cluster.request("DELETE", f"/api/v1/namespaces/{name}")
+    with cluster.namespace("contract") as name:
+        yield name
 
 
 @pytest.fixture
@@ -132,18 +128,7 @@ def make_node(cluster: Client) -> Iterator[NodeMaker]:
 
     def make(**allocatable: str) -> str:
         name = f"node-{secrets.token_hex(4)}"
-        amounts = {"cpu": "8", "memory": "16Gi", "pods": "110"} | {
-            key.replace("_", "/"): value for key, value in allocatable.items()
-        }
-        node: dict[str, Any] = {
-            "metadata": {"name": name, "labels": {"contract/node": name}},
-            "status": {
-                "capacity": amounts,
-                "allocatable": amounts,
-                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": None, "reason": "Test"}],
-            },
-        }
-        cluster.create("/api/v1/nodes", node)
+        cluster.create("/api/v1/nodes", node(name, {"contract/node": name}, **allocatable))
         names.append(name)
         return name
 

@@ -10,8 +10,7 @@ from tests.contract.conftest import NodeMaker
 
 def _asking(node: str, name: str = "p", **resources: str) -> dict[str, Any]:
     """A pod that may only run on the test's own node."""
-    amounts = {key.replace("_", "/"): value for key, value in resources.items()}
-    container = {"name": "main", "image": "i:1", "resources": {"limits": amounts}}
+    container = {"name": "main", "image": "i:1", "resources": {"limits": resources}}
     return pod(name, containers=[container], nodeSelector={"contract/node": node})
 
 
@@ -24,16 +23,9 @@ def _verdict(found: dict[str, Any]) -> str:
     return next((str(condition.get("message", "")) for condition in conditions), "")
 
 
-def test_pod_gets_a_node_that_can_hold_it(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    node = make_node()
-    cluster.create(pods, _asking(node, cpu="1"))
-    placed = cluster.until(f"{pods}/p", lambda found: found["spec"].get("nodeName") == node)
-    assert [condition["status"] for condition in filter(_scheduled, placed["status"]["conditions"])] == ["True"]
-
-
 def test_pod_that_fits_nowhere_has_the_reason(cluster: Client, pods: str, namespace: str, make_node: NodeMaker) -> None:
-    node = make_node(**{"example.org_gpu": "2"})
-    cluster.create(pods, _asking(node, **{"example.org_gpu": "3"}))
+    node = make_node(**{"example.org/gpu": "2"})
+    cluster.create(pods, _asking(node, **{"example.org/gpu": "3"}))
     waiting = cluster.until(f"{pods}/p", lambda found: "Insufficient example.org/gpu" in _verdict(found))
     assert _verdict(waiting).startswith("0/")
     assert " nodes are available: " in _verdict(waiting)
@@ -46,10 +38,11 @@ def test_pod_that_fits_nowhere_has_the_reason(cluster: Client, pods: str, namesp
 
 
 def test_waiting_pod_gets_the_resources_of_a_deleted_one(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    node = make_node(**{"example.org_gpu": "2"})
-    cluster.create(pods, _asking(node, "first", **{"example.org_gpu": "2"}))
-    cluster.until(f"{pods}/first", lambda found: found["spec"].get("nodeName") == node)
-    cluster.create(pods, _asking(node, "second", **{"example.org_gpu": "1"}))
+    node = make_node(**{"example.org/gpu": "2"})
+    cluster.create(pods, _asking(node, "first", **{"example.org/gpu": "2"}))
+    placed = cluster.until(f"{pods}/first", lambda found: found["spec"].get("nodeName") == node)
+    assert [condition["status"] for condition in filter(_scheduled, placed["status"]["conditions"])] == ["True"]
+    cluster.create(pods, _asking(node, "second", **{"example.org/gpu": "1"}))
     cluster.until(f"{pods}/second", lambda found: "Insufficient" in _verdict(found))
     cluster.delete(f"{pods}/first", gracePeriodSeconds=0)
     cluster.until(f"{pods}/second", lambda found: found["spec"].get("nodeName") == node)
@@ -77,10 +70,10 @@ def test_taint_needs_a_toleration(cluster: Client, pods: str, make_node: NodeMak
 
 
 def test_pod_gets_its_most_preferred_node(cluster: Client, pods: str, make_node: NodeMaker) -> None:
-    first, second, full = sorted(make_node(**{"example.org_gpu": gpus}) for gpus in ("2", "2", "2"))
+    first, second, full = sorted(make_node(**{"example.org/gpu": gpus}) for gpus in ("2", "2", "2"))
 
     def preferring(name: str, **weights: int) -> dict[str, Any]:
-        made = _asking(first, name, **{"example.org_gpu": "1"})
+        made = _asking(first, name, **{"example.org/gpu": "1"})
         del made["spec"]["nodeSelector"]
         one_of_ours = {"key": "contract/node", "operator": "In", "values": [first, second, full]}
         terms = [
@@ -107,7 +100,7 @@ def test_pod_gets_its_most_preferred_node(cluster: Client, pods: str, make_node:
     for name in (first, second):  # on a real cluster a node takes nothing before its taint of a new one is gone
         cluster.create(pods, _asking(name, f"on-{name}"))
         assert node(f"on-{name}") == name
-    cluster.create(pods, _asking(full, "all", **{"example.org_gpu": "2"}))
+    cluster.create(pods, _asking(full, "all", **{"example.org/gpu": "2"}))
     assert node("all") == full
     cluster.create(pods, preferring("one", **{second: 100}))
     assert node("one") == second, "although it is the last by name, and has as much as the first"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.contract.client import Client, pod
 from tests.contract.conftest import NodeMaker
@@ -62,25 +61,25 @@ def kubectl(program: str, environment: dict[str, str], namespace: str) -> Kubect
     return run
 
 
-POD = yaml.safe_dump(
-    {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "labels": {"app": "one"}},
-        "spec": {
-            "schedulerName": "nobody",
-            "containers": [{"name": "main", "image": "i:1", "env": [{"name": "A", "value": "1"}]}],
-        },
-    }
-)
-SERVICE = yaml.safe_dump(
-    {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "s"},
-        "spec": {"type": "NodePort", "selector": {"app": "one"}, "ports": [{"name": "ssh", "port": 22}]},
-    }
-)
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p, labels: {app: one}}
+spec:
+  schedulerName: nobody
+  containers: [{name: main, image: "i:1", env: [{name: A, value: "1"}]}]
+"""
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+spec:
+  type: NodePort
+  selector: {app: one}
+  ports:
+  - name: ssh
+    port: 22
+"""
 
 
 def test_apply_creates_then_leaves_then_changes(kubectl: Kubectl) -> None:
@@ -91,7 +90,7 @@ def test_apply_creates_then_leaves_then_changes(kubectl: Kubectl) -> None:
     assert "pod/p unchanged" in kubectl("apply", "-f", "-", given=POD)
     assert "pod/p configured" in kubectl("apply", "-f", "-", given=POD.replace("i:1", "i:2").replace("one", "two"))
     assert kubectl("get", "pod", "p", "-o", "jsonpath={.spec.containers[0].image} {.metadata.labels.app}") == "i:2 two"
-    more = SERVICE.replace("port: 22", "port: 22\n  - name: web\n    port: 80")
+    more = f"{SERVICE}  - name: web\n    port: 80\n"
     assert "service/s configured" in kubectl("apply", "-f", "-", given=more)
     assert "service/s configured" in kubectl("apply", "-f", "-", given=SERVICE)
     assert kubectl("get", "service", "s", "-o", "jsonpath={.spec.ports[*].name}") == "ssh"

@@ -9,16 +9,10 @@ from contextlib import closing, contextmanager
 from http.client import HTTPResponse
 from typing import Any
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED_CONTAINER, Client
 from tests.contract.machines import IMAGE, Machine
 
 KUBECTL = os.environ.get("DLSPAWNER_KUBECTL") or shutil.which("kubectl") or "kubectl"
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "runAsNonRoot": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 def _main(found: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +211,7 @@ def test_pod_runs_as_its_user_and_groups(cluster: Client, pods: str, secrets_pat
     )
     where = {"name": "WHERE", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     container = {
-        "securityContext": RESTRICTED,
+        "securityContext": RESTRICTED_CONTAINER,
         "volumeMounts": mounts,
         "env": [{"name": "HOME", "value": "/home/person"}, where],
     }

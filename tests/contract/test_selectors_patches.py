@@ -9,9 +9,9 @@ from tests.contract.client import Client, pod
 
 @pytest.fixture
 def three(cluster: Client, pods: str) -> str:
-    cluster.create(pods, pod("a", labels={"app": "web", "tier": "front"}, schedulerName="nobody"))
-    cluster.create(pods, pod("b", labels={"app": "web"}, schedulerName="nobody"))
-    cluster.create(pods, pod("c", labels={"app": "db", "size": "12"}, schedulerName="nobody"))
+    cluster.create(pods, pod("a", labels={"app": "web", "tier": "front"}))
+    cluster.create(pods, pod("b", labels={"app": "web"}))
+    cluster.create(pods, pod("c", labels={"app": "db", "size": "12"}))
     return pods
 
 

@@ -5,12 +5,10 @@ import pytest
 from tests.contract.client import Client, pod
 from tests.contract.conftest import NodeMaker
 
-UNSCHEDULED = {"schedulerName": "nobody"}
-
 
 def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
-    cluster.create(pods, pod(**UNSCHEDULED))
+    cluster.create(pods, pod())
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}}
     binding |= {"target": {"apiVersion": "v1", "kind": "Node", "name": node}}
     assert cluster.create(f"{pods}/p/binding", binding)["status"] == "Success"
@@ -22,7 +20,7 @@ def test_binding_puts_a_pod_on_a_node_once(cluster: Client, pods: str, make_node
 
 
 def test_eviction_of_an_unbound_pod_is_its_end(cluster: Client, pods: str) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
+    cluster.create(pods, pod())
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
     cluster.create(f"{pods}/p/eviction", eviction)
     cluster.until_gone(f"{pods}/p")
@@ -37,7 +35,7 @@ def test_eviction_deletes_with_the_pods_grace(cluster: Client, pods: str, make_n
 
 
 def test_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
+    cluster.create(pods, pod())
     assert cluster.request("GET", f"{pods}/p/log").code == 204
     status = cluster.expect(400, "POST", f"{pods}/p/exec", command="true")
     assert status["message"] == "pod p does not have a host assigned"
@@ -54,13 +52,13 @@ def test_unbound_pod_has_no_logs_and_no_exec(cluster: Client, pods: str) -> None
 def test_invalid_log_options_are_refused(
     cluster: Client, pods: str, options: dict[str, str], code: int, words: str
 ) -> None:
-    cluster.create(pods, pod(**UNSCHEDULED))
+    cluster.create(pods, pod())
     assert words in cluster.expect(code, "GET", f"{pods}/p/log", **options)["message"]
 
 
 def test_container_must_be_named_when_there_are_several(cluster: Client, pods: str) -> None:
     several = [{"name": "one", "image": "i:1"}, {"name": "two", "image": "i:1"}]
-    cluster.create(pods, pod(containers=several, **UNSCHEDULED))
+    cluster.create(pods, pod(containers=several))
     status = cluster.expect(400, "GET", f"{pods}/p/log")
     assert status["message"].startswith("a container name must be specified for pod p, choose one of: [one two]")
     assert "three is not valid for pod p" in cluster.expect(400, "GET", f"{pods}/p/log", container="three")["message"]

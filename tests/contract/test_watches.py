@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -112,21 +113,16 @@ def test_watch_from_a_version_that_is_not_yet_there_waits(cluster: Client, confi
 
 def test_every_watcher_sees_every_event_in_order(cluster: Client, config_maps: str) -> None:
     version = cluster.get(config_maps)["metadata"]["resourceVersion"]
-    seen: list[list[str]] = [[] for _ in range(10)]
-    ready = threading.Barrier(11)
+    ready, names = threading.Barrier(11), [f"n-{number}" for number in range(20)]
 
-    def follow(mine: list[str]) -> None:
+    def follow(_: int) -> list[str]:
         with cluster.watch(config_maps, resourceVersion=version) as watch:
             ready.wait()
-            while len(mine) < 20:
-                mine.append(watch.next("ADDED")[1]["metadata"]["name"])
+            return [watch.next("ADDED")[1]["metadata"]["name"] for _ in names]
 
-    threads = [threading.Thread(target=follow, args=(mine,)) for mine in seen]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    for number in range(20):
-        _create(cluster, config_maps, f"n-{number}")
-    for thread in threads:
-        thread.join()
-    assert seen == [[f"n-{number}" for number in range(20)]] * 10
+    with ThreadPoolExecutor(10) as threads:
+        seen = threads.map(follow, range(10))
+        ready.wait()
+        for name in names:
+            _create(cluster, config_maps, name)
+        assert list(seen) == [names] * 10

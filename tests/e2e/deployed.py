@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tests.e2e.people import Stack, last_whole_line
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG
 from tests.kubernetes.conftest import run_kubectl as kubectl
-from tests.kubernetes.deploy import JOBS, NAMESPACE, Deployment, deploy, remove
+from tests.kubernetes.deploy import Deployment, deploy, remove
+from tests.kubernetes.manifests import JOBS, PRODUCT
 
 WANTED = "DLSPAWNER_E2E"  # "deployed": the end-to-end tests run against this product instead of the launcher's
 
@@ -22,7 +23,7 @@ class Deployed(Stack):
     """A product that runs in the cluster."""
 
     deployment: Deployment
-    namespace: str = NAMESPACE
+    namespace: str = PRODUCT
     device_plugin = bool(os.environ.get("DLSPAWNER_E2E_DEVICE_PLUGIN"))
 
     def __post_init__(self) -> None:

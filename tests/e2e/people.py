@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,6 +30,25 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 60) -> T:
         answered = time.monotonic()
         assert answered < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(min(max(0.05, answered - asked), 1))
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=5, allow_redirects=False).ok
+    except requests.RequestException:
+        return False
+
+
+@contextlib.contextmanager
+def begun(command: Sequence[str], stdin: int = subprocess.DEVNULL, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A client that is killed in the end."""
+    pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env={**os.environ, **env}, **pipes)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def last_whole_line(key: str) -> str:
@@ -77,12 +98,8 @@ class Person:
     def __init__(self, stack: Stack, name: str, password: str) -> None:
         self.stack, self.name, self.password = stack, name, password
         self.http = requests.Session()
-        self.http.get(f"{stack.url}/hub/login", timeout=30)
-        answer = self.http.post(
-            f"{stack.url}/hub/login",
-            data={"username": name, "password": password, "_xsrf": self.xsrf},
-            timeout=30,
-        )
+        self.get("/hub/login")
+        answer = self.post("/hub/login", username=name, password=password)
         assert answer.ok, answer.text
         made = self.http.post(
             f"{stack.url}/hub/api/users/{name}/tokens",
@@ -95,10 +112,19 @@ class Person:
 
     @property
     def xsrf(self) -> str:
-        return next(cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf")
+        cookies = (cookie for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user")
+        return next(cookie.value or "" for cookie in cookies)
 
     def close(self) -> None:
         self.http.close()
+
+    def get(self, path: str) -> requests.Response:
+        return self.http.get(self.stack.url + path, timeout=60)
+
+    def post(self, path: str, **fields: str) -> requests.Response:
+        """A form, with the Hub's token; its answer, and not the page that this leads to."""
+        data = {**fields, "_xsrf": self.xsrf}
+        return self.http.post(self.stack.url + path, data=data, timeout=60, allow_redirects=False)
 
     def api(self, method: str, path: str, body: Any = None, token: str | None = None) -> requests.Response:
         """One request to the Hub's REST API with this person's token."""
@@ -110,10 +136,12 @@ class Person:
             timeout=60,
         )
 
+    def server_path(self, server: str) -> str:
+        return f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
+
     def start(self, server: str, **options: object) -> requests.Response:
         """POST the options; the answer says 201 (ready), 202 (pending) or what was wrong."""
-        path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
-        return self.api("POST", path, {"user_options": options} if options else None)
+        return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
 
     def launch(self, server: str, seconds: float = 180, **options: object) -> dict[str, Any]:
         """Start a server and wait until it is ready; its model."""
@@ -131,8 +159,7 @@ class Person:
         return model if model.get("ready") else {}
 
     def stop(self, server: str, seconds: float = 120) -> None:
-        path = f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
-        answer = self.api("DELETE", path)
+        answer = self.api("DELETE", self.server_path(server))
         assert answer.status_code in {202, 204}, answer.text
         wait_for(lambda: not self.server(server).get("pending") and not self.ready(server), "it stopped", seconds)
 
@@ -192,12 +219,15 @@ class Ssh:
     def login(self, server: str) -> str:
         return f"{self.person.name}+{server}" if server else self.person.name
 
+    def line(self, server: str, *command: str, options: Sequence[str] = ()) -> list[str]:
+        return ["ssh", "-F", str(self.config), *options, f"{self.login(server)}@gateway", *command]
+
     def run(
         self, server: str, *command: str, options: tuple[str, ...] = (), text: str | None = None, seconds: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """`ssh alice+server@gateway command`."""
         return subprocess.run(
-            ["ssh", "-F", str(self.config), *options, f"{self.login(server)}@gateway", *command],
+            self.line(server, *command, options=options),
             input=text,
             capture_output=True,
             text=True,

@@ -21,6 +21,15 @@ KUBECTL = os.environ.get("DLSPAWNER_KUBECTL", "kubectl")
 CLUSTER = os.environ.get("DLSPAWNER_E2E_KUBECONFIG", "")
 
 
+def processes() -> Iterator[tuple[int, str, str]]:
+    """Of all others that we may look at: number, command line, and that with the environment."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line, more = ((entry / name).read_bytes().replace(b"\0", b" ") for name in ("cmdline", "environ"))
+            if int(entry.name) != os.getpid():
+                yield int(entry.name), line.decode(errors="replace"), (line + more).decode(errors="replace")
+
+
 @dataclass
 class Launched(Stack):
     """A product that the launcher runs: its processes, addresses and secrets."""
@@ -102,27 +111,19 @@ class Launched(Stack):
     def processes(self) -> list[str]:
         """Command lines of every process of ours: it names our state directory, or the Hub that its job reports to."""
         hub = json.loads((self.state / "ports.json").read_text())["hub"]
-        marks = (str(self.state).encode(), f":{hub}/hub/api".encode())
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    line = (entry / "cmdline").read_bytes()
-                    seen = line + (entry / "environ").read_bytes()
-                    if any(mark in seen for mark in marks):
-                        found.append(line.replace(b"\0", b" ").decode())
-        return found
+        return [line for _, line, seen in processes() if str(self.state) in seen or f":{hub}/hub/api" in seen]
 
-    def process_of(self, module: str) -> int:
-        """The process of ours that runs a Python module; 0 when there is none."""
-        ours = (self.state.as_posix().encode(), f"-m\0{module}".encode())
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    line = (entry / "cmdline").read_bytes()
-                    if ours[1] in line and ours[0] in line + (entry / "environ").read_bytes():
-                        return int(entry.name)
-        return 0
+    def process_of(self, word: str, mark: str = "") -> int:
+        """The process of ours whose command line has this word; 0 when there is none."""
+        mark = mark or str(self.state)
+        return next((pid for pid, line, seen in processes() if word in line.split() and mark in seen), 0)
+
+    def kill(self, word: str, mark: str = "") -> int:
+        """As the kernel does it when memory is short; the launcher starts it again. Returns which it was."""
+        victim = self.process_of(word, mark)
+        assert victim, word  # 0 would be all of ours
+        os.kill(victim, signal.SIGKILL)
+        return victim
 
     def password(self, name: str) -> str:
         return self.secrets["admin_password" if name == "admin" else "password"]

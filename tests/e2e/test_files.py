@@ -41,13 +41,3 @@ def test_concurrent_logins_start_one_files_job_without_gpus(fred: Person, tmp_pa
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "up").read_bytes()
     (job,) = [one for one in fred.jobs() if one["id"] not in known]
     assert (job["server"], job["template"], job["gpus"], job["state"]) == ("files", "files", 0, "running")
-
-
-def test_login_to_a_server_that_never_existed_starts_nothing(fred: Person, tmp_path: Path) -> None:
-    fred.launch("files", template="files")  # another way to start it
-    client = fred.ssh(tmp_path / "fred")
-    done = client.run("flies", "true")
-    assert (done.returncode, "no job flies; yours: files" in done.stderr) == (255, True), done.stderr
-
-
-# Other people's clients, in one's home and in the team's directory

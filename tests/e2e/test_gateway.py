@@ -6,21 +6,20 @@ A product of its own, with a teams.yaml that is written while it runs and templa
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import select
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.people import Person, Ssh, read_until, wait_for
+from tests.e2e.people import Person, Ssh, begun, read_until, wait_for
 from tests.e2e.stack import ROOT, Launched
 
 pytestmark = [pytest.mark.launcher, pytest.mark.slow]
@@ -94,26 +93,6 @@ def product() -> Iterator[Product]:
             stack.stop()
 
 
-@contextlib.contextmanager
-def session(
-    client: Ssh, server: str, *command: str, options: Sequence[str] = (), env: Mapping[str, str] | None = None
-) -> Iterator[subprocess.Popen[str]]:
-    """`ssh alice+server@gateway command`, which is killed in the end."""
-    process = subprocess.Popen(
-        ["ssh", "-F", str(client.config), *LOUD, *options, f"{client.login(server)}@gateway", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(env or {})},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def wait_until_in(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
@@ -156,13 +135,12 @@ def test_revoked_access_ends_open_sessions_within_a_minute_with_the_reason(produ
     (key,) = people["keyless"].manager("GET", "/keys").json()["keys"]
     token = people["revoked"].api("POST", "/users/revoked/tokens", {"note": "for ssh"}).json()
     options, env = by_token(clients["revoked"], token["token"])
+    lines = {name: clients[name].line("train", RUNS, options=LOUD) for name in names}
+    lines["revoked"] = clients["revoked"].line("train", RUNS, options=(*LOUD, *options))
+    lines["removed"] = clients["removed"].line("", options=(*LOUD, *NO_COMMAND))
     with contextlib.ExitStack() as stack:
         open_ = {
-            "keyless": stack.enter_context(session(clients["keyless"], "train", RUNS)),
-            "revoked": stack.enter_context(session(clients["revoked"], "train", RUNS, options=options, env=env)),
-            "blocked": stack.enter_context(session(clients["blocked"], "train", RUNS)),
-            "stays": stack.enter_context(session(clients["stays"], "train", RUNS)),
-            "removed": stack.enter_context(session(clients["removed"], "", options=NO_COMMAND)),
+            name: stack.enter_context(begun(line, **(env if name == "revoked" else {}))) for name, line in lines.items()
         }
         for process in open_.values():
             wait_until_in(process)
@@ -199,7 +177,7 @@ def full(product: Product) -> Iterator[Person]:
 def test_login_to_a_queued_job_shows_its_position_and_waits_for_gpus(product: Product, full: Person) -> None:
     ivy = product.person("ivy")
     client = product.client(ivy)
-    with session(client, "train", "echo in; nvidia-smi -L 2>/dev/null | wc -l") as ssh:
+    with begun(client.line("train", "echo in; nvidia-smi -L 2>/dev/null | wc -l", options=LOUD)) as ssh:
         said = read_until(ssh.stderr, "number 1 in the queue")
         assert "train waits: number 1 in the queue" in said
         assert not select.select([ssh.stdout], [], [], 0)[0]
@@ -243,7 +221,7 @@ def sftp(client: Ssh, line: str) -> None:
 def test_idle_files_job_is_culled_and_restarted_by_a_login_and_a_used_one_stays(product: Product) -> None:
     quiet, busy = product.person("quiet"), product.person("busy")
     client = product.client(quiet)
-    with session(product.client(busy), "files", "echo in; while sleep 1; do echo flows; done") as flow:
+    with begun(product.client(busy).line("files", "echo in; while sleep 1; do echo flows; done", options=LOUD)) as flow:
         wait_until_in(flow)
         last_byte = time.monotonic()  # or a little later
         sftp(client, f"put {client.config} kept")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -11,9 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import requests
 
-from tests.e2e.people import wait_for
+from tests.e2e.people import answers, wait_for
 from tests.e2e.stack import ROOT, Launched, running
 
 pytestmark = pytest.mark.launcher
@@ -93,8 +90,7 @@ def test_a_killed_process_is_started_again_and_the_job_goes_on(tmp_path: Path) -
         boot = ssh.run("train", "cat /proc/1/stat").stdout
         assert boot
         for module in ("jupyterhub", "dlspawner.manager", "ssh_gateway"):
-            victim = stack.process_of(module)
-            os.kill(victim, signal.SIGKILL)
+            victim = stack.kill(module)
             wait_for(lambda module=module, old=victim: stack.process_of(module) not in {0, old}, f"{module} is back")
         again = wait_for(lambda: ssh.run("train", "cat /proc/1/stat").stdout, "ssh works again")  # also without the Hub
         assert again.split()[21] == boot.split()[21], "the same process, started at the same time"
@@ -108,31 +104,13 @@ def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_ch
     shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
     (config / "overrides.py").write_text("c.JupyterHub.last_activity_interval = 3600\n")  # nothing else checks them
     stack = Launched(tmp_path / "state", more=(f"--config={config}",))
+    manager = f"{stack.url}/services/jobs/health"
     stack.start()
     try:
-        assert led(stack)
-        victim = proxy_of(stack)
-        os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: proxy_of(stack) not in {0, victim}, "the proxy is back")
-        wait_for(lambda: led(stack), "its routes are back")
+        assert answers(manager)
+        of_proxy = "--api-ip=127.0.0.1", f"--port={stack.port}"
+        victim = stack.kill(*of_proxy)
+        wait_for(lambda: stack.process_of(*of_proxy) not in {0, victim}, "the proxy is back")
+        wait_for(lambda: answers(manager), "its routes are back")
     finally:
         stack.stop()
-
-
-def led(stack: Launched) -> bool:
-    """True if the proxy leads to the Manager."""
-    try:
-        return requests.get(f"{stack.url}/services/jobs/health", timeout=5, allow_redirects=False).ok
-    except requests.RequestException:
-        return False
-
-
-def proxy_of(stack: Launched) -> int:
-    """The proxy's process; 0 when there is none."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                line = (entry / "cmdline").read_bytes()
-                if b"configurable-http-proxy" in line and f"--port={stack.port}".encode() in line.split(b"\0"):
-                    return int(entry.name)
-    return 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.deployed import Deployed
-from tests.e2e.people import Person, Ssh, Stack, read_until, wait_for
+from tests.e2e.people import Person, Ssh, Stack, begun, read_until, wait_for
 from tests.e2e.stack import KUBECTL
 from tests.kubernetes.conftest import run_kubectl as kubectl
 
@@ -65,15 +65,9 @@ def way_to(pod: str) -> Iterator[tuple[str, ...]]:
 @contextlib.contextmanager
 def session(client: Ssh, options: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
     """A terminal on the job `train` that repeats what it is told."""
-    command = ["ssh", "-F", str(client.config), "-tt", *options, f"{client.login('train')}@gateway", "echo in; cat"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        try:
-            read_until(process.stdout, "in")
-            yield process
-        finally:
-            process.kill()
+    with begun(client.line("train", "echo in; cat", options=("-tt", *options)), subprocess.PIPE) as process:
+        read_until(process.stdout, "in")
+        yield process
 
 
 def test_two_gateways_have_one_host_key_and_sessions_of_one_outlast_the_other(

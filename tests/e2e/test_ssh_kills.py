@@ -15,7 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.gateways import another
-from tests.e2e.people import Person, Ssh, read_until, wait_for
+from tests.e2e.people import Person, Ssh, begun, read_until, wait_for
 from tests.e2e.stack import Launched
 from tests.e2e.test_gateway import LOUD, NO_COMMAND, RUNS, by_token, wait_until_in
 
@@ -50,24 +50,6 @@ def kit(stack: Launched) -> Iterator[Person]:
 @pytest.fixture(scope="module")
 def client(kit: Person, tmp_path_factory: pytest.TempPathFactory) -> Ssh:
     return kit.ssh(tmp_path_factory.mktemp("kit"))
-
-
-@contextlib.contextmanager
-def begun(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]:
-    """A client that is killed in the end."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **env},
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def ssh(client: Ssh, server: str, *command: str, options: Sequence[str] = LOUD) -> list[str]:
-    return ["ssh", "-F", str(client.config), *options, f"{client.login(server)}@gateway", *command]
 
 
 def failed_output(process: subprocess.Popen[str], seconds: float = 60) -> str:
@@ -110,11 +92,6 @@ def nothing_is_left(person: Person, server: str) -> None:
     wait_for(lambda: not connected(person.stack.ssh_port), "the gateway serves nobody")
 
 
-def kill(stack: Launched, module: str) -> None:
-    """As the kernel does it when memory is short; the launcher starts it again."""
-    os.kill(stack.process_of(module), signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def stopped(stack: Launched, module: str) -> Iterator[None]:
     """Stops a process of the product for a while."""
@@ -154,7 +131,7 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     with begun([*scp, *SLOWLY, *pair]) as moving:
         wait_for(has_some, "the transfer is under way")
         assert (len(sessions(kit, "train")) > 0, connected(stack.ssh_port)) == (True, 1)
-        kill(stack, "ssh_gateway")
+        stack.kill("ssh_gateway")
         said = failed_output(moving)
     assert re.search(r"(?i)connection|lost", said), said
     wait_for_login(client)
@@ -165,22 +142,10 @@ def test_gateway_killed_in_a_transfer_ends_it_and_the_job_continues(
     assert in_pod(kit, "train", "cat /proc/1/stat").split()[21] == boot, "the same job"
 
 
-def test_gateway_killed_in_a_login_ends_it(stack: Launched, kit: Person, client: Ssh) -> None:
-    with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
-        read_until(entering.stderr, OFFERED)
-        kill(stack, "ssh_gateway")
-        said = failed_output(entering)
-    last = said.strip().splitlines()[-1]
-    assert entering.returncode == 255
-    assert re.match(r"Connection (closed|reset)", last), said
-    wait_for_login(client)
-    nothing_is_left(kit, "train")
-
-
 def test_manager_killed_in_a_login_refuses_it_with_a_sentence(stack: Launched, kit: Person, client: Ssh) -> None:
-    with stopped(stack, "dlspawner.manager"), begun(ssh(client, "train", "echo in", options=VERBOSE)) as entering:
+    with stopped(stack, "dlspawner.manager"), begun(client.line("train", "echo in", options=VERBOSE)) as entering:
         read_until(entering.stderr, OFFERED)
-        kill(stack, "dlspawner.manager")
+        stack.kill("dlspawner.manager")
         said = failed_output(entering)
     assert (entering.returncode, "the keys service does not answer: try again later" in said) == (255, True), said
     wait_for_login(client)
@@ -194,13 +159,13 @@ def test_hub_killed_in_a_token_login_delays_or_refuses_it_and_key_logins_continu
     options, env = by_token(client, kit.token)
     asked = client.folder / "asked"
     (client.folder / "askpass").write_text(f"#!/bin/sh\n: >{asked}\necho '{kit.token}'\n")
-    by_token_in = ssh(client, "train", "echo in", options=(*LOUD, *options))
+    by_token_in = client.line("train", "echo in", options=(*LOUD, *options))
     with stopped(stack, "jupyterhub"), begun(by_token_in, **env) as entering:
         wait_for(asked.exists, "the token is asked for")
         with_key = client.run("train", "echo in")
         assert (with_key.returncode, with_key.stdout) == (0, "in\n"), with_key.stderr
         assert entering.poll() is None
-        kill(stack, "jupyterhub")
+        stack.kill("jupyterhub")
         shown, said = entering.communicate(timeout=60)
     waited = (entering.returncode, shown) == (0, "in\n")
     assert waited or (entering.returncode, AWAY in said) == (255, True), said
@@ -226,10 +191,10 @@ def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
     others = lou.ssh(tmp_path)
     stubborn = "trap '' HUP TERM; echo in; while kill -0 $PPID; do sleep 1; done"  # as long as its connection
     with (
-        begun(ssh(client, "train", RUNS)) as stays,
-        begun(ssh(others, "train", RUNS, options=(*LOUD, "-tt"))) as terminal,
-        begun(ssh(others, "train", stubborn)) as program,
-        begun(ssh(others, "train", options=(*LOUD, *NO_COMMAND))) as way,
+        begun(client.line("train", RUNS, options=LOUD)) as stays,
+        begun(others.line("train", RUNS, options=(*LOUD, "-tt"))) as terminal,
+        begun(others.line("train", stubborn, options=LOUD)) as program,
+        begun(others.line("train", options=(*LOUD, *NO_COMMAND))) as way,
     ):
         for one in (stays, program, way):
             wait_until_in(one)
@@ -254,7 +219,7 @@ def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue
     batch.write_text(f"put {tmp_path}/sent {OF_SFTP}\n")
     by_sftp = ["sftp", "-F", str(others.config), *SLOWLY, "-b", str(batch), "lou+train@gateway"]
     by_scp = ["scp", "-F", str(others.config), "-O", *SLOWLY, str(tmp_path / "sent"), f"lou+train@gateway:{OF_SCP}"]
-    with begun(ssh(client, "train", RUNS)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
+    with begun(client.line("train", RUNS, options=LOUD)) as stays, begun(by_sftp) as sftp, begun(by_scp) as scp:
         wait_until_in(stays)
         wait_for(lambda: min(size_of(lou, OF_SFTP), size_of(lou, OF_SCP)) > MIB, "both are under way")
         lou.stack.kubectl("delete", pod_of(lou, "train"), "--wait=false", "--grace-period=3")
@@ -301,7 +266,7 @@ def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
     typed = time.time()
     with (
         another(stack, tmp_path / "first.log", often) as first,
-        begun(ssh(client, "train", RUNS, options=(*LOUD, *first.way))) as session,
+        begun(client.line("train", RUNS, options=(*LOUD, *first.way))) as session,
     ):
         wait_until_in(session)
         wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of its bytes")
@@ -316,7 +281,7 @@ def test_gateway_after_a_killed_one_reports_use_and_the_end_of_its_sessions(
 
     typed = time.time()
     with another(stack, tmp_path / "next.log", often) as following:
-        with begun(ssh(client, "train", RUNS, options=(*LOUD, *following.way))) as session:
+        with begun(client.line("train", RUNS, options=(*LOUD, *following.way))) as session:
             wait_until_in(session)
             wait_for(lambda: used(lou, "train") >= typed, "the Manager knows of the new one's bytes")
             wait_for(lambda: hub_heard(lou, "train") >= typed, "the Hub knows of them")

@@ -24,6 +24,7 @@ from typing import Any
 import requests
 
 from dlspawner import settings
+from tests.e2e import people
 from tests.e2e.people import wait_for
 from tests.harness.ports import free_port
 from tests.kubernetes import planes
@@ -208,46 +209,12 @@ class Hub:
         return done.stdout
 
 
-class Person:
-    """A user with a browser's session and an API token."""
+class Person(people.Person):
+    """A user of such a Hub."""
 
     def __init__(self, hub: Hub, name: str) -> None:
-        self.hub, self.name = hub, name
-        self.http = requests.Session()
-        self.get("/hub/login")
-        answer = self.post("/hub/login", username=name, password=hub.password)
-        assert answer.ok, answer.text
-        made = self.http.post(
-            f"{hub.url}/hub/api/users/{name}/tokens",
-            headers={"X-XSRFToken": self.xsrf},
-            json={"note": "tests"},
-            timeout=30,
-        )
-        assert made.status_code == 201, made.text
-        self.token = str(made.json()["token"])
-
-    @property
-    def xsrf(self) -> str:
-        return next(
-            cookie.value or "" for cookie in self.http.cookies if cookie.name == "_xsrf" and cookie.path != "/user"
-        )
-
-    def get(self, path: str) -> requests.Response:
-        return self.http.get(self.hub.url + path, timeout=60)
-
-    def post(self, path: str, **fields: str) -> requests.Response:
-        url = f"{self.hub.url}{path}"
-        return self.http.post(url, data={**fields, "_xsrf": self.xsrf}, timeout=60, allow_redirects=False)
-
-    def api(self, method: str, path: str, body: Any = None) -> requests.Response:
-        headers = {"Authorization": f"token {self.token}"}
-        return requests.request(method, f"{self.hub.url}/hub/api{path}", headers=headers, json=body, timeout=60)
-
-    def server_path(self, server: str) -> str:
-        return f"/users/{self.name}/servers/{server}" if server else f"/users/{self.name}/server"
-
-    def start(self, server: str, **options: object) -> requests.Response:
-        return self.api("POST", self.server_path(server), {"user_options": options} if options else None)
+        self.hub = hub
+        super().__init__(hub, name, hub.password)
 
     def progress(self, server: str) -> Iterator[dict[str, Any]]:
         """Returns the events of the progress page until the start has ended.
@@ -267,22 +234,11 @@ class Person:
                     return
             time.sleep(0.1)
 
-    def server(self, server: str) -> dict[str, Any]:
-        return dict(self.api("GET", f"/users/{self.name}").json().get("servers", {}).get(server, {}))
-
-    def launch(self, server: str, seconds: float = 60, **options: object) -> None:
-        answer = self.start(server, **options)
-        assert answer.status_code in {201, 202}, answer.text
-        wait_for(
-            lambda: self.server(server).get("ready"), f"{self.name}/{server} is ready: {self.hub.log[-3000:]}", seconds
-        )
-
-    def stop(self, server: str) -> None:
-        answer = self.api("DELETE", self.server_path(server))
-        assert answer.status_code in {202, 204}, answer.text
-        wait_for(
-            lambda: not self.server(server).get("ready") and not self.server(server).get("pending"), "it stopped", 60
-        )
+    def launch(self, server: str, seconds: float = 60, **options: object) -> dict[str, Any]:
+        try:
+            return super().launch(server, seconds, **options)
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {self.hub.log[-3000:]}") from None
 
     def pod_name(self, server: str) -> str:
         return f"jupyter-{self.name}--{server}" if server else f"jupyter-{self.name}"

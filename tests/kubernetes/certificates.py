@@ -16,7 +16,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.kubernetes.instance import Instance
 
-Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 VALID = datetime.timedelta(days=365)
 # user of a kubeconfig -> common name and organisation, which are Kubernetes' user and group
 USERS = {
@@ -38,7 +37,7 @@ class Authority:
     def create(cls, name: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name, None)
-        builder = _builder(subject, subject, key.public_key())
+        builder = _builder(subject, subject, key)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
@@ -46,7 +45,7 @@ class Authority:
         """A certificate for a client, or for a server at these names and addresses, and its key, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.SERVER_AUTH if served else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = _builder(_name(name, organization), self.certificate.subject, key.public_key())
+        builder = _builder(_name(name, organization), self.certificate.subject, key)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if served:
             builder = builder.add_extension(x509.SubjectAlternativeName([_general(each) for each in served]), False)
@@ -54,19 +53,17 @@ class Authority:
 
 
 def _name(name: str, organization: str | None) -> x509.Name:
-    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
-    if organization:
-        parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
-    return x509.Name(parts)
+    parts = {NameOID.ORGANIZATION_NAME: organization, NameOID.COMMON_NAME: name}
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in parts.items() if value])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + VALID)
@@ -80,7 +77,7 @@ def _general(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def pem(thing: x509.Certificate | Key) -> bytes:
+def pem(thing: x509.Certificate | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
     if isinstance(thing, x509.Certificate):
         return thing.public_bytes(serialization.Encoding.PEM)
     encoding, private = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
@@ -102,7 +99,10 @@ def make(instance: Instance) -> None:
     write(instance.certificate("ca"), pem(authority.certificate))
     write(instance.key("ca"), pem(authority.key))
     write(instance.certificate("front-proxy-ca"), pem(front_proxy.certificate))
-    _accounts_key(instance)
+    accounts = rsa.generate_private_key(public_exponent=65537, key_size=2048)  # signs service accounts' tokens
+    public = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    write(instance.key("accounts"), pem(accounts))
+    write(instance.run / "pki" / "accounts.pub", accounts.public_key().public_bytes(*public))
     node = f"system:node:{instance.node_name}"
     service = tuple(f"kubernetes{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local"))
     addresses = ("localhost", "127.0.0.1", instance.host_ip, instance.service_api_ip)
@@ -117,14 +117,6 @@ def make(instance: Instance) -> None:
     users = USERS | {"kubelet": (node, "system:nodes")}
     for user, (name, organization) in sorted(users.items(), key=lambda pair: pair[0] == "admin"):
         _kubeconfig(instance, user, authority, *authority.issue(name, organization))
-
-
-def _accounts_key(instance: Instance) -> None:
-    """The key that signs service accounts' tokens."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public = serialization.PublicFormat.SubjectPublicKeyInfo
-    write(instance.key("accounts"), pem(key))
-    write(instance.run / "pki" / "accounts.pub", key.public_key().public_bytes(serialization.Encoding.PEM, public))
 
 
 def _kubeconfig(instance: Instance, user: str, authority: Authority, certificate: bytes, key: bytes) -> None:

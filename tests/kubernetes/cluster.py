@@ -109,20 +109,13 @@ def _start_with_node(instance: Instance, binaries: Binaries, wanted: list[Image]
     node.start_kubelet()
     client.request("POST", "/apis/storage.k8s.io/v1/storageclasses", provisioner.CLASS)
     names = (HERE / "coredns.yaml").read_text().replace("DNS_IP", instance.dns_ip)
-    kubectl(instance, binaries, "apply", "--filename", "-", input=names)
+    kubectl = [binaries.path("kubectl"), "--kubeconfig", instance.kubeconfig()]
+    build.run([*kubectl, "apply", "--filename", "-"], given=names)
     client.until(
         "/apis/apps/v1/namespaces/kube-system/deployments/coredns",
         lambda deployment: deployment.get("status", {}).get("readyReplicas") == 1,
         "the cluster's names",
     )
-
-
-def kubectl(instance: Instance, binaries: Binaries, *arguments: str, input: str | None = None) -> str:
-    command = [binaries.path("kubectl"), "--kubeconfig", instance.kubeconfig(), *arguments]
-    done = subprocess.run(command, check=False, input=input, capture_output=True, text=True)
-    if done.returncode:
-        raise CannotRun(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def stop(number: int) -> None:
@@ -144,11 +137,11 @@ def _node() -> Node:
     if not (state := os.environ.get(ENVIRONMENT)):
         raise CannotRun(f"Only the cluster of `python -m tests.kubernetes with` can lose its node ({ENVIRONMENT}).")
     instance = Instance.load(Path(state))
-
-    def quiet(text: str) -> None:
-        return None
-
     return Node(instance, build.binaries(quiet), packages.programs(quiet), record(instance.number))
+
+
+def quiet(text: str) -> None:
+    """Says nothing."""
 
 
 def stop_node() -> None:

@@ -13,14 +13,16 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, Client, node
 from tests.kubernetes.instance import GPU_LABELS
+from tests.kubernetes.manifests import JOBS, PRODUCT, Object, as_list, moved, of_kind
 
 Kubectl = Callable[..., str]
 Image = Callable[[str], str]
@@ -28,8 +30,20 @@ Image = Callable[[str], str]
 IMAGE_PREFIX = os.environ.get("DLSPAWNER_IMAGE_PREFIX", "dlspawner")
 IMAGE_TAG = os.environ.get("DLSPAWNER_IMAGE_TAG", "0.1.0")
 
-PRIORITIES = Path(__file__).parents[2] / "hub_config" / "kubernetes" / "base" / "priorities.yaml"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+MANIFESTS = Path(__file__).parents[2] / "hub_config" / "kubernetes"
+BASE, DEMO = MANIFESTS / "base", MANIFESTS / "overlays" / "demo"
+
+
+@dataclass
+class Scratch:
+    """Two namespaces like the product's, and its objects for them."""
+
+    product: str
+    jobs: str
+    objects: list[Object]
+
+    def real(self, namespace: str) -> str:
+        return {PRODUCT: self.product, JOBS: self.jobs}.get(namespace, namespace)
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +67,27 @@ def kubectl(kubernetes: Client) -> Kubectl:
 
 
 @pytest.fixture(scope="session")
+def demo(kubectl: Kubectl) -> list[Object]:
+    """What the demo overlay applies."""
+    return list(yaml.safe_load_all(kubectl("kustomize", str(DEMO))))
+
+
+@pytest.fixture(scope="module")
+def scratch(demo: list[Object], kubectl: Kubectl) -> Iterator[Scratch]:
+    """With the product's accounts and rights."""
+    name = f"manifests-{secrets.token_hex(4)}"
+    made = Scratch(name, f"{name}-jobs", moved(demo, name, f"{name}-jobs"))
+    kubectl("create", "-f", "-", input=as_list(of_kind(made.objects, "Namespace")))
+    try:
+        access = of_kind(made.objects, "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+        kubectl("create", "-f", "-", input=as_list(access))
+        yield made
+    finally:
+        kubectl("delete", "namespace", made.product, made.jobs, "--wait=false")
+        kubectl("delete", "clusterrole,clusterrolebinding", f"{name}-manager", "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
 def image() -> Image:
     """The full name of one of the project's images: image("job")."""
     return lambda name: f"{IMAGE_PREFIX}/{name}:{IMAGE_TAG}"
@@ -60,26 +95,15 @@ def image() -> Image:
 
 @contextlib.contextmanager
 def made_node(kubernetes: Client) -> Iterator[str]:
-    """A node without a kubelet: Ready until Kubernetes has heard nothing of it for 40 seconds.
+    """A node without a kubelet, tainted with `test=<its name>`, so that only pods that tolerate this can get there.
 
-    It is tainted with `test=<its name>`, so that only pods that tolerate this can get there; it has as many GPUs, the
-    same labels as the node of our clusters, and its name as the label kubernetes.io/hostname.
+    It has as many GPUs and the same labels as the node of our clusters, and its name as kubernetes.io/hostname.
     """
     name = f"fake-{secrets.token_hex(4)}"
-    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
-    node = {
-        "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **GPU_LABELS},
-        },
-        "spec": {"taints": [{"key": "test", "value": name, "effect": "NoSchedule"}]},
-        "status": {
-            "capacity": amounts,
-            "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}],
-        },
-    }
-    kubernetes.create("/api/v1/nodes", node)
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **GPU_LABELS}
+    made = node(name, labels, **{"nvidia.com/gpu": "8"})
+    made["spec"] = {"taints": [{"key": "test", "value": name, "effect": "NoSchedule"}]}
+    kubernetes.create("/api/v1/nodes", made)
     path = f"/api/v1/nodes/{name}"
     try:
         kubernetes.until(
@@ -90,19 +114,19 @@ def made_node(kubernetes: Client) -> Iterator[str]:
         kubernetes.delete(path)
 
 
-def renew_lease(kubernetes: Client, node: str, until: threading.Event) -> None:
+def renew_lease(kubernetes: Client, name: str, until: threading.Event) -> None:
     """Renews the Ready condition every ten seconds like a kubelet, until it is stopped."""
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-    spec = {"holderIdentity": node, "leaseDurationSeconds": 40}
-    kubernetes.create(leases, {"metadata": {"name": node}, "spec": spec})
+    spec = {"holderIdentity": name, "leaseDurationSeconds": 40}
+    kubernetes.create(leases, {"metadata": {"name": name}, "spec": spec})
     try:
         while True:
             now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            kubernetes.patched(f"{leases}/{node}", {"spec": {"renewTime": now}}, "merge")
+            kubernetes.patched(f"{leases}/{name}", {"spec": {"renewTime": now}}, "merge")
             if until.wait(10):
                 return
     finally:
-        kubernetes.request("DELETE", f"{leases}/{node}")  # or gone with its node
+        kubernetes.request("DELETE", f"{leases}/{name}")  # or gone with its node
 
 
 @pytest.fixture
@@ -122,26 +146,15 @@ def healthy_node(kubernetes: Client) -> Iterator[str]:
 def priority_classes(kubernetes: Client) -> Iterator[None]:
     """The classes that our cluster.yaml names; those that were not there go again."""
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    wanted = list(yaml.safe_load_all(PRIORITIES.read_text()))
+    wanted = list(yaml.safe_load_all((BASE / "priorities.yaml").read_text()))
     made = [one for one in wanted if kubernetes.request("POST", path, one).code == 201]
     yield
     for one in made:
         kubernetes.request("DELETE", f"{path}/{one['metadata']['name']}")
 
 
-@contextlib.contextmanager
-def namespace_of_jobs(kubernetes: Client) -> Iterator[str]:
-    """A fresh namespace that enforces Pod Security *restricted*, as the product's namespace of jobs does."""
-    name = f"jobs-{secrets.token_hex(4)}"
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": RESTRICTED}})
-    kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    try:
-        yield name
-    finally:
-        kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
-
-
 @pytest.fixture
 def jobs_namespace(kubernetes: Client, priority_classes: None) -> Iterator[str]:
-    with namespace_of_jobs(kubernetes) as name:
+    """One that enforces Pod Security *restricted*, as the product's namespace of jobs does."""
+    with kubernetes.namespace("jobs", RESTRICTED) as name:
         yield name

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
+from tests.kubernetes.conftest import run_kubectl
 from tests.kubernetes.deploy import Deployment, deploy
 from tests.kubernetes.instance import ENVIRONMENT
 
 PATIENCE = 300
-
-
-def kubectl(*arguments: str, timeout: float = PATIENCE) -> str:
-    command = [os.environ["DLSPAWNER_KUBECTL"], *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout)
-    if done.returncode:
-        sys.exit(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def banner(product: Deployment, prefix: str, tag: str) -> str:
@@ -53,7 +45,7 @@ def main() -> None:
     print("Deploying the product, and waiting until it answers …", flush=True)
     prefix, tag = os.environ["DLSPAWNER_IMAGE_PREFIX"], os.environ["DLSPAWNER_IMAGE_TAG"]
     try:
-        product = deploy(kubectl, prefix, tag, seconds=PATIENCE)
+        product = deploy(run_kubectl, prefix, tag, seconds=PATIENCE)
     except AssertionError as problem:
         sys.exit(str(problem))
     print(banner(product, prefix, tag), flush=True)

@@ -15,22 +15,17 @@ import ipaddress
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import requests
+from tests.e2e.people import answers, wait_for
+from tests.kubernetes.conftest import DEMO, Kubectl
+from tests.kubernetes.manifests import JOBS, PRODUCT
 
-from tests.e2e.people import wait_for
-
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "hub_config" / "kubernetes" / "overlays" / "demo"
-NAMESPACE, JOBS = "dlspawner", "dlspawner-jobs"
 IMAGES = ("hub", "gateway", "job", "ssh", "proxy", "postgresql")
 HTTP_PORT, SSH_PORT = 30080, 30022
-
-Kubectl = Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +85,7 @@ def deploy(kubectl: Kubectl, prefix: str, tag: str, *, seconds: float = 180) -> 
 
 def remove(kubectl: Kubectl) -> None:
     """All goes with the two namespaces, people's files too; a gateway with sessions takes its time to drain."""
-    kubectl("delete", "namespace", JOBS, NAMESPACE, "--ignore-not-found", timeout=600)
+    kubectl("delete", "namespace", JOBS, PRODUCT, "--ignore-not-found", timeout=600)
 
 
 def node_addresses(kubectl: Kubectl) -> list[str]:
@@ -105,13 +100,13 @@ def node_addresses(kubectl: Kubectl) -> list[str]:
 
 
 def secret(kubectl: Kubectl, name: str) -> dict[str, str]:
-    data = json.loads(kubectl("get", "secret", name, "-n", NAMESPACE, "-o", "json"))["data"]
+    data = json.loads(kubectl("get", "secret", name, "-n", PRODUCT, "-o", "json"))["data"]
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
 
 def ready(kubectl: Kubectl) -> bool:
     """True if every Deployment and StatefulSet has all of its newest pods ready."""
-    found = json.loads(kubectl("get", "deployments,statefulsets", "-n", NAMESPACE, "-o", "json"))["items"]
+    found = json.loads(kubectl("get", "deployments,statefulsets", "-n", PRODUCT, "-o", "json"))["items"]
     return bool(found) and all(
         each["status"].get("observedGeneration") == each["metadata"]["generation"]
         and each["status"].get("readyReplicas", 0) == each["spec"]["replicas"] == each["status"].get("updatedReplicas")
@@ -119,14 +114,7 @@ def ready(kubectl: Kubectl) -> bool:
     )
 
 
-def answers(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=5).ok
-    except requests.RequestException:
-        return False
-
-
 def why(kubectl: Kubectl) -> list[str]:
     """Every pod of the product in Kubernetes' own words, and the end of its logs."""
     every_pod = ("-l", "app.kubernetes.io/name", "--all-containers", "--prefix", "--tail=15", "--ignore-errors")
-    return [kubectl("describe", "pods", "-n", NAMESPACE), kubectl("logs", "-n", NAMESPACE, *every_pod)]
+    return [kubectl("describe", "pods", "-n", PRODUCT), kubectl("logs", "-n", PRODUCT, *every_pod)]

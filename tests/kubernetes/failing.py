@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Hub, Person
+from tests.harness.spawner_hub import Hub, Person, running
 
 # Answers the Hub, ends when asked to, and does what /tmp/do says.
 PROGRAM = r"""
@@ -47,6 +48,15 @@ TEMPLATE = {
     "command": ["python3", "-c", PROGRAM],
     "grace_period_seconds": 2,
 }
+LAB = """
+title: Notebook
+command: [/bin/sh, -c, "export HOME=/tmp JUPYTERHUB_ROOT_DIR=/tmp; exec jupyterhub-singleuser"]
+grace_period_seconds: 5
+pod:
+  containers:
+    - name: notebook
+      resources: {requests: {cpu: 50m, memory: 256Mi}, limits: {cpu: "2", memory: 1Gi}}
+"""
 SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 CLUSTER = """
 gpu_types:
@@ -86,10 +96,18 @@ def address(kubeconfig: Path) -> str:
         return str(connection.getsockname()[0])
 
 
-def make_hub(
-    state: Path, namespace: str, image: str, kubeconfig: Path, *, gpu: str, seconds: int, more: str = ""
-) -> Hub:
-    """Not started. Patches go to the folder ``patches``; `more` is configuration."""
+@contextlib.contextmanager
+def running_hub(
+    state: Path,
+    namespace: str,
+    image: str,
+    kubeconfig: Path,
+    *,
+    seconds: int,
+    gpu: str = "example.com/gpu",
+    more: str = "",
+) -> Iterator[Hub]:
+    """Patches go to the folder ``patches``; `more` is configuration."""
     (state / "patches").mkdir()
     config, templates = state / "config", state / "templates"
     (templates / "jobs").mkdir(parents=True)
@@ -98,12 +116,14 @@ def make_hub(
     (templates / "hub").symlink_to(made.templates / "hub")
     (templates / "jobs" / "job.yaml").write_text(yaml.safe_dump(TEMPLATE))
     (templates / "jobs" / "shell.yaml").write_text(yaml.safe_dump({**TEMPLATE, "endpoints": [SSH]}))
+    (templates / "jobs" / "lab.yaml").write_text(LAB)
     (config / "jupyterhub_config.py").symlink_to(made.config / "jupyterhub_config.py")
     (config / "cluster.yaml").write_text(CLUSTER.format(gpu=gpu))
     (config / "teams.yaml").write_text("teams:\n  default: {title: Everybody}\n")
     made.templates, made.config = templates, config
     made.extra = EXTRA.format(folder=str(state / "patches"), image=image, seconds=seconds) + more
-    return made
+    with running(made, cluster=False):
+        yield made
 
 
 @dataclass

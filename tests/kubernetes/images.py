@@ -54,8 +54,11 @@ def of_programs(binaries: Binaries) -> list[Image]:
 
 
 def _of_program(name: str, program: Path) -> Image:
-    layer = _tar({program.name: program.read_bytes()}, mode=0o755)
-    return of_layer(name, cache() / "images" / program.parent.name, layer, {"Entrypoint": [f"/{program.name}"]})
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        _add(tar, program.name, program.read_bytes(), 0o755)
+    layout = cache() / "images" / program.parent.name
+    return of_layer(name, layout, buffer.getvalue(), {"Entrypoint": [f"/{program.name}"]})
 
 
 def of_layer(name: str, layout: Path, content: bytes, runs: dict[str, Any]) -> Image:
@@ -84,14 +87,10 @@ def _put(layout: Path, content: bytes, kind: str) -> dict[str, Any]:
     return {"mediaType": kind, "digest": f"sha256:{named}", "size": len(content)}
 
 
-def _tar(files: dict[str, bytes], mode: int = 0o644) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), mode
-            tar.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), mode
+    tar.addfile(member, io.BytesIO(content))
 
 
 def load(node: Node, images: Iterable[Image], say: Say) -> None:
@@ -123,9 +122,7 @@ def _import(node: Node, image: Image, digests: list[str]) -> None:
         try:
             with tarfile.open(fileobj=process.stdin, mode="w|") as tar:
                 for name, content in files.items():
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
+                    _add(tar, name, content)
                 for digest in digests:
                     tar.add(image.blob(digest), f"blobs/{digest.replace(':', '/')}")
             process.stdin.close()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import socket
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = TeamMount("vision-data", "/data/vision")
 TEAMS = TeamsConfig((Team("vision", members=("alice", "bob"), mounts=(SHARED,), gid=5001), Team("default")))
 STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
+SMALL: dict[str, object] = {"gpus": 0, "cpu": "100m", "memory": "256Mi"}
 _numbers = itertools.count()
 
 
@@ -99,8 +100,18 @@ class Job:
     def sftp(self, batch: str) -> str:
         return self.ssh(program="sftp", before=("-b", "-"), given=batch)
 
-    def ssh(self, *arguments: str, program: str = "ssh", before: tuple[str, ...] = (), given: str = "") -> str:
-        """The same over the job's own sshd, reached as the gateway reaches it: NodePort, certificate, pinned key."""
+    def ssh(
+        self, *arguments: str, program: str = "ssh", before: tuple[str, ...] = (), given: str = "", code: int = 0
+    ) -> str:
+        """The same over the job's own sshd."""
+        options, login = self.way()
+        line = [program, *options, *before, login, *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
+        assert done.returncode == code, done.stderr
+        return done.stdout.strip()
+
+    def way(self) -> tuple[list[str], str]:
+        """Options of OpenSSH's programs, and where they lead, as the gateway: NodePort, certificate, pinned key."""
         folder, (host, port) = self.world.folder, self._address()
         key = folder / self.job.id
         if not key.exists():
@@ -109,10 +120,7 @@ class Job:
             key.with_suffix(".known").write_text(f"[{host}]:{port} {self.world.host_key.public}\n")
         options = ["-F", "none", "-i", str(key), "-o", f"Port={port}", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"]
         options += ["-o", f"UserKnownHostsFile={key}.known", "-o", "StrictHostKeyChecking=yes"]
-        line = [program, *options, *before, f"{self.job.ssh_login}@{host}", *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return options, f"{self.job.ssh_login}@{host}"
 
 
 def keygen(*arguments: str) -> None:
@@ -162,11 +170,7 @@ class World:
             "ssh_ca_public_key_file": str(self.folder / "user_ca.pub"),
         }
         spawner = make_spawner(self.monkeypatch, person, server, settings=self.settings, config=config)
-
-        async def auth_state() -> Mapping[str, object]:
-            return {"uid": uid}
-
-        spawner.user.get_auth_state = auth_state
+        spawner.user.get_auth_state = AsyncMock(return_value={"uid": uid})
         return spawner
 
     async def render(self, person: str, uid: int, template: str, **options: object) -> Job:
@@ -185,7 +189,10 @@ class World:
 
     async def job(self, person: str, uid: int, template: str = "ssh", **options: object) -> Job:
         """A job that runs, without what would ask the Hub."""
-        made = await self.render(person, uid, template, **{"gpus": 0, "cpu": "100m", "memory": "256Mi", **options})
+        return self.stays(await self.render(person, uid, template, **SMALL, **options))
+
+    def stays(self, made: Job) -> Job:
+        """It runs, and does nothing."""
         for container in made.pod["spec"]["containers"]:
             container["args"] = ["sh", "-c", STAY]
             container["resources"] = {}

@@ -15,12 +15,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.contract.client import Client
-from tests.kubernetes.build import Binaries
-from tests.kubernetes.instance import GPU_LABELS, CannotRun, Instance
+from tests.kubernetes.build import Binaries, run
+from tests.kubernetes.instance import GPU_LABELS, GPUS, CannotRun, Instance
 from tests.kubernetes.packages import Programs
 from tests.kubernetes.processes import Started, Starter
 from tests.kubernetes.record import CGROUPS, Record, cgroup_folders, start_time, stop_process, write_setting
@@ -93,23 +94,24 @@ class Node:
             f"address add {at.host_ip}/24 dev {at.link}",
             f"link set {at.link} up",
         ):
-            _run(["ip", *command.split()])
+            run(["ip", *command.split()])
         for command in (
             *("link set lo up", f"address add {at.node_ip}/24 dev eth0", "link set eth0 up"),
             *(f"route add default via {at.host_ip}", "route add unreachable 169.254.0.0/16"),
         ):
-            _run(["nsenter", "--target", str(holder), "--net", "ip", *command.split()])
+            run(["nsenter", "--target", str(holder), "--net", "ip", *command.split()])
         for network in (at.pod_cidr, at.service_cidr):
-            _run(["ip", "route", "add", network, "via", at.node_ip])
+            run(["ip", "route", "add", network, "via", at.node_ip])
 
-    def _holder(self) -> int:
-        for entry in self.record.entries():
-            if entry.get("name") == "holder" and start_time(entry["pid"]) == entry["start"]:
-                return int(entry["pid"])
-        raise CannotRun(f"The node of {self.instance.name} does not run.")
+    def _running(self, name: str) -> list[dict[str, Any]]:
+        """The processes of a program of the node."""
+        entries = (one for one in self.record.entries() if one["kind"] == "process" and one["name"] == name)
+        return [one for one in entries if start_time(one["pid"]) == one["start"]]
 
     def _inside(self, *command: str | Path) -> list[str | Path]:
-        return ["nsenter", "--target", str(self._holder()), "--mount", "--net", *command]
+        if not (holder := self._running("holder")):
+            raise CannotRun(f"The node of {self.instance.name} does not run.")
+        return ["nsenter", "--target", str(holder[0]["pid"]), "--mount", "--net", *command]
 
     def _start(self, name: str, *command: str | Path) -> Started:
         return self.starter.start(name, self._inside(*command), env=self.programs.environment())[0]
@@ -120,7 +122,7 @@ class Node:
         return self._inside(*client, *arguments)
 
     def ctr(self, *arguments: str | Path) -> str:
-        return _run(self.ctr_command(*arguments), env=self.programs.environment())
+        return run(self.ctr_command(*arguments), env=self.programs.environment())
 
     def start_runtime(self) -> None:
         """containerd."""
@@ -162,19 +164,18 @@ class Node:
             *(f"--kubeconfig={at.kubeconfig('kubelet')}", f"--root-dir={at.run / 'kubelet'}"),
             *(f"--hostname-override={at.node_name}", f"--node-ip={at.node_ip}"),
         ]
-        if not self._runs("kube-proxy"):  # it ends when its file is written once more
+        if not self._running("kube-proxy"):  # it ends when its file is written once more
             proxy.write_text(yaml.safe_dump(proxy_config(at)))
             self._start("kube-proxy", self.binaries.path("kube-proxy"), f"--config={proxy}")
         client = Client(at.kubeconfig())
         path = f"/api/v1/nodes/{at.node_name}"
         self._until_ready(command, lambda: _ready(client, path))
-        amounts = {"nvidia.com/gpu": str(at.gpus)}
+        amounts = {"nvidia.com/gpu": str(GPUS)}
         status = {"status": {"capacity": amounts, "allocatable": amounts}}
         for entry in self.record.entries():
             if entry["kind"] == "setting":  # the kubelet sets them when it starts, and they are not ours
                 write_setting(entry["path"], entry["value"])
-        if at.gpus:
-            client.patched(f"{path}/status", status, kind="merge")
+        client.patched(f"{path}/status", status, kind="merge")
 
     def _until_ready(self, command: Sequence[str | Path], ready: Callable[[], bool]) -> None:
         """A kubelet ends where containerd answers and its CRI does not yet: it is started again, as services are."""
@@ -188,24 +189,11 @@ class Node:
             else:
                 return
 
-    def _runs(self, name: str) -> bool:
-        return any(start_time(entry["pid"]) == entry["start"] for entry in self._processes(name))
-
-    def _processes(self, name: str) -> list[dict[str, str | int]]:
-        return [entry for entry in self.record.entries() if entry["kind"] == "process" and entry["name"] == name]
-
     def kill(self, *names: str) -> None:
         """Kill programs of the node as a crash would; pods go on."""
         for name in names:
-            for entry in self._processes(name):
+            for entry in self._running(name):
                 stop_process(entry["pid"], entry["start"], name, at_once=True)
-
-
-def _run(command: Sequence[str | Path], env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, check=False, env=env, capture_output=True, text=True)
-    if done.returncode:
-        raise CannotRun(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def _ready(client: Client, path: str) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kubernetes.build import Say, locked
+from tests.kubernetes.build import Say, made_once, run
 from tests.kubernetes.instance import PROJECT, CannotRun, cache
 
 PACKAGES = (
@@ -52,31 +51,26 @@ class Programs:
 
 def programs(say: Say) -> Programs:
     """The node's programs, downloaded where that was not done before."""
-    release = _release()
-    fingerprint = hashlib.sha256(repr((release, PACKAGES)).encode()).hexdigest()[:12]
+    fingerprint = hashlib.sha256(repr((release(), PACKAGES)).encode()).hexdigest()[:12]
     folder = cache() / f"debian-{fingerprint}"
-    with locked(folder.with_suffix(".lock"), say, "containerd and runc"):
-        if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            shutil.rmtree(partial, ignore_errors=True)
+    with made_once(folder, say, "containerd and runc") as partial:
+        if partial:
             if not shutil.which("apt-get"):
                 raise CannotRun("containerd, runc and iptables come from Debian's packages: apt-get is missing.")
             say("Unpacking containerd, runc, CNI plugins and iptables from the distribution (once) …")
-            _packages("--unpack", str(partial), *PACKAGES)
+            install("--unpack", str(partial), *PACKAGES)
             _link_iptables(partial)
-            partial.rename(folder)
     return Programs(folder)
 
 
-def _release() -> str:
+def release() -> str:
     path = Path("/etc/os-release")
     return path.read_text() if path.exists() else ""
 
 
-def _packages(*arguments: str) -> None:
-    done = subprocess.run([PROJECT / ".ci" / "packages", *arguments], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise CannotRun(f"Packages of the distribution could not be had: {(done.stderr or done.stdout).strip()[-500:]}")
+def install(*arguments: str) -> None:
+    """Packages unpacked, or programs that build images where they are missing: install("buildah=buildah")."""
+    run([PROJECT / ".ci" / "packages", *arguments], "Packages of the distribution could not be had")
 
 
 def _link_iptables(folder: Path) -> None:
@@ -85,8 +79,3 @@ def _link_iptables(folder: Path) -> None:
     links.mkdir(parents=True)
     for name in IPTABLES:
         (links / name).symlink_to("../../sbin/xtables-legacy-multi")
-
-
-def install(*pairs: str) -> None:
-    """Programs that build images, installed where they are missing: install("buildah=buildah")."""
-    _packages(*pairs)

@@ -54,12 +54,12 @@ def stop_all() -> None:
 
 def kubectl() -> str:
     """One that is not too old for it."""
-    return str(build.binaries(_quiet).path("kubectl"))
+    return str(build.binaries(cluster.quiet).path("kubectl"))
 
 
 @contextlib.contextmanager
 def _started() -> Iterator[ControlPlane]:
-    cluster.sweep(range(1, MOST + 1), _quiet)
+    cluster.sweep(range(1, MOST + 1), cluster.quiet)
     cluster.instances().mkdir(parents=True, exist_ok=True)
     unused = (number for number in range(1, MOST + 1) if machine.free(Instance(number, Path(), node=False)))
     state = Path(tempfile.mkdtemp(prefix="plane-", dir=cluster.instances()))
@@ -76,10 +76,6 @@ def _started() -> Iterator[ControlPlane]:
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _quiet(text: str) -> None:
-    return None
-
-
 class ControlPlane:
     """etcd, API server, controllers and scheduler."""
 
@@ -92,7 +88,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Once more after `kill`, with what it kept."""
-        cluster.start(self.instance, [], _quiet)
+        cluster.start(self.instance, [], cluster.quiet)
 
     def kill(self) -> None:
         """All of it at once, as by a machine that loses power."""

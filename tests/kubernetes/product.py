@@ -131,20 +131,8 @@ def _make_base(folder: Path, say: Say) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tar = folder / "base.tar"
     tar.unlink(missing_ok=True)
-    options = [f"--dpkgopt={option}" for option in SLIM]
-    sources = [str(path) for path in _debian_sources()]
-    _run(
-        [
-            "mmdebstrap",
-            "--mode=root",
-            "--variant=minbase",
-            "--include=ca-certificates",
-            *options,
-            "bookworm",
-            tar,
-            *sources,
-        ]
-    )
+    options = ["--variant=minbase", "--include=ca-certificates", *(f"--dpkgopt={option}" for option in SLIM)]
+    _run(["mmdebstrap", "--mode=root", *options, "bookworm", tar, *_debian_sources()])
     container = _run(["buildah", "from", "scratch"]).strip()
     _run(["buildah", "add", "--quiet", container, tar])
     _run(["buildah", "config", "--cmd", "bash", container])
@@ -155,12 +143,7 @@ def _make_base(folder: Path, say: Say) -> None:
 def _debian_sources() -> list[Path]:
     """The Debian mirror of this machine, if it is a Debian; else mmdebstrap knows the usual mirror."""
     paths = [Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")]
-    return [path for path in paths if path.exists()][:1] if "bookworm" in _release() else []
-
-
-def _release() -> str:
-    path = Path("/etc/os-release")
-    return path.read_text() if path.exists() else ""
+    return [path for path in paths if path.exists()][:1] if "bookworm" in packages.release() else []
 
 
 def _have(image: str) -> bool:

@@ -66,58 +66,46 @@ def volume(claim: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-class Provisioner:
-    """Follows claims and volumes, each in a thread of its own."""
+def claim_seen(client: Client, folder: Path, claim: dict[str, Any]) -> None:
+    if not wanted(claim):
+        return
+    made = folder / f"pvc-{claim['metadata']['uid']}"
+    made.mkdir(mode=0o755, parents=True, exist_ok=True)  # root's own, as a new filesystem is: fsGroup must open it
+    answer = client.request("POST", VOLUMES, volume(claim, made))
+    if answer.code != 409:  # made before we were started again
+        print(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}: {answer.code}", flush=True)
 
-    def __init__(self, client: Client, folder: Path) -> None:
-        self._client = client
-        self._folder = folder
 
-    def claim_seen(self, claim: dict[str, Any]) -> None:
-        if not wanted(claim):
-            return
-        folder = self._folder / f"pvc-{claim['metadata']['uid']}"
-        folder.mkdir(
-            mode=0o755, parents=True, exist_ok=True
-        )  # root's own, as a new filesystem is: fsGroup must open it
-        answer = self._client.request("POST", VOLUMES, volume(claim, folder))
-        if answer.code != 409:  # made before we were started again
-            print(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}: {answer.code}", flush=True)
+def volume_seen(client: Client, _: Path, volume: dict[str, Any]) -> None:
+    ours = volume["metadata"].get("annotations", {}).get(MARK) == NAME
+    if ours and volume.get("status", {}).get("phase") == "Released":
+        shutil.rmtree(volume["spec"]["local"]["path"], ignore_errors=True)
+        client.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
 
-    def volume_seen(self, volume: dict[str, Any]) -> None:
-        ours = volume["metadata"].get("annotations", {}).get(MARK) == NAME
-        if ours and volume.get("status", {}).get("phase") == "Released":
-            shutil.rmtree(volume["spec"]["local"]["path"], ignore_errors=True)
-            self._client.request("DELETE", f"{VOLUMES}/{volume['metadata']['name']}")
 
-    def follow(self, path: str, seen: Callable[[dict[str, Any]], None]) -> None:
-        """List, then watch, for ever; the API server may be away for a while."""
-        while True:
-            try:
-                self._follow_once(path, seen)
-            except EOFError:
-                continue  # a watch ends after a while
-            except (OSError, http.client.HTTPException, AssertionError) as error:
-                print(f"{path}: {error!r}, again in {BACK_OFF} s", flush=True)
-                time.sleep(BACK_OFF)
-
-    def _follow_once(self, path: str, seen: Callable[[dict[str, Any]], None]) -> None:
-        listed = self._client.get(path)
-        for item in listed["items"]:
-            seen(item)
-        version = listed["metadata"]["resourceVersion"]
-        with self._client.watch(path, resourceVersion=version, timeoutSeconds=WATCHED_SECONDS) as watcher:
-            for event in iter(watcher.event, None):
-                if event["type"] in {"ADDED", "MODIFIED"}:
-                    seen(event["object"])
+def follow(client: Client, folder: Path, path: str, seen: Callable[[Client, Path, dict[str, Any]], None]) -> None:
+    """List, then watch, for ever; the API server may be away for a while."""
+    while True:
+        try:
+            listed = client.get(path)
+            for item in listed["items"]:
+                seen(client, folder, item)
+            version = listed["metadata"]["resourceVersion"]
+            with client.watch(path, resourceVersion=version, timeoutSeconds=WATCHED_SECONDS) as watcher:
+                while True:
+                    seen(client, folder, watcher.next("ADDED", "MODIFIED")[1])
+        except EOFError:
+            continue  # a watch ends after a while
+        except (OSError, http.client.HTTPException, AssertionError) as error:
+            print(f"{path}: {error!r}, again in {BACK_OFF} s", flush=True)
+            time.sleep(BACK_OFF)
 
 
 def main() -> None:
     kubeconfig, folder = map(Path, sys.argv[1:])
-    provisioner = Provisioner(Client(kubeconfig), folder)
-    claims = threading.Thread(target=provisioner.follow, args=(CLAIMS, provisioner.claim_seen), daemon=True)
-    claims.start()
-    provisioner.follow(VOLUMES, provisioner.volume_seen)
+    client = Client(kubeconfig)
+    threading.Thread(target=follow, args=(client, folder, CLAIMS, claim_seen), daemon=True).start()
+    follow(client, folder, VOLUMES, volume_seen)
 
 
 if __name__ == "__main__":

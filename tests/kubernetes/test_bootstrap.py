@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.contract.client import Client
-from tests.kubernetes import deploy
-from tests.kubernetes.conftest import Kubectl
-from tests.kubernetes.manifests import as_list, moved, of_kind
+from tests.kubernetes.conftest import Kubectl, Scratch
 
 pytestmark = pytest.mark.kubernetes
 
@@ -24,26 +20,6 @@ NAMES = {
     *("proxy-token", "manager-token", "gateway-token", "hub-keys", "gateway-keys"),
     *("login", "hub-database", "manager-database"),
 }
-
-
-@pytest.fixture
-def namespace(kubectl: Kubectl) -> Iterator[str]:
-    """With the account `bootstrap`, and what it may do."""
-    name = f"manifests-{secrets.token_hex(4)}"
-    objects = moved(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))), name, f"{name}-jobs")
-    mine = [
-        one
-        for one in of_kind(objects, "Namespace", "ServiceAccount", "Role", "RoleBinding")
-        if name in {one["metadata"].get("namespace"), one["metadata"]["name"]}
-    ]
-    kubectl("create", "-f", "-", input=as_list(mine))
-    yield name
-    kubectl("delete", "namespace", name, "--wait=false")
-
-
-@pytest.fixture
-def kubeconfig(namespace: str, kubernetes: Client, kubectl: Kubectl, tmp_path: Path) -> Path:
-    return as_account("bootstrap", namespace, kubernetes, kubectl, tmp_path)
 
 
 def as_account(account: str, namespace: str, kubernetes: Client, kubectl: Kubectl, folder: Path) -> Path:
@@ -74,8 +50,10 @@ def kept(kubectl: Kubectl, namespace: str) -> dict[str, dict[str, str]]:
 
 
 def test_a_second_run_changes_nothing_and_neither_prints_a_value(
-    namespace: str, kubeconfig: Path, kubectl: Kubectl
+    scratch: Scratch, kubernetes: Client, kubectl: Kubectl, tmp_path: Path
 ) -> None:
+    namespace = scratch.product
+    kubeconfig = as_account("bootstrap", namespace, kubernetes, kubectl, tmp_path)
     first = run(kubeconfig)
     made = kept(kubectl, namespace)
     second = run(kubeconfig)
@@ -91,9 +69,9 @@ def test_a_second_run_changes_nothing_and_neither_prints_a_value(
 
 
 def test_without_the_right_to_create_secrets_it_says_so(
-    namespace: str, kubernetes: Client, kubectl: Kubectl, tmp_path: Path
+    scratch: Scratch, kubernetes: Client, kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    done = run(as_account("proxy", namespace, kubernetes, kubectl, tmp_path))
+    done = run(as_account("proxy", scratch.product, kubernetes, kubectl, tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("The secrets could not be made: ")
     assert "cannot create resource" in done.stderr

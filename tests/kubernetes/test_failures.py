@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from tests.contract.client import Client
+from tests.contract.client import RESTRICTED, RESTRICTED_CONTAINER, Client
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Hub, Person, running
-from tests.kubernetes.conftest import RESTRICTED, Image, Kubectl
-from tests.kubernetes.failing import Outcome, make_hub, reason, start, wait_until_gone
+from tests.harness.spawner_hub import Person
+from tests.kubernetes import counted
+from tests.kubernetes.conftest import Image, Kubectl
+from tests.kubernetes.failing import Outcome, reason, running_hub, start, wait_until_gone
 
 pytestmark = pytest.mark.kubernetes
 
 START_SECONDS = 45
 RUN = secrets.token_hex(3)
-NAMESPACE = f"failures-{RUN}"
-GPU = f"{NAMESPACE}.example.com/gpu"  # a resource of its own, two on one node
+GPU = f"failures-{RUN}.example.com/gpu"  # a resource of its own, two on one node
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -46,16 +46,6 @@ def asks(**amounts: str) -> dict[str, Any]:
 def volume(**source: Any) -> dict[str, Any]:
     mount = {"name": "extra", "mountPath": "/extra"}
     return spec(volumes=[{"name": "extra", **source}], containers=[{"name": "notebook", "volumeMounts": [mount]}])
-
-
-@contextlib.contextmanager
-def created(kubernetes: Client, path: str, body: dict[str, Any]) -> Iterator[None]:
-    """A cluster-wide object for as long as it is needed."""
-    kubernetes.create(path, body)
-    try:
-        yield
-    finally:
-        kubernetes.request("DELETE", f"{path}/{body['metadata']['name']}")
 
 
 @dataclass(frozen=True)
@@ -94,11 +84,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def namespace(kubernetes: Client) -> Iterator[str]:
     """The jobs' namespace, with quota, limits and claims that nothing but the failures notices."""
-    labels = {**RESTRICTED, "jobs": RUN}
-    with created(kubernetes, "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}}):
-        core = f"/api/v1/namespaces/{NAMESPACE}"
-        kubernetes.until(f"{core}/serviceaccounts/default", lambda account: True)
-        hard = {f"requests.{GPU}": "5", "services.nodeports": "0"}
+    with kubernetes.namespace("failures", RESTRICTED) as name:
+        core = f"/api/v1/namespaces/{name}"
+        hard = {f"requests.{GPU}": "7", "services.nodeports": "0"}
         kubernetes.create(f"{core}/resourcequotas", {"metadata": {"name": "jobs"}, "spec": {"hard": hard}})
         limits = [{"type": "Container", "max": {"memory": "100Gi"}}]
         kubernetes.create(f"{core}/limitranges", {"metadata": {"name": "jobs"}, "spec": {"limits": limits}})
@@ -108,34 +96,24 @@ def namespace(kubernetes: Client) -> Iterator[str]:
             {"metadata": {"name": "unbound"}, "spec": {**claim, "storageClassName": "absent"}},
         )
         kubernetes.until(f"{core}/resourcequotas/jobs", lambda quota: quota.get("status", {}).get("used"))
-        yield NAMESPACE
+        yield name
 
 
 @pytest.fixture(scope="module")
-def gpus(kubernetes: Client) -> Iterator[None]:
-    """Two of our own GPUs on one node."""
-    name = kubernetes.get("/api/v1/nodes")["items"][0]["metadata"]["name"]
-    amounts = {"capacity": {GPU: "2"}, "allocatable": {GPU: "2"}}
-    kubernetes.patched(f"/api/v1/nodes/{name}/status", {"status": amounts}, "merge")
-    yield
-    kubernetes.patched(f"/api/v1/nodes/{name}/status", {"status": {k: {GPU: None} for k in amounts}}, "merge")
+def alice(
+    namespace: str, image: Image, kubernetes: Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Person]:
+    """Of a Hub whose cluster has two of our GPUs, on one node."""
+    state, at = tmp_path_factory.mktemp("hub"), kubernetes.kubeconfig
+    with (
+        counted.gpus(kubernetes, GPU, 2),
+        running_hub(state, namespace, image("job"), at, gpu=GPU, seconds=START_SECONDS) as hub,
+    ):
+        yield Person(hub, "alice")
 
 
 @pytest.fixture(scope="module")
-def hub(namespace: str, image: Image, kubernetes: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    state = tmp_path_factory.mktemp("hub")
-    made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu=GPU, seconds=START_SECONDS)
-    with running(made, cluster=False) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def alice(hub: Hub) -> Person:
-    return Person(hub, "alice")
-
-
-@pytest.fixture(scope="module")
-def outcomes(alice: Person, gpus: None) -> dict[str, Outcome]:
+def outcomes(alice: Person) -> dict[str, Outcome]:
     """All starts that fail, at once."""
 
     def run(item: tuple[str, Case]) -> Outcome:
@@ -155,16 +133,16 @@ def test_a_start_that_fails(name: str, alice: Person, outcomes: dict[str, Outcom
     assert not outcome.ready
     assert sentence.split(": ")[-1] in outcome.refused, outcome
     assert ("given up after" in outcome.refused) is case.waits, outcome
-    assert not [word for word in ("rpc error", "Traceback", NAMESPACE, "HTTP", "://") if word in outcome.refused]
+    assert not [
+        word for word in ("rpc error", "Traceback", alice.hub.namespace, "HTTP", "://") if word in outcome.refused
+    ]
     wait_until_gone(alice, name)
 
 
 def allowed_pod(name: str, container: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """A pod that Pod Security *restricted* lets pass."""
-    strict = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    context = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
-    containers = [{**container, "securityContext": strict}]
-    return {"metadata": {"name": name}, **spec(securityContext=context, containers=containers, **fields)}
+    containers = [{**container, "securityContext": {**RESTRICTED_CONTAINER, "runAsUser": 1000}}]
+    return {"metadata": {"name": name}, **spec(containers=containers, **fields)}
 
 
 def preemptor(priority: str) -> dict[str, Any]:
@@ -185,21 +163,21 @@ ENDINGS = {
 
 
 @pytest.fixture(scope="module")
-def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> Iterator[dict[str, str]]:
+def endings(alice: Person, namespace: str, kubernetes: Client, kubectl: Kubectl) -> Iterator[dict[str, str]]:
     """All jobs that run and then end, at once: what the home page says of each."""
-    low, high, pods = f"low-{RUN}", f"high-{RUN}", f"/api/v1/namespaces/{NAMESPACE}/pods"
+    low, high, pods = f"low-{RUN}", f"high-{RUN}", f"/api/v1/namespaces/{namespace}/pods"
     disk = {"limits": {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "20Mi"}}
     cheap = notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "2"}))["spec"]
     patches = {"disk": notebook(resources=disk), "preempted": spec(priorityClassName=low, **cheap)}
 
     def provoke(name: str, pod: str) -> None:
         if name == "evicted":
-            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": NAMESPACE}}
+            body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
             kubernetes.create(f"{pods}/{pod}/eviction", body)
         elif name == "preempted":
             kubernetes.create(pods, preemptor(high))
         elif name == "removed":
-            kubectl("-n", NAMESPACE, "delete", "pod", pod, "--wait=false")
+            kubectl("-n", namespace, "delete", "pod", pod, "--wait=false")
         else:
             wait_for(lambda: told(name, pod), f"{name} is provoked")
 
@@ -207,7 +185,7 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
         """Whether the program was told; the command may end with the program, or not reach it on a busy machine."""
         said = f"echo {name} > /tmp/next; mv /tmp/next /tmp/do"
         with contextlib.suppress(AssertionError):
-            kubectl("-n", NAMESPACE, "exec", pod, "--", "/bin/sh", "-c", said)
+            kubectl("-n", namespace, "exec", pod, "--", "/bin/sh", "-c", said)
             return True
         return not alice.server(f"end-{name}").get("ready")
 
@@ -229,12 +207,15 @@ def endings(alice: Person, kubernetes: Client, kubectl: Kubectl, gpus: None) -> 
         wait_for(lambda: over(name, server), f"the Hub sees the end of {name}", 90)
         return wait_for(lambda: reason(alice, server), f"the home page says why {name} ended")
 
-    with contextlib.ExitStack() as stack:
-        for name, value in ((low, 1), (high, 1000)):
-            body = {"metadata": {"name": name}, "value": value}
-            stack.enter_context(created(kubernetes, "/apis/scheduling.k8s.io/v1/priorityclasses", body))
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    for name, value in ((low, 1), (high, 1000)):
+        kubernetes.create(classes, {"metadata": {"name": name}, "value": value})
+    try:
         with ThreadPoolExecutor(len(ENDINGS)) as threads:
             yield dict(zip(ENDINGS, threads.map(run, ENDINGS), strict=True))
+    finally:
+        for name in (low, high):
+            kubernetes.request("DELETE", f"{classes}/{name}")
 
 
 @pytest.mark.parametrize("name", ENDINGS)

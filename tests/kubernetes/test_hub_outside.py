@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import requests
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Hub, Person, running
-from tests.kubernetes.conftest import Image, namespace_of_jobs
-from tests.kubernetes.failing import make_hub, wait_until_gone
+from tests.harness.spawner_hub import Hub, Person
+from tests.kubernetes.conftest import Image
+from tests.kubernetes.failing import running_hub, wait_until_gone
 
 pytestmark = pytest.mark.kubernetes
 
-LAB = """
-title: Notebook
-command: [/bin/sh, -c, "export HOME=/tmp JUPYTERHUB_ROOT_DIR=/tmp; exec jupyterhub-singleuser"]
-grace_period_seconds: 5
-pod:
-  containers:
-    - name: notebook
-      resources: {requests: {cpu: 50m, memory: 256Mi}, limits: {cpu: "2", memory: 1Gi}}
-"""
 
-
-@pytest.fixture(scope="module")
-def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    state = tmp_path_factory.mktemp("hub")
+@pytest.fixture
+def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[Hub]:
     more = 'c.DLSpawner.http_service_type = "nodeport"\n'
-    with namespace_of_jobs(kubernetes) as namespace:
-        made = make_hub(
-            state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=180, more=more
-        )
-        (made.templates / "jobs" / "lab.yaml").write_text(LAB)
-        with running(made, cluster=False) as started:
-            yield started
-
-
-@pytest.fixture(scope="module")
-def alice(hub: Hub) -> Person:
-    return Person(hub, "alice")
+    with running_hub(tmp_path, jobs_namespace, image("job"), kubernetes.kubeconfig, seconds=180, more=more) as made:
+        yield made
 
 
 def node_port(hub: Hub, pod: str) -> str:
@@ -57,7 +37,8 @@ def routes(hub: Hub, server: str) -> set[str]:
     return set(re.findall(rf"/user/alice/{server}/ => (http://\S+)", hub.log))
 
 
-def test_a_notebook_by_nodeport_behind_the_login(hub: Hub, alice: Person) -> None:
+def test_a_notebook_by_nodeport_behind_the_login(hub: Hub) -> None:
+    alice = Person(hub, "alice")
     alice.launch("train", 180, template="lab")
     pod = alice.pod_name("train")
     address = node_port(hub, pod)

@@ -8,29 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.component.manager.logs_story import its_log_outlives_a_job_and_holds_no_token
-from tests.component.manager.quota import running
-from tests.component.manager.rest import SCOPES
 from tests.component.manager.test_logs_hub import NoisyHub
 from tests.contract.client import Client
+from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image
-from tests.kubernetes.counted import MORE, gpus, there
 
 pytestmark = pytest.mark.kubernetes
 
 
 @pytest.fixture
 def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[NoisyHub]:
-    with gpus(kubernetes) as resource:
-        made = NoisyHub(
-            tmp_path,
-            db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}",
-            extra=MORE.format(image=image("job")) + SCOPES,
-            resource=resource,
-            **there(kubernetes, jobs_namespace),
-        )
-        with running(made, cluster=False):
-            made.move_in()
-            yield made
+    with counted.hub(NoisyHub, kubernetes, jobs_namespace, image("job"), tmp_path) as made:
+        yield made
 
 
 def test_its_log_outlives_a_job_and_holds_no_token(hub: NoisyHub) -> None:

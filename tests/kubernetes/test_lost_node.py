@@ -12,15 +12,16 @@ import html
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Hub, Person, running
+from tests.harness.spawner_hub import Hub, Person
 from tests.kubernetes.cluster import start_node, stop_node
-from tests.kubernetes.conftest import Image, namespace_of_jobs
-from tests.kubernetes.failing import left, make_hub, reason, start, wait_until_gone
+from tests.kubernetes.conftest import Image
+from tests.kubernetes.failing import left, reason, running_hub, start, wait_until_gone
 from tests.kubernetes.instance import ENVIRONMENT
 
 pytestmark = [
@@ -39,13 +40,10 @@ IMPATIENT = {
 }
 
 
-@pytest.fixture(scope="module")
-def hub(kubernetes: Client, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    state = tmp_path_factory.mktemp("hub")
-    with namespace_of_jobs(kubernetes) as namespace:
-        made = make_hub(state, namespace, image("job"), kubernetes.kubeconfig, gpu="example.com/gpu", seconds=60)
-        with running(made, cluster=False) as started:
-            yield started
+@pytest.fixture
+def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -> Iterator[Hub]:
+    with running_hub(tmp_path, jobs_namespace, image("job"), kubernetes.kubeconfig, seconds=60) as made:
+        yield made
 
 
 @contextlib.contextmanager

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,13 +16,11 @@ from traitlets.config import Config
 
 from tests.contract.client import Client
 from tests.kubernetes import deploy
-from tests.kubernetes.conftest import Kubectl
+from tests.kubernetes.conftest import BASE, MANIFESTS, Kubectl, Scratch
 from tests.kubernetes.manifests import JOBS, PRODUCT, WORKLOADS, Object, as_list, containers, moved, of_kind, pods
 
 pytestmark = pytest.mark.kubernetes
 
-README = deploy.DEMO.parents[1] / "README.md"
-BASE = deploy.DEMO.parents[1] / "base"
 ACCOUNTS = ("bootstrap", "gateway", "hub", "manager", "postgresql", "proxy")
 RIGHTS = {
     ("bootstrap", PRODUCT): {("secrets", "create")},
@@ -45,37 +40,6 @@ RIGHTS = {
     },
 }
 EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
-
-
-@pytest.fixture(scope="module")
-def demo(kubectl: Kubectl) -> list[Object]:
-    return list(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))))
-
-
-@dataclass
-class Scratch:
-    """Two namespaces like the product's, with the product's accounts and rights."""
-
-    product: str
-    jobs: str
-    objects: list[Object]
-
-    def real(self, namespace: str) -> str:
-        return {PRODUCT: self.product, JOBS: self.jobs}.get(namespace, namespace)
-
-
-@pytest.fixture(scope="module")
-def scratch(demo: list[Object], kubectl: Kubectl) -> Iterator[Scratch]:
-    name = f"manifests-{secrets.token_hex(4)}"
-    made = Scratch(name, f"{name}-jobs", moved(demo, name, f"{name}-jobs"))
-    kubectl("create", "-f", "-", input=as_list(of_kind(made.objects, "Namespace")))
-    try:
-        access = of_kind(made.objects, "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
-        kubectl("create", "-f", "-", input=as_list(access))
-        yield made
-    finally:
-        kubectl("delete", "namespace", made.product, made.jobs, "--wait=false")
-        kubectl("delete", "clusterrole,clusterrolebinding", f"{name}-manager", "--ignore-not-found")
 
 
 # What the API server says
@@ -220,7 +184,9 @@ def test_the_readme_s_way_for_the_authenticator_s_secret(
     kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it says to write into hub.yaml and overrides.py fits together, and keeps the secret out of ConfigMaps."""
-    blocks = re.findall(r"```(?:yaml|python)\n(# (?:hub\.yaml|overrides\.py).*?)```", README.read_text(), re.S)
+    blocks = re.findall(
+        r"```(?:yaml|python)\n(# (?:hub\.yaml|overrides\.py).*?)```", (MANIFESTS / "README.md").read_text(), re.S
+    )
     overrides, hub = sorted(blocks, key=lambda block: block.startswith("# hub.yaml"))
     deploy.overlay(tmp_path, "x", "7")
     kustomization = json.loads((tmp_path / "kustomization.yaml").read_text())

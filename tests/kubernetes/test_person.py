@@ -4,6 +4,7 @@ accepts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -21,7 +22,7 @@ from dlspawner.spawner import StartRefused
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.pod_status import Terminated
 from tests.contract.client import Client
-from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl
+from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl, made_node
 from tests.kubernetes.jobs import SHARED, World, shipped
 
 pytestmark = pytest.mark.kubernetes
@@ -44,21 +45,27 @@ def world(  # noqa: PLR0917 - fixtures
 @pytest.fixture
 def team_data(kubernetes: Client, kubectl: Kubectl, jobs_namespace: str) -> Iterator[None]:
     """The claim of the team vision, of a kind of volume that no fsGroup changes, as an administrator prepares it."""
-    name, path = f"person-{secrets.token_hex(4)}", f"/var/tmp/{jobs_namespace}"
-    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": name}
-    own = {"claimRef": {"namespace": jobs_namespace, "name": SHARED.claim}, "capacity": {"storage": "1Gi"}}
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    volume = {**spec, **own, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
-    kubernetes.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
+    path = f"/var/tmp/{jobs_namespace}"
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": jobs_namespace}
     claim = {**spec, "resources": {"requests": {"storage": "1Gi"}}}
     claims = f"/api/v1/namespaces/{jobs_namespace}/persistentvolumeclaims"
-    kubernetes.create(claims, {"metadata": {"name": SHARED.claim}, "spec": claim})
-    administer(kubectl, name, path, "chgrp 5001 /data && chmod 2770 /data")
-    yield
-    kubectl("-n", jobs_namespace, "delete", "pods", "--all", "--now")
-    administer(kubectl, name, path, "rm -rf /data/*")
-    kubernetes.request("DELETE", f"/api/v1/persistentvolumes/{name}")
-    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+    hosted = {**spec, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    with kubernetes.namespace("person") as name, volume(kubernetes, jobs_namespace, SHARED.claim, **hosted):
+        kubernetes.create(claims, {"metadata": {"name": SHARED.claim}, "spec": claim})
+        administer(kubectl, name, path, "chgrp 5001 /data && chmod 2770 /data")
+        yield
+        kubectl("-n", jobs_namespace, "delete", "pods", "--all", "--now")
+        administer(kubectl, name, path, "rm -rf /data/*")
+
+
+@contextlib.contextmanager
+def volume(kubernetes: Client, namespace: str, claim: str, **spec: Any) -> Iterator[str]:
+    """A volume for one claim, as an administrator makes it by hand."""
+    name, volumes = f"person-{secrets.token_hex(4)}", "/api/v1/persistentvolumes"
+    spec |= {"claimRef": {"namespace": namespace, "name": claim}, "capacity": {"storage": "1Gi"}}
+    kubernetes.create(volumes, {"metadata": {"name": name}, "spec": spec})
+    yield name
+    kubernetes.request("DELETE", f"{volumes}/{name}")
 
 
 def administer(kubectl: Kubectl, namespace: str, path: str, script: str) -> None:
@@ -209,32 +216,17 @@ def nodes_know_strict_groups(kubernetes: Client) -> bool:
 @pytest.fixture
 def other_node(kubernetes: Client) -> Iterator[str]:
     """A node that is Ready in name only, empty, and tainted against other pods."""
-    name = f"person-{secrets.token_hex(3)}"
-    taints = [{"key": "dlspawner.dev/test", "effect": "NoSchedule"}]
-    labels = {"kubernetes.io/hostname": name, "dlspawner.dev/test": name}
-    kubernetes.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}})
-    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi"}
-    ready = {"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": None}
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-    assert kubernetes.patch(f"/api/v1/nodes/{name}/status", {"status": status}).code == 200
-    yield name
-    kubernetes.request("DELETE", f"/api/v1/nodes/{name}")
+    with made_node(kubernetes) as name:
+        yield name
 
 
 @pytest.fixture
 def free_volume(kubernetes: Client, jobs_namespace: str) -> Iterator[str]:
-    """A storage class with a volume, bound to carol's home, that is ReadWriteOnce and names no node."""
-    name = f"person-{secrets.token_hex(3)}"
-    spec = {
-        "capacity": {"storage": "1Gi"},
-        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-        "storageClassName": name,
-        "claimRef": {"namespace": jobs_namespace, "name": "home-carol"},
-        "nfs": {"server": "203.0.113.1", "path": "/"},  # never mounted: only the scheduler looks at it
-    }
-    kubernetes.create("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": spec})
-    yield name
-    kubernetes.request("DELETE", f"/api/v1/persistentvolumes/{name}")
+    """A storage class with a volume, bound to carol's home, that names no node."""
+    spec = {"accessModes": ["ReadWriteOnce", "ReadWriteMany"], "storageClassName": jobs_namespace}
+    never_mounted = {"server": "203.0.113.1", "path": "/"}  # only the scheduler looks at it
+    with volume(kubernetes, jobs_namespace, "home-carol", nfs=never_mounted, **spec):
+        yield jobs_namespace
 
 
 @pytest.mark.parametrize("modes", [("ReadWriteOnce",), ("ReadWriteMany",)], ids="".join)
@@ -247,7 +239,7 @@ async def test_a_tensorboard_goes_where_a_home_of_one_node_is(
     board = await world.render("carol", CAROL, "tensorboard")
     places = []
     for made, operator in ((job, "NotIn"), (board, "In")):
-        rather = {"key": "dlspawner.dev/test", "operator": operator, "values": [other_node]}
+        rather = {"key": "kubernetes.io/hostname", "operator": operator, "values": [other_node]}
         preference = [{"weight": 100, "preference": {"matchExpressions": [rather]}}]
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preference}}
         spec: dict[str, Any] = {"affinity": affinity, "tolerations": [{"operator": "Exists"}]}

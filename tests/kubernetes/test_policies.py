@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
@@ -15,13 +16,11 @@ import yaml
 from dlspawner.core import naming
 from tests.harness.spawner_builders import make_spawner
 from tests.kubernetes import deploy
-from tests.kubernetes.conftest import Kubectl
+from tests.kubernetes.conftest import BASE, Kubectl
 from tests.kubernetes.jobs import shipped
 from tests.kubernetes.manifests import JOBS, Address, Object, Peer, Pod, of_kind, pods, reaches
 
 pytestmark = pytest.mark.kubernetes
-
-BASE = deploy.DEMO.parents[1] / "base"
 
 JOB = Pod(
     "job",
@@ -59,11 +58,6 @@ INWARD = {"proxy": {8000}, "gateway": {2222}}  # the ways in for all clients
 # The API server, wherever it is; the gateway goes to the jobs' NodePorts as well.
 API, NODE_PORTS = {443, 6443}, {30000, 31234, 32767}
 OUTWARD = {"hub": API, "manager": API, "bootstrap": API, "gateway": API | NODE_PORTS}
-
-
-@pytest.fixture(scope="module")
-def demo(kubectl: Kubectl) -> list[Object]:
-    return list(yaml.safe_load_all(kubectl("kustomize", str(deploy.DEMO))))
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +149,7 @@ async def rendered(template: str, monkeypatch: pytest.MonkeyPatch, folder: Path)
     authority.write_text("ssh-ed25519 AAAA gateway\n")
     config = {"namespace": JOBS, "ssh_ca_public_key_file": str(authority), "ssh_image": "x/ssh:7"}
     spawner = make_spawner(monkeypatch, settings=shipped(), config=config)
-
-    async def auth_state() -> dict[str, object]:
-        return {"uid": 5000}
-
-    spawner.user.get_auth_state = auth_state
+    spawner.user.get_auth_state = AsyncMock(return_value={"uid": 5000})
     spawner.user_options = {"template": template, **OPTIONS[template]}
     await spawner.load_user_options()
     pod = spawner.api.api_client.sanitize_for_serialization(await spawner.get_pod_manifest())

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.people import read_until
 from tests.kubernetes import product
 
 POSTGRES = Path("/usr/lib/postgresql/15/bin")
@@ -94,17 +95,6 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
-def said_until(process: subprocess.Popen[str], phrase: str) -> str:
-    """Returns the output up to the line with this phrase."""
-    assert process.stdout
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if phrase in line:
-            return "".join(lines)
-    raise AssertionError("".join(lines))
-
-
 def sql(pod: Path, statement: str) -> None:
     command = [*AS_NOBODY, str(POSTGRES / "postgres"), "--single", "-D", str(pod / "volume" / "15"), "postgres"]
     subprocess.run(command, input=f"{statement}\n", cwd=pod, check=True, capture_output=True, text=True, timeout=60)
@@ -125,9 +115,9 @@ def test_two_servers_never_share_a_volume(pod: Path) -> None:
     """Not even two that are process 1 of their containers: the second waits, and goes on when the first is gone."""
     first = start(pod)
     try:
-        said_until(first, "ready to accept connections")
+        read_until(first.stdout, "ready to accept connections")
         second = start(pod, *ENDS)
-        said_until(second, "waiting until it ends")
+        read_until(second.stdout, "waiting until it ends")
     finally:
         first.send_signal(signal.SIGINT)
         finish(first)
@@ -138,7 +128,7 @@ def test_two_servers_never_share_a_volume(pod: Path) -> None:
 def test_lock_of_a_lost_server_is_ignored(pod: Path) -> None:
     """A node that went took its processes along, and left PostgreSQL's file with a process that we may be ourselves."""
     first = start(pod)
-    said_until(first, "ready to accept connections")
+    read_until(first.stdout, "ready to accept connections")
     file = pod / "volume" / "15" / "postmaster.pid"
     left = file.read_text()
     first.send_signal(signal.SIGINT)

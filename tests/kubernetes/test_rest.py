@@ -14,14 +14,14 @@ import yaml
 
 from tests.bench.spawn import RESPONDER
 from tests.component.manager import metrics
-from tests.component.manager.quota import TEMPLATE, running
-from tests.component.manager.rest import SCOPES, RestHub
+from tests.component.manager.quota import TEMPLATE
+from tests.component.manager.rest import RestHub
 from tests.contract import machines
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import free_port
+from tests.kubernetes import counted
 from tests.kubernetes.conftest import Image
-from tests.kubernetes.counted import MORE, gpus, there
 
 pytestmark = pytest.mark.kubernetes
 MIB = 2**20
@@ -70,21 +70,12 @@ def hub(kubernetes: Client, jobs_namespace: str, image: Image, tmp_path: Path) -
         pytest.skip("no node that measures what pods use")
     node, port = real.placement["nodeSelector"]["kubernetes.io/hostname"], free_port()
     (tmp_path / "prometheus").mkdir()
+    settings = ("--Manager.lease_seconds=3", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{port}")
     with (
-        gpus(kubernetes) as resource,
         metrics.prometheus(tmp_path / "prometheus", port=port, more=scraped(kubernetes, node, tmp_path)),
+        counted.hub(BusyHub, kubernetes, jobs_namespace, image("job"), tmp_path, settings=settings) as made,
     ):
-        made = BusyHub(
-            tmp_path,
-            db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}",
-            extra=MORE.format(image=image("job")) + SCOPES,
-            settings=("--Manager.lease_seconds=3", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{port}"),
-            resource=resource,
-            **there(kubernetes, jobs_namespace),
-        )
-        with running(made, cluster=False):
-            made.move_in()
-            yield made
+        yield made
 
 
 def test_a_job_is_submitted_measured_and_ended_by_rest(hub: BusyHub) -> None:

@@ -6,7 +6,6 @@ How a job comes to be approved, and that the Hub makes it there, is shown with t
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.component.spawner.test_asking import answering
 from tests.component.spawner.test_special import _answer
 from tests.contract.client import Client
 from tests.kubernetes.conftest import Image, Kubectl
-from tests.kubernetes.jobs import TEAMS, Job, World, shipped
+from tests.kubernetes.jobs import SMALL, TEAMS, Job, World, shipped
 from tests.unit.core.test_permissions import USES, ordinary
 
 pytestmark = pytest.mark.kubernetes
@@ -79,7 +78,7 @@ class SpecialWorld(World):
 
     async def final(self, template: str) -> Job:
         """A job, after the judgement on its final manifest."""
-        job = await self.render("alice", ALICE, template, gpus=0, cpu="100m", memory="256Mi")
+        job = await self.render("alice", ALICE, template, **SMALL)
         assert self.made.namespace == self.namespace
         job.pod = self.made._final(job.pod)
         return job
@@ -88,12 +87,8 @@ class SpecialWorld(World):
 @pytest.fixture
 def second(kubernetes: Client) -> Iterator[str]:
     """A namespace as components/special makes it."""
-    name = f"special-{secrets.token_hex(4)}"
-    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    kubernetes.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-    kubernetes.until(f"/api/v1/namespaces/{name}/serviceaccounts/default", lambda account: True)
-    yield name
-    kubernetes.request("DELETE", f"/api/v1/namespaces/{name}")
+    with kubernetes.namespace("special", {"pod-security.kubernetes.io/enforce": "privileged"}) as name:
+        yield name
 
 
 @pytest.fixture
@@ -119,11 +114,7 @@ async def world(  # noqa: PLR0917 - fixtures
 
 async def runs(world: SpecialWorld, template: str) -> Job:
     """A job with a shell that stays, and answers ssh."""
-    job = await world.final(template)
-    for container in job.pod["spec"]["containers"]:
-        container["args"] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
-        container["resources"] = {}
-    return job.start()
+    return world.stays(await world.final(template))
 
 
 async def test_root_is_root_with_the_capabilities_that_a_package_manager_needs(world: SpecialWorld) -> None:

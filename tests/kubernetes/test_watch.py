@@ -13,6 +13,7 @@ from kubernetes_asyncio import client, config
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
+from tests.contract.client import RESTRICTED_CONTAINER
 
 pytestmark = pytest.mark.kubernetes
 PATIENCE = 60.0
@@ -37,13 +38,7 @@ async def watch(core: client.CoreV1Api, jobs_namespace: str) -> AsyncIterator[Po
 
 def manifest(name: str, **labels: str) -> dict[str, Any]:
     """A pod that no scheduler takes, and that Pod Security *restricted* admits."""
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    container = {"name": "notebook", "image": "example.org/image:1", "securityContext": security}
+    container = {"name": "notebook", "image": "example.org/image:1", "securityContext": RESTRICTED_CONTAINER}
     spec = {"schedulerName": "nobody", "containers": [container]}
     return {"metadata": {"name": name, "labels": {"component": "test", **labels}}, "spec": spec}
 

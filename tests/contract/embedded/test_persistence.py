@@ -4,10 +4,11 @@ import http.client
 import os
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.contract.client import Client, pod
+from tests.contract.client import Client, node, pod
 from tests.contract.conftest import Server
 
 MAPS = "/api/v1/namespaces/jobs/configmaps"
@@ -50,13 +51,11 @@ def test_acknowledged_writes_survive_sigkill(server: Server) -> None:
             if len(acknowledged) > 60:
                 enough.set()
 
-    threads = [threading.Thread(target=write, args=(worker,)) for worker in range(4)]
-    for thread in threads:
-        thread.start()
-    assert enough.wait(60)
-    server.kill()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        written = threads.map(write, range(4))
+        assert enough.wait(60)
+        server.kill()
+        list(written)
     found = server.start().get(MAPS)["items"]
     names = {item["metadata"]["name"] for item in found}
     versions = [int(item["metadata"]["resourceVersion"]) for item in found]
@@ -108,10 +107,7 @@ def test_dependents_of_a_deleted_owner_go_after_a_restart(server: Server) -> Non
 
 def test_scheduling_counts_what_is_there_after_a_restart(server: Server) -> None:
     client = server.start()
-    ready = [{"type": "Ready", "status": "True"}]
-    amounts = {"cpu": "1", "example.org/gpu": "1"}
-    node = {"metadata": {"name": "n"}, "status": {"allocatable": amounts, "capacity": amounts, "conditions": ready}}
-    client.create("/api/v1/nodes", node)
+    client.create("/api/v1/nodes", node("n", {}, **{"example.org/gpu": "1"}))
     limits = {"limits": {"example.org/gpu": "1"}}
     one = pod("one", nodeSelector={}, containers=[{"name": "c", "image": "i:1", "resources": limits}])
     client.create(PODS, one)

@@ -29,8 +29,7 @@ from tests.harness.faults.kinds import (
     Silent,
     Slow,
 )  # fmt: skip
-from tests.harness.faults.kubeconfig import before
-from tests.harness.faults.proxy import TOKEN, Proxy
+from tests.harness.faults.proxy import TOKEN, Proxy, before
 
 __all__ = [
     "GONE", "HALF_A_LINE", "HEADER", "HTML", "TOKEN",

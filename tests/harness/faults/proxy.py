@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import random
 import threading
-from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 import yaml
 from aiohttp import web
+from yarl import URL
 
+from tests.contract.client import Client
 from tests.harness.faults.kinds import Fault, Rule, Seen, name_in, seen_in
 from tests.harness.faults.relay import Relay
 
@@ -85,14 +87,9 @@ class Proxy(Relay):
             for seen in list(self.requests)
         )
 
-    def figures(self) -> dict[str, tuple[int, int]]:
-        """``{"watch pods": (requests, bytes of their answers)}``."""
-        requests: Counter[str] = Counter()
-        size: Counter[str] = Counter()
-        for seen in list(self.requests):
-            requests[f"{seen.verb} {seen.resource}"] += 1
-            size[f"{seen.verb} {seen.resource}"] += seen.bytes
-        return {key: (count, size[key]) for key, count in sorted(requests.items())}
+    def sent(self, *verbs: str) -> int:
+        """The bytes of the answers to these."""
+        return sum(seen.bytes for seen in list(self.requests) if seen.verb in verbs)
 
     # The thread
 
@@ -180,3 +177,15 @@ class Proxy(Relay):
             answer = await self.forward(request, seen)
         seen.status = answer.status
         return answer
+
+
+@contextlib.contextmanager
+def before(kubeconfig: Path, written: Path, seed: int = 1) -> Iterator[Proxy]:
+    """A proxy before the API server of a kubeconfig; another one, which leads to it, is written."""
+    client = Client(kubeconfig)
+    proxy = Proxy(URL(client.server.geturl()), client.context, client.headers, written, seed)
+    proxy.start()
+    try:
+        yield proxy
+    finally:
+        proxy.stop()

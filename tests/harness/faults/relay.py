@@ -49,7 +49,7 @@ class Relay:
         headers = {
             key: value
             for key, value in request.headers.items()
-            if key.lower() not in _HOPS | {"authorization", "content-length"}
+            if key.lower() not in _HOPS | {"authorization", "content-length", "accept-encoding"}
         }
         url = self.upstream.join(URL(request.raw_path, encoded=True))
         body = await request.read()

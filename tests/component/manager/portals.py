@@ -129,10 +129,16 @@ async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bo
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+def teams() -> str:
+    """teams.yaml of `portal`; a module may have its own."""
+    return TEAMS
+
+
+@pytest.fixture
+async def portal(world: World, tmp_path: Path, teams: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
+    async with portals(world, tmp_path, teams) as made:
         yield made
 
 

@@ -103,18 +103,6 @@ async def test_job_in_a_namespace_that_is_not_watched_is_refused(
     assert "would be in namespace jupyter-alice, and Manager.namespace is jobs" in caplog.text
 
 
-async def test_waiting_answer_has_reason_place_and_alternatives(office: Office) -> None:
-    async with office.manager() as leader:
-        await ask(leader, wants(gpus=5))
-        answer = await ask(leader, wants("bob", gpus=4))
-    assert answer.decision == "wait"
-    assert answer.sentences == (
-        "Team Everybody uses 5 of its 8 GPUs of type gpu; this job needs 4.",
-        "It is number 1 in the queue and starts by itself.",
-        "What would start at once: 3 GPUs of type gpu.",
-    )
-
-
 async def test_gpus_are_held_until_the_deleted_pod_is_gone(office: Office, db_url: str) -> None:
     request = wants(gpus=8)
     async with office.manager() as leader:

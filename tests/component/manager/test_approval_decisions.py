@@ -209,33 +209,6 @@ async def test_job_that_cannot_start_any_more_waits_for_no_approval(teams: str, 
         assert await standings(leader, job) == ["waiting", "withdrawn"]
 
 
-async def test_user_who_holds_the_soft_cap_waits_for_an_own_job_or_an_approval(office: Office) -> None:
-    set_caps(office)
-    async with office.manager() as leader:
-        first, second = wants(gpus=2, server="first"), wants(gpus=1, server="second")
-        assert (await ask(leader, first)).decision == "admit"
-        assert "until 1 of them is free, or until it is approved" in (await ask(leader, second)).sentences[0]
-        request = asked(leader, second)
-        assert request is not None
-        assert request.why.endswith("; alice holds 2.")
-        hub_starts(office, leader, second)
-        await service(leader).release_reservation(first.job, "alice")
-        await until(lambda: started(leader, second), "the own GPUs are free, and it starts")
-        assert await standings(leader, second) == ["withdrawn"]
-
-
-async def test_hard_cap_holds_for_approved_jobs(office: Office) -> None:
-    set_caps(office, hard=4)
-    async with office.manager() as leader:
-        await ask(leader, wants(gpus=2, server="first"))
-        await decides(leader, await wait_for_approval(leader, second := wants(gpus=3, server="second")))
-        status = service(leader).explainer.explain(record(leader, second))
-        assert (status.state, status.sentence) == (
-            "queued",
-            "You hold 2 GPUs of the 4 that team Everybody gives one person; this job waits until 1 of them is free.",
-        )
-
-
 async def test_job_that_waits_for_an_approval_ends_with_its_server(office: Office) -> None:
     set_caps(office)
     office.hub.servers = set()

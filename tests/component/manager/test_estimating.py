@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -23,8 +21,7 @@ from dlspawner.manager.db.store import Database
 from dlspawner.settings import Settings
 from tests.component.manager.history import NOON, Past, write_past
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 
 
@@ -32,13 +29,6 @@ from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Manager's rounds follow each other; to be asked for before the Manager."""
     monkeypatch.setattr(leader, "ESTIMATE_SECONDS", 0.1)
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(db_url: str) -> None:

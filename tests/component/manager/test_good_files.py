@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,7 @@ from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Office, ask, until, wants
 from tests.component.manager.queue_helpers import hold_all_gpus, service
-from tests.component.manager.test_process import run
-from tests.component.manager.test_quota_process import files, folder, manager, put
-from tests.component.manager.world import free_port, wait_for
 
-__all__ = ["folder"]
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
 
@@ -92,24 +87,3 @@ async def test_broken_files_without_a_good_version_are_a_mistake_still(office: O
     with pytest.raises(InvalidConfiguration):
         async with office.manager():
             pass
-
-
-def test_as_a_process_it_starts_with_broken_files_only_when_it_knows_a_good_version(
-    folder: Path, tmp_path: Path
-) -> None:
-    file, db_url = folder / "teams.yaml", f"sqlite:///{tmp_path / 'm.sqlite'}"
-    good = file.read_text()
-    try:
-        file.write_text(BROKEN)
-        ended = run(free_port(), f"--db-url={db_url}", *files(folder))
-        assert ended.returncode == 1
-        assert str(file) in ended.stderr
-        assert "Traceback" not in ended.stderr
-        file.write_text(good)
-        with manager(folder, db_url) as (url, _):
-            wait_for(lambda: put(url).status_code == 200)
-        file.write_text(BROKEN)
-        with manager(folder, db_url) as (url, _):
-            wait_for(lambda: put(url, "bob").status_code == 200)
-    finally:
-        file.write_text(good)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
@@ -24,13 +22,6 @@ from tests.component.manager.history import NOON, Past, day, write_past
 
 ALL = Viewer("", all=True)
 LATER = NOON + timedelta(days=9)
-
-
-@pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Database]:
-    opened = await asyncio.to_thread(Database.open, db_url)
-    yield opened
-    await opened.close()
 
 
 async def hours(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -41,13 +41,6 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     metrics.write_history(folder, HISTORY, begin, begin + timedelta(hours=1))
     with metrics.prometheus(folder) as url:
         yield url
-
-
-@pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
-    made = PrometheusClient(prometheus_url)
-    yield made
-    await made.close()
 
 
 def keeper(acting: LeaderElector, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:

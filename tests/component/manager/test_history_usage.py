@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,13 +98,6 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     metrics.write_history(folder, HISTORY, BEGIN, end, kubelet_samples())
     with metrics.prometheus(folder) as url:
         yield url
-
-
-@pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
-    made = PrometheusClient(prometheus_url)
-    yield made
-    await made.close()
 
 
 async def test_points_are_means_of_their_steps_and_gaps_are_none(prometheus: PrometheusClient) -> None:

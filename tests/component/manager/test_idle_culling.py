@@ -288,28 +288,3 @@ async def test_next_manager_knows_warnings_and_use(office: Office) -> None:
         await culler(acting).evaluate_all()
         assert state(acting, idle) is JobState.STOPPING
         assert state(acting, used) is JobState.RUNNING
-
-
-async def test_lifetime_ends_a_used_job(office: Office) -> None:
-    file = office.folder / "cluster.yaml"
-    file.write_text(file.read_text().replace("idle: {", "idle: {lifetime_seconds: 500, "))
-    async with office.manager() as acting:
-        job = await run(office, acting, "busy")
-        for seconds in (460, 60):
-            office.hub.used["busy", ""] = office.clock()
-            await after(office, acting, seconds)
-        assert state(acting, job) is JobState.STOPPING
-        assert "lifetime" in await reasons(acting, job)
-
-
-async def test_windows_of_team_and_preemptible_jobs(office: Office) -> None:
-    teams = (
-        "teams:\n  default: {title: A, quota: {gpu: 8}, idle: {window_seconds: 300, preemptible_window_seconds: 100}}\n"
-    )
-    (office.folder / "teams.yaml").write_text(teams)
-    async with office.manager() as acting:
-        guaranteed = await run(office, acting, "plain", gpus=0)
-        preemptible = await run(office, acting, "idle", preemptible=True)
-        await after(office, acting, 70)
-        assert warning(acting, guaranteed) is None
-        assert warning(acting, preemptible) is not None

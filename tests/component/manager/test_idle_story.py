@@ -1,4 +1,6 @@
-"""Unused jobs from the first warning to the stop: a real Hub and Manager, a real Prometheus on simulated GPUs.
+"""The use of jobs as a real notebook tells it, and unused ones from the first warning to the stop.
+
+A real Hub and Manager, a real Prometheus on simulated GPUs.
 
 Windows are as short as they may be, a minute. All jobs of the first Hub begin together; each test waits for its own.
 """
@@ -6,7 +8,6 @@ Windows are as short as they may be, a minute. All jobs of the first Hub begin t
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import re
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ import requests
 
 from tests.bench.spawn import RESPONDER
 from tests.component.manager import metrics
-from tests.component.manager.quota import running
-from tests.component.manager.test_idle_hub import EXTRA, IdleHub
+from tests.component.manager.quota import QuotaHub, running
+from tests.component.manager.rest import SCOPES
+from tests.component.manager.test_queue_hub import Plain
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import free_port
 
@@ -40,19 +42,25 @@ TEMPLATES = {
     "short": template("Short", RESPONDER, GPU_OPTIONS, window_seconds=60),
     "board": template("Board", RESPONDER, LOGS, window_seconds=60, counts=["http"]),
     "writer": template("Writer", RESPONDER, LOGS, window_seconds=3600),
+    "notebook": {
+        "title": "Notebook",
+        "command": ["jupyterhub-singleuser"],
+        "options": {"team": {}},
+        "idle": {"window_seconds": 7200},
+    },
 }
 JOBS = {
     "alice": {"template": "short", "gpus": 2},
     "dan": {"template": "board", "log_dir": "runs"},
     "frank": {"template": "board", "log_dir": "runs"},
+    "nora": {"template": "notebook"},
 }
 
 
 @dataclass
-class StoryHub(IdleHub):
-    """One with a Prometheus; `idle` is the cluster's section of that name."""
+class StoryHub(QuotaHub):
+    """One with a Prometheus, whose notebooks tell the Manager every ten seconds."""
 
-    idle: str = ""
     metrics_port: int = field(default_factory=free_port)
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -60,8 +68,8 @@ class StoryHub(IdleHub):
         super().prepare()
         for name, made in TEMPLATES.items():
             (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(made))
-        file = self.config / "cluster.yaml"
-        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{self.idle}}}", file.read_text(), flags=re.MULTILINE))
+        with (self.config / "cluster.yaml").open("a") as file:
+            file.write("idle: {metrics_age_seconds: 30, dry_run: false}\n")
 
     def exporters(self) -> dict[str, str]:
         """The addresses of the nodes' exporters of GPU metrics."""
@@ -75,40 +83,34 @@ class StoryHub(IdleHub):
 
     def token(self, user: str) -> str:
         if user not in self.tokens:
-            self.tokens[user] = super().token(user)
+            answer = self.api("POST", f"/users/{user}/tokens", {})
+            assert answer.status_code == 201, answer.text
+            self.tokens[user] = str(answer.json()["token"])
         return self.tokens[user]
+
+    def manager(self, user: str, path: str) -> requests.Response:
+        headers = {"Authorization": f"token {self.token(user)}"}
+        return requests.get(f"{self.manager_url()}/services/jobs/api/{path}", headers=headers, timeout=60)
 
     def judged(self, user: str, server: str = "") -> dict[str, Any]:
         """The latest evaluation of a job."""
-        return next((job for job in self.report()["jobs"] if (job["user"], job["server"]) == (user, server)), {})
-
-    def report(self) -> dict[str, Any]:
-        answer = self.manager(self.token("admin"), "GET", "idle")
-        found: dict[str, Any] = answer.json() if answer.status_code == 200 else {"jobs": []}
-        return found
+        answer = self.manager("admin", "idle")
+        jobs = answer.json()["jobs"] if answer.status_code == 200 else ()
+        return next((job for job in jobs if (job["user"], job["server"]) == (user, server)), {})
 
     def told(self, user: str) -> list[dict[str, Any]]:
         """The notices of a user."""
-        answer = self.manager(self.token(user), "GET", "notices")
+        answer = self.manager(user, "notices")
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["notices"]
         return found
 
     def start_again(self, user: str) -> None:
         """By the button on the home page."""
-        browser = requests.Session()
-        form = browser.get(f"{self.url}/hub/login", timeout=60).text
-        token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
-        assert token is not None
-        body = {"username": user, "password": self.password, "_xsrf": token[1]}
-        browser.post(f"{self.url}/hub/login", data=body, timeout=60)
-        home = browser.get(f"{self.url}/hub/home", timeout=60).text
-        assert "The job was stopped because it was not used for" in home
-        again = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
-        assert again is not None
-        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', again[2]))
-        data = {name: html.unescape(value) for name, value in fields.items()}
-        browser.post(f"{self.url}{html.unescape(again[1])}", data=data, timeout=60)
+        with Plain(self, user) as person:
+            home = person.visit("/hub/home")
+            assert "The job was stopped because it was not used for" in home.text
+            person.press(home, "/hub/spawn/")
         wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
 
     @contextlib.contextmanager
@@ -122,9 +124,7 @@ class StoryHub(IdleHub):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
-    state = tmp_path_factory.mktemp("story")
-    made = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}")
-    made.idle = "metrics_age_seconds: 30, dry_run: false"
+    made = StoryHub(tmp_path_factory.mktemp("story"), extra=SCOPES + HOMES)
     made.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{made.metrics_port}")
     with running(made), made.metered():
         made.api("POST", "/users/admin", {"admin": True})
@@ -137,6 +137,16 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
         answer = made.api("POST", "/users/frank/servers/train", {"user_options": {"template": "writer"}})
         assert answer.status_code in {201, 202}, answer.text
         yield made
+
+
+def test_notebook_reports_its_busy_kernel(hub: StoryHub) -> None:
+    wait_for(lambda: hub.judged("nora").get("used", {}).get("kernels_told"), "a first report", 120)
+    assert hub.judged("nora")["used"]["kernel"] is None
+    headers = {"Authorization": f"token {hub.token('nora')}"}
+    url = f"{hub.url}/user/nora/api/kernels"
+    started = requests.post(url, headers=headers, json={"name": "python3"}, timeout=60)
+    assert started.status_code == 201, started.text
+    wait_for(lambda: hub.judged("nora")["used"]["kernel"], "its kernel is known", 120)
 
 
 def test_unused_job_is_warned_stopped_and_started_again_with_its_options(hub: StoryHub) -> None:

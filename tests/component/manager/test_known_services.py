@@ -6,25 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind
 from dlspawner.manager.http import auth as http_auth
 from dlspawner.manager.http.auth import KnownServices
-from tests.component.manager.portals import Portal, portals
+from tests.component.manager.portals import Portal
 from tests.component.manager.tcp_proxy import Wire, wired
-from tests.component.manager.world import World
 
 KEYS = "api/users/alice/keys"
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager

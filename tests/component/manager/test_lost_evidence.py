@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ResourceKind, WatchEvent
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, ResourceKind, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.cluster import reconciler
@@ -45,19 +45,6 @@ async def test_pod_whose_names_are_too_long_for_the_database_is_charged_and_stop
         await until(lambda: has_strays(leader), "it is charged")
         assert (await ask(leader, wants("carol"))).decision == "wait"
         await until_stopped(office, "forged")
-
-
-async def test_job_of_a_removed_node_holds_its_quota_until_its_pod_is_gone(office: Office) -> None:
-    await office.make_node("gpu-2")
-    request = wants(gpus=8)
-    async with office.manager() as leader:
-        await run_job(office, leader, request)
-        await office.cluster.delete(NODES, "gpu-1")
-        await until(lambda: "gpu-1" not in service(leader).store.nodes, "it is seen")
-        assert (await ask(leader, wants("bob"))).reason == "team-quota"
-        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
-        await until_state(leader, request, JobState.ENDED)
-        assert (await ask(leader, wants("bob", gpus=8))).decision == "admit", "on the other node"
 
 
 async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(office: Office, db_url: str) -> None:

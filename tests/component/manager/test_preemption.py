@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dlspawner.clients.hub import HubRejected
-from dlspawner.clients.kubernetes import NODES
 from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
@@ -31,7 +30,6 @@ from tests.component.manager.queue_helpers import (
     run_job,
     service,
     state,
-    until_reason,
     until_state,
 )
 from tests.component.manager.stopping_hub import StoppingHub
@@ -214,14 +212,6 @@ async def test_victim_that_is_not_needed_any_more_goes_on_and_is_told(office: Of
         assert (await reasons(leader, victim))[-2:] == ["preemption-notice", "preemption-cancelled"]
         assert state(leader, victim) is JobState.RUNNING
     assert hub.asked == []
-
-
-async def test_victim_on_a_node_that_is_cordoned_meanwhile_goes_on(office: Office, hub: StoppingHub) -> None:
-    async with office.manager() as leader:
-        victim, owner = await run_borrower(office, leader), await queue_owner(leader)
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until_reason(leader, victim, "preemption-cancelled")
-        assert record(leader, owner).job.nodes == ()
 
 
 async def test_job_that_the_hub_has_refused_gets_no_other_victims(office: Office, hub: StoppingHub) -> None:

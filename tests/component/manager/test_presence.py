@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
@@ -13,7 +11,7 @@ from dlspawner.client.service import Service
 from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, browsing, portals
+from tests.component.manager.portals import Portal, browsing
 from tests.component.manager.tcp_proxy import wired
 from tests.component.manager.test_portal_away import MEANT
 from tests.component.manager.test_portal_events import first, streaming
@@ -22,12 +20,9 @@ from tests.component.manager.world import World, free_port
 NO_HUB = "The Hub does not answer at the moment"
 
 
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+@pytest.fixture(autouse=True)
+def probes_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "PROBE_SECONDS", 0.2)
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 async def fails(portal: Portal) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dlspawner.clients.kubernetes import NODES, PODS, ObjectNotFound
+from dlspawner.clients.kubernetes import PODS, ObjectNotFound
 from dlspawner.core import naming
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
@@ -228,17 +228,6 @@ async def test_pods_of_other_namespaces_take_room_on_their_node(office: Office) 
         await office.cluster.delete(PODS, "driver", "kube-system", grace=0)
         await until(lambda: not nodes["gpu-1"].others.cpu_milli, "it is gone")
         assert (await ask(leader, wants("bob"))).decision == "admit"
-
-
-async def test_cordoned_node_takes_no_new_job(office: Office) -> None:
-    request = wants()
-    async with office.manager() as leader:
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: service(leader).store.nodes["gpu-1"].cordoned, "it is seen")
-        answer = await ask(leader, request)
-        assert (answer.decision, answer.reason) == ("wait", "no-node")
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
-        await until_state(leader, request, JobState.STARTING)
 
 
 # Pods that were made without an admission request

@@ -14,9 +14,11 @@ import requests
 
 from tests.component.manager import rest
 from tests.component.manager.rest import RestHub
+from tests.component.manager.test_queue_hub import Plain
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import new_name
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
 ONE = {"template": "tiny", "gpus": 1}
 FIELDS = {
     *("id", "user", "server", "team", "team_title", "template", "state", "reason", "why", "position", "priority"),
@@ -28,14 +30,6 @@ FIELDS = {
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestHub]:
     yield from rest.made(tmp_path_factory.mktemp("rest"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(hub: RestHub) -> Iterator[None]:
-    yield
-    hub.clear()
-    for name in ("hub", "manager"):
-        assert "Traceback" not in (hub.state / f"{name}.log").read_text()
 
 
 def waits(hub: RestHub, user: str, gpus: int, server: str = "") -> dict[str, Any]:
@@ -137,17 +131,12 @@ def test_quota_of_own_teams(hub: RestHub) -> None:
 
 
 def test_browser_follows_the_link_to_the_csv(hub: RestHub) -> None:
-    browser = requests.Session()
-    form = browser.get(f"{hub.url}/hub/login", timeout=60).text
-    token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
-    assert token is not None
-    body = {"username": "alice", "password": hub.password, "_xsrf": token[1]}
-    browser.post(f"{hub.url}/hub/login", data=body, timeout=60)
-    page = browser.get(f"{hub.url}/services/jobs/history?by=user", timeout=60)
-    link = re.search(r'href="([^"]+gpu-hours[.]csv[^"]*)">CSV', page.text)
-    assert link is not None, page.text
-    headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
-    table = browser.get(hub.url + html.unescape(link[1]), headers=headers, timeout=60)
+    with Plain(hub, "alice") as alice:
+        page = alice.visit("/services/jobs/history?by=user")
+        link = re.search(r'href="([^"]+gpu-hours[.]csv[^"]*)">CSV', page.text)
+        assert link is not None, page.text
+        headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
+        table = alice.http.get(hub.url + html.unescape(link[1]), headers=headers, timeout=60)
     assert table.text.startswith("day,user,requested,allocated,measured,used,reclaimed"), table.text
 
 

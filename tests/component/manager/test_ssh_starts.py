@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,8 +16,7 @@ from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from ssh_gateway.backends.directory import HubAndManager
 from tests.component.manager.manager_harness import ask, until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 
 ALWAYS, NEVER = (Template(name, name, start_on_connect=start) for name, start in (("files", True), ("batch", False)))
 USUAL = Template("ssh", "ssh")
@@ -52,14 +49,11 @@ def test_template_of_a_login(name: str, there: HubServer | None, prefers: bool, 
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        made.hub.servers = {("alice", "train")}
-        made.hub.over = {("alice", "train")}
-        template = made.served.acting.settings.templates[0].name
-        made.hub.kept = {("alice", "train"): {"template": template}}
-        yield made
+def portal(portal: Portal) -> Portal:
+    """Alice's server train has stopped."""
+    portal.hub.servers, portal.hub.over = {("alice", "train")}, {("alice", "train")}
+    portal.hub.kept = {("alice", "train"): {"template": portal.served.acting.settings.templates[0].name}}
+    return portal
 
 
 async def asked(

@@ -23,13 +23,13 @@ from dlspawner.devcluster.api import start
 from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
 from tests.component.manager.manager_harness import Office, make_namespace, prepare
-from tests.component.manager.portals import portal, teams
+from tests.component.manager.portals import portal, served, teams
 from tests.component.manager.printing import PrintingOffice, printing
 from tests.component.manager.quota import QuotaHub
 from tests.component.manager.world import World, running
 from tests.kubernetes import planes
 
-__all__ = ["portal", "teams"]  # fixtures
+__all__ = ["portal", "served", "teams"]  # fixtures
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
-import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from playwright.async_api import Page, async_playwright
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
 from tests.component.manager.manager_harness import FakeHub, Office, ask, until
-from tests.component.manager.noticing import Served, offices, serving
+from tests.component.manager.noticing import Read, Served, offices, serving
 from tests.component.manager.world import World
 from tests.harness.chromium import LAUNCH, PATIENCE
 
@@ -27,17 +25,6 @@ teams:
   default: {title: Everybody, quota: {gpu: 8}, admins: [vera]}
   language: {title: Language, quota: {gpu: 2}, admins: [lars]}
 """
-
-
-@dataclass
-class Read:
-    """An answer: its status, the text of its main part, all of it, where it leads, and all headers."""
-
-    status: int
-    text: str
-    body: str
-    location: str
-    headers: Mapping[str, str]
 
 
 @dataclass
@@ -63,20 +50,11 @@ class Portal:
         cookie: str = "",
     ) -> Read:
         token = token or (await asyncio.to_thread(self.world.token, user) if user else "")
-        headers = {"Authorization": f"token {token}"} if token else {}
-        if cookie:
-            headers["Cookie"] = cookie
-        async with (
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                method, f"{self.served.url}/{path}", headers=headers, data=data, allow_redirects=False
-            ) as answer,
-        ):
-            body = await answer.text(errors="replace")  # or a font
-            main = re.search(r"<main.*</main>", body, re.DOTALL)
-            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
-            headers = answer.headers
-            return Read(answer.status, text, body, headers.get("Location", ""), headers)
+        return await self.served.read(token, path, method, cookie=cookie, data=data)
+
+    async def ask(self, user: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Status and content of an answer below api/."""
+        return await self.served.ask(await asyncio.to_thread(self.world.token, user), path, method, body)
 
     async def read_status(self, user: str, path: str) -> int:
         """The status alone, of an answer that may have no end."""
@@ -140,6 +118,13 @@ async def portal(world: World, tmp_path: Path, teams: str, monkeypatch: pytest.M
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
     async with portals(world, tmp_path, teams) as made:
         yield made
+
+
+@pytest.fixture
+def served(portal: Portal) -> Served:
+    """The same Manager, whose Hub does not answer: no job waits in vain for its server."""
+    portal.hub.servers = None
+    return portal.served
 
 
 @contextlib.asynccontextmanager

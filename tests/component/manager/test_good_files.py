@@ -76,12 +76,6 @@ async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_nam
         assert [one.name for one in leader.settings.templates] == ["tiny"]
 
 
-async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
-    async with office.manager() as leader:
-        assert leader.files.parse_stored({**leader.files.texts, "teams": BROKEN}) is None
-        assert leader.files.parse_stored({}) is None
-
-
 async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:
     (office.folder / "teams.yaml").write_text(BROKEN)
     with pytest.raises(InvalidConfiguration):

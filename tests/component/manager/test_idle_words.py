@@ -10,17 +10,11 @@ import pytest
 from dlspawner.core.idle import Cause
 from dlspawner.core.job import Job
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.manager.culling.culler import held_text, span_text, stopped_text, warning_text
+from dlspawner.manager.culling.culler import held_text, span_text, stopped_text
 from tests.unit.core.factories import NOW
 
 JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
 PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
-
-
-def test_warning_names_resources_and_duration() -> None:
-    assert warning_text(JOB, Cause.UNUSED, timedelta(hours=1)) == (
-        "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
-    )
 
 
 def test_resources_of_a_job_without_gpus() -> None:

@@ -127,16 +127,6 @@ async def test_unwritten_notice_is_not_shown(office: Office, monkeypatch: pytest
         assert shown(book) == [(NoticeKind.IDLE, "")]
 
 
-async def test_text_is_one_printable_line_of_limited_length(office: Office) -> None:
-    job = job_of()
-    async with office.manager() as acting:
-        posted = await book_of(acting).transact(
-            lambda turn: post(turn, job, NoticeKind.IDLE, "one\r\n\x1b[31mtwo\u202e" + "x" * 1000, cause="c\n" * 500)
-        )
-        assert posted.text.startswith("one [31mtwo x")
-        assert (len(posted.text), len(posted.cause), posted.text[-1]) == (500, 200, "…")
-
-
 def notice(number: int, user: str = "alice", **more: object) -> Notice:
     values = {"id": str(number), "kind": NoticeKind.IDLE, "cause": "", "text": "x", "posted": NOW, "job": f"j{number}"}
     return Notice(**{**values, "user": user, "server": "train", **more})  # type: ignore[arg-type]

@@ -10,15 +10,13 @@ import pytest
 from dlspawner.clients.hub import HubServer
 from dlspawner.core import naming
 from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
-from dlspawner.core.endpoints import Forward
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
-from dlspawner.manager.http.portal.my_jobs import PortLink, RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.http.portal.my_jobs import RowContext, ServerRow, ServerState, latest, rows
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import JobRecord, PodRef, StopReason
@@ -68,27 +66,6 @@ def test_running_job_has_all_links() -> None:
     assert found.ssh == "ssh -p 2222 alice+train@gate"
     assert (found.log_dir, found.shows_logs) == ("/home/alice/runs", True)
     assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
-
-
-OFFERED = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
-BOARD = Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/")
-
-
-@pytest.mark.parametrize(
-    ("record", "more", "ports"),
-    [
-        (running(), {}, (PortLink("board", "http", 6006, BOARD),)),
-        (running(), {"gateway": None}, (PortLink("board", "http", 6006, None),)),
-        (running(), {"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, (PortLink("board", "http", 6006, None),)),
-        (running(template="gone"), {}, ()),
-        (JobRecord(job(JobState.STARTING)), {}, ()),
-    ],
-    ids=["with SSH", "no gateway", "a job without SSH", "a template that is gone", "it starts"],
-)
-def test_running_job_has_the_ports_of_its_template(
-    record: JobRecord, more: dict[str, object], ports: tuple[PortLink, ...]
-) -> None:
-    assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
 
 
 @pytest.mark.parametrize(
@@ -150,14 +127,6 @@ def test_state_and_sentence(record: JobRecord | None, server: HubServer, state: 
     assert (found.state, found.sentence) == (state, sentence)
 
 
-def test_time_beside_a_state_is_its_beginning() -> None:
-    old = replace(running().job, submitted=NOW - timedelta(days=2), started=NOW - timedelta(days=1))
-    since = {state: row(JobRecord(replace(old, state=state)), servers={"train": READY}).since for state in JobState}
-    assert since[JobState.RUNNING] == old.started
-    assert since[JobState.QUEUED] == since[JobState.STARTING] == old.submitted
-    assert since[JobState.STOPPING] is None
-
-
 def test_stopped_server_shows_the_end_of_its_last_job() -> None:
     last = LastEnd(
         "j-1", NOW, "gone", "", StopReason(EventReason.IDLE, "It was stopped because it was not used for 2 h.")
@@ -194,12 +163,6 @@ def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 0, True)
     assert found.sentence == "You can not start jobs here; ask an administrator why."
     assert row(running(), blocked=True).sentence == ""
-
-
-def test_running_jobs_come_first() -> None:
-    servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
-    ended = {name: LastEnd("j-1", NOW, "gone", "", None) for name in ("b", "a")}
-    assert [one.server for one in rows(facts(running(), servers=servers, ended=ended))] == ["train", "a", "b"]
 
 
 def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:

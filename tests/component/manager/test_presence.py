@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from playwright.async_api import expect
 
 from dlspawner.client.service import Service
 from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
-from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, browsing
+from tests.component.manager.manager_harness import until
+from tests.component.manager.portals import Portal
 from tests.component.manager.tcp_proxy import wired
-from tests.component.manager.test_portal_away import MEANT
 from tests.component.manager.test_portal_events import first, streaming
 from tests.component.manager.world import World, free_port
 
@@ -86,20 +84,3 @@ async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
         await wire.mend()
         await asking
         assert heard[-1] is True
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-async def test_an_open_page_says_so_by_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not look again by itself
-    await portal.runs(wants("alice", server="train"))
-    async with browsing(portal, "alice", forgives=MEANT) as page:
-        async with page.expect_response("**/api/events", timeout=90_000):
-            await page.goto(f"{portal.world.jobs}/")
-        known = portal.hub.servers
-        await fails(portal)
-        trouble = page.get_by_role("alert")
-        await expect(trouble).to_contain_text(NO_HUB, timeout=60_000)
-        await expect(page.get_by_text("train").first).to_be_visible()
-        portal.hub.servers = known
-        await expect(trouble).to_have_count(0, timeout=60_000)

@@ -14,7 +14,7 @@ import requests
 from playwright.sync_api import Browser, Page, expect
 
 from tests.component.manager.crowds import SETTINGS
-from tests.component.manager.quota import GPU, GPUS, QuotaHub, running
+from tests.component.manager.quota import GPUS, QuotaHub, running
 from tests.component.manager.test_approval_hub import chromium, log_in, send_form
 from tests.component.manager.test_page import Forms
 from tests.e2e.people import wait_for
@@ -22,8 +22,8 @@ from tests.harness.chromium import PATIENCE
 from tests.harness.spawner_hub import Person
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
-# Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
-# login is in the file is too old.
+# Whose name says so is answered later than a second after the form was sent, or has a pod that the cluster refuses;
+# whose login is in the file is too old.
 # One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).
 MORE = """
 import asyncio
@@ -36,13 +36,11 @@ async def late(spawner):
         await asyncio.sleep(3)
 c.Spawner.pre_spawn_hook = late
 
-async def greedy(spawner, pod):
-    if spawner.user.name.endswith("greedy"):
-        pod.spec.containers[0].resources.limits[{resource!r}] = "9"
+async def invalid(spawner, pod):
     if spawner.user.name == "unmade":
         pod.spec.containers[0].name = "Not a name"
     return pod
-c.KubeSpawner.modify_pod_hook = greedy
+c.KubeSpawner.modify_pod_hook = invalid
 
 async def refresh_user(self, user, handler=None, **more):
     return user.name not in Path({stale!r}).read_text().split()
@@ -60,7 +58,7 @@ ADMIN = "an admin password of thirty-two letters"
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("queue")
     (folder / "stale").touch()
-    extra = MORE.format(stale=str(folder / "stale"), resource=GPU)
+    extra = MORE.format(stale=str(folder / "stale"))
     with running(QuotaHub(folder, settings=SETTINGS, extra=extra)) as made:
         yield made
 
@@ -249,43 +247,3 @@ def test_from_the_form_to_the_page_and_from_there_to_the_job(
     stop(hub, full)
     browser.wait_for_url(re.compile(rf"/user/{user}/"))
     assert [text for text in complaints if "429" not in text and "404" not in text] == []
-
-
-@pytest.mark.longer
-@pytest.mark.browser
-@pytest.mark.parametrize("user", ["greedy", pytest.param("late-greedy", marks=pytest.mark.slow)])
-def test_who_asks_in_the_form_for_what_nobody_may_have_reads_the_most_at_once(
-    hub: QuotaHub, browser: Page, user: str
-) -> None:
-    hub.add_users([user])
-    log_in(browser, hub, user)
-    send_form(browser, hub, user)
-    expect(browser.get_by_text("A job may have 8 GPUs of type gpu; this one asks for 9.")).to_be_visible()
-    wait_for(lambda: not hub.servers(), "the start has ended", 60)
-    assert (hub.jobs(), hub.held()) == ({}, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_home_page_shows_the_waiting_job_and_leads_to_its_page(hub: QuotaHub, browser: Page) -> None:
-    hub.add_users(["some", "look"])
-    hub.start_server("some", gpus=5)
-    wait_for(lambda: hub.ready() == ["some/"], "somebody has five", 60)
-    assert "in the queue" in hub.refusal("look", hub.start_server("look", gpus=8))
-    log_in(browser, hub, "look")
-    card = browser.locator("section.job")
-
-    def waits() -> bool:
-        browser.goto(f"{hub.url}/hub/home")
-        return "waiting" in card.inner_text()
-
-    wait_for(waits, "the Manager has answered in time", 60)
-    expect(card).to_contain_text(
-        "It is number 1 in the queue and starts by itself. Team Everybody uses 5 of its 8 GPUs"
-    )
-    browser.get_by_role("link", name="See its place in the queue").press("Enter")
-    expect(browser.locator("#place")).to_have_text("1")
-    expect(browser.get_by_role("listitem").filter(has_text="of type gpu")).to_have_text("3 GPUs of type gpu")
-    browser.get_by_role("button", name="Cancel the request").press("Enter")
-    expect(browser.get_by_text("It was cancelled before it ran.")).to_be_visible()
-    assert "look" not in hub.jobs()

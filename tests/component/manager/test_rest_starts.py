@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
 from sqlalchemy import insert
 
 from dlspawner.clients.hub import HubUnavailable
@@ -18,15 +15,9 @@ from tests.component.manager.manager_harness import ask, wants
 from tests.component.manager.portals import Portal
 
 
-async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    token = await asyncio.to_thread(portal.world.token, "alice")
-    url, headers = f"{portal.served.url}/api/{path}", {"Authorization": f"token {token}"}
-    async with aiohttp.ClientSession() as session, session.post(url, headers=headers, json=body) as answer:
-        return answer.status, await answer.json()
-
-
 async def submit(portal: Portal, gpus: int) -> tuple[int, dict[str, Any]]:
-    return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}})
+    body = {"server": "train", "options": {"template": "tiny", "gpus": gpus}}
+    return await portal.ask("alice", "jobs", "POST", body)
 
 
 def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
@@ -67,19 +58,16 @@ async def test_repeated_restart_starts_one_job(portal: Portal) -> None:
     older = await portal.waits(wants("alice", gpus=1, server="train"))
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
     portal.knows("alice", "train")
-    token = await asyncio.to_thread(portal.world.token, "alice")
-    assert (await portal.read("alice", f"api/jobs/{older.job}/cancel", "POST", token=token)).status == 204
+    assert await portal.ask("alice", f"jobs/{older.job}/cancel", "POST") == (204, None)
     newer = wants("alice", gpus=1, server="train")
     is_away(portal, newer)
-    path = f"jobs/{older.job}/requeue"
-    status, told = await post(portal, path)
-    assert (status, told["id"]) == (202, newer.job)
-    status, told = await post(portal, path)
-    assert (status, told["id"]) == (202, newer.job)
+    for _ in range(2):
+        status, told = await portal.ask("alice", f"jobs/{older.job}/requeue", "POST")
+        assert (status, told["id"]) == (202, newer.job)
 
 
 async def events(portal: Portal, job: str) -> Any:
-    return json.loads((await portal.read("alice", f"api/jobs/{job}/events")).body)
+    return (await portal.ask("alice", f"jobs/{job}/events"))[1]
 
 
 async def test_list_of_very_many_events_is_shortened(portal: Portal) -> None:

@@ -22,14 +22,14 @@ from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.devcluster.api import start
 from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Office, make_namespace, prepare
-from tests.component.manager.portals import portal, served, teams
+from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
+from tests.component.manager.portals import portal, served, teams_yaml
 from tests.component.manager.printing import PrintingOffice, printing
 from tests.component.manager.quota import QuotaHub
 from tests.component.manager.world import World, running
 from tests.kubernetes import planes
 
-__all__ = ["portal", "served", "teams"]  # fixtures
+__all__ = ["portal", "served", "teams_yaml"]  # fixtures
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 
@@ -131,6 +131,13 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             made = Office(tmp_path, database, cluster)
             await made.make_node()
             yield made
+
+
+@pytest.fixture
+async def leader(office: Office) -> AsyncIterator[Acting]:
+    """The Manager of an office, for tests without another one."""
+    async with office.manager() as made:
+        yield made
 
 
 @contextlib.asynccontextmanager

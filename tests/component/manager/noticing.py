@@ -21,12 +21,11 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.link import derive_hub_token
 from dlspawner.devcluster.api import start
 from dlspawner.manager import server as http
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import make_auth, read_service
 from dlspawner.manager.http.portal import ssh_keys
 from dlspawner.manager.state.job_store import JobStore
-from tests.component.manager.manager_harness import Office, make_namespace, prepare
+from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
 from tests.component.manager.world import ROOT, World, free_port, manager_environment
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -43,7 +42,7 @@ async def offices(folder: Path, db_url: str) -> AsyncIterator[Office]:
     await api.stop()
 
 
-def book_of(acting: LeaderElector) -> JobStore:
+def book_of(acting: Acting) -> JobStore:
     assert acting.admission is not None
     return acting.admission.store
 
@@ -68,7 +67,7 @@ class Served:
     """The address of a Manager, and what is in it."""
 
     url: str
-    acting: LeaderElector
+    acting: Acting
     manager: handlers.ManagerContext
 
     @property

@@ -15,7 +15,7 @@ from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
-from tests.component.manager.manager_harness import FakeHub, Office, ask, until
+from tests.component.manager.manager_harness import FakeHub, Office, until
 from tests.component.manager.noticing import Read, Served, offices, serving
 from tests.component.manager.world import World
 from tests.harness.chromium import LAUNCH, PATIENCE
@@ -68,7 +68,7 @@ class Portal:
 
     async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
         """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
-        assert (await ask(self.served.acting, question)).decision == "admit"
+        assert (await self.served.acting.ask(question)).decision == "admit"
         if "annotations" in metadata:
             metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
         name = f"jupyter-{question.user}--{question.server}".rstrip("-")
@@ -79,7 +79,7 @@ class Portal:
         return question
 
     async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
-        assert (await ask(self.served.acting, question)).decision == "wait"
+        assert (await self.served.acting.ask(question)).decision == "wait"
         return question
 
     def knows(self, user: str, server: str) -> None:
@@ -87,36 +87,35 @@ class Portal:
         self.hub.servers = (self.hub.servers or set()) | {(user, server)}
 
 
-async def equip(office: Office, teams: str = TEAMS, *, dry_run: bool = True) -> None:
-    """Teams with admins, a node, and a Hub without servers; without ``dry_run`` unused jobs are stopped."""
+async def equip(office: Office, teams: str = TEAMS) -> None:
+    """Teams with admins, a node, and a Hub without servers."""
     (office.folder / "teams.yaml").write_text(teams)
-    if not dry_run:
-        with (office.folder / "cluster.yaml").open("a") as file:
-            file.write("idle: {dry_run: false}\n")
     await office.make_node()
     office.hub.servers = set()
 
 
 @contextlib.asynccontextmanager
-async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bool = True) -> AsyncIterator[Portal]:
+async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        await equip(office, teams, dry_run=dry_run)
+        await equip(office, teams)
         async with serving(office, world) as served:
             yield Portal(office, served, world)
 
 
 @pytest.fixture
-def teams() -> str:
+def teams_yaml() -> str:
     """teams.yaml of `portal`; a module may have its own."""
     return TEAMS
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, teams: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+async def portal(
+    world: World, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path, teams) as made:
+    async with portals(world, tmp_path, teams_yaml) as made:
         yield made
 
 

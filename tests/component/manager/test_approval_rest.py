@@ -13,21 +13,19 @@ from dlspawner import cli
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from tests.component.manager.api_client import TEAMS, asked, decides
-from tests.component.manager.manager_harness import ask as review
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.noticing import Served
-from tests.component.manager.queue_helpers import cancel, state
 from tests.component.manager.world import World
 
 
 @pytest.fixture
-def teams() -> str:
+def teams_yaml() -> str:
     return TEAMS % (2, 6)
 
 
 async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> AdmissionRequest:
     job = wants(user, gpus=gpus, **more)
-    assert (await review(served.acting, job)).reason == "approval"
+    assert (await served.acting.ask(job)).reason == "approval"
     return job
 
 
@@ -56,7 +54,7 @@ async def test_token_sees_and_decides_what_its_scopes_allow(world: World, served
     for word in ("approve", "deny"):
         assert (await served.ask(token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
     assert (await served.ask(token, f"jobs/{job.job}/approve", "POST"))[0] == may
-    assert (state(served.acting, job) is JobState.PENDING_APPROVAL) == (may != 200)
+    assert (served.acting.state(job) is JobState.PENDING_APPROVAL) == (may != 200)
 
 
 async def test_own_request_is_decided_by_administrators_of_the_hub_only(world: World, served: Served) -> None:
@@ -84,12 +82,12 @@ async def test_first_decision_counts_and_the_second_names_it(world: World, serve
 
 async def test_decision_about_a_job_without_an_open_request_is_refused(world: World, served: Served) -> None:
     token, small = world.token("vera"), wants(gpus=1)
-    await review(served.acting, small)
+    await served.acting.ask(small)
     assert (await served.ask(token, f"jobs/{small.job}/approve", "POST"))[1]["detail"] == (
         "This job waits for no approval."
     )
     job = await waits(served, "bob")
-    assert await cancel(served.acting, "bob")
+    assert await served.acting.cancel("bob")
     status, problem = await served.ask(token, f"jobs/{job.job}/deny", "POST")
     assert (status, problem["detail"]) == (409, "Nobody has to decide it any more: it was withdrawn.")
 
@@ -135,7 +133,7 @@ async def read(served: Served, token: str, page: str = "approvals", **form: str)
 
 
 async def test_page_shows_the_request_and_what_user_and_team_hold(world: World, served: Served) -> None:
-    await review(served.acting, wants(gpus=1, server="small"))
+    await served.acting.ask(wants(gpus=1, server="small"))
     await waits(served)
     status, text, _ = await read(served, world.token("vera"))
     assert status == 200
@@ -232,7 +230,7 @@ async def test_job_shows_its_request_and_no_place(world: World, served: Served) 
     assert (approval["state"], approval["by"], approval["reason"]) == ("approved", "vera", "Go")
     (listed,) = (await served.ask(world.token("alice"), "jobs?state=live"))[1]["items"]
     assert listed["approval"]["state"] == "approved"
-    await review(served.acting, wants("bob", gpus=1))
+    await served.acting.ask(wants("bob", gpus=1))
     assert (await served.ask(world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None
 
 

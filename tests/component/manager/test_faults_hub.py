@@ -162,9 +162,7 @@ def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
     assert "The job was removed from outside the Hub" in plain(cast.holder.get("/hub/home").text)
 
 
-def test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_once(
-    hub: FaultyHub, api: faults.Proxy
-) -> None:
+def test_passing_faults_of_pods_are_not_noticed_and_charged_once(hub: FaultyHub, api: faults.Proxy) -> None:
     kinds = [kind for kind in PASSING if kind != "etcd"]  # as many as there are GPUs
     users = {new_name(f"user-{kind}-"): PASSING[kind] for kind in kinds}
     rules = [
@@ -188,9 +186,7 @@ def test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_
     wait_for(lambda: hub.jobs() == {waits.name: "running"}, "nobody else has a job", 60)
 
 
-def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it(
-    hub: FaultyHub, api: faults.Proxy
-) -> None:
+def test_refused_start_whose_first_answer_was_lost_holds_its_gpus(hub: FaultyHub, api: faults.Proxy) -> None:
     refused, waits = Person(hub, new_name("refused-")), Person(hub, new_name("waits-"))
     full = faults.Answer(
         403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1'

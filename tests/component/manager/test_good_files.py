@@ -8,42 +8,38 @@ from dataclasses import replace
 import pytest
 
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
-from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import hold_all_gpus, service
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
 
 
-def teams(leader: LeaderElector) -> dict[str, int | None]:
-    world = service(leader).store.cluster_state
+def teams(leader: Acting) -> dict[str, int | None]:
+    world = leader.service.store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
-async def begin_with(office: Office, leader: LeaderElector, text: str) -> None:
+async def begin_with(office: Office, leader: Acting, text: str) -> None:
     """The files are changed while this Manager acts."""
     (office.folder / "teams.yaml").write_text(text)
     await until(lambda: teams(leader) == {"vision": 3000, "default": 5000}, "they are read")
 
 
-async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other_one_had_read(
-    office: Office, db_url: str
-) -> None:
+async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_read(office: Office, db_url: str) -> None:
     waits = replace(wants(gpus=3), team="vision")
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(office.manager())
         async with office.manager(waits=False) as second:
-            await hold_all_gpus(first)
+            await first.hold_all_gpus()
             await begin_with(office, first, NEW)
-            assert (await ask(first, waits)).decision == "wait"
+            assert (await first.ask(waits)).decision == "wait"
             (office.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = service(second).store.notices
+            board = second.service.store.notices
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
             told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
@@ -58,7 +54,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     file.write_text(BROKEN)
     async with office.manager() as leader:
         assert teams(leader) == {"vision": 3000, "default": 5000}
-        board = service(leader).store.notices
+        board = leader.service.store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text

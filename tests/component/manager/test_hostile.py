@@ -53,7 +53,7 @@ TITLE = json.dumps(f"{HOSTILE}{'y' * 65536}")
 
 
 @pytest.fixture
-def teams() -> str:
+def teams_yaml() -> str:
     return TEAMS.replace("title: Everybody", f"title: {TITLE}")
 
 

@@ -78,7 +78,7 @@ def test_a_name_stays_text_inside_the_pages_script(name: str) -> None:
         pytest.param(frozenset({"read:servers!user=ada"}), True, False, id="a token that sees their own jobs"),
     ],
 )
-def test_what_administrators_are_told_needs_more_than_a_token_for_something_else(
+def test_administrators_are_told_with_a_token_that_allows_it(
     scopes: frozenset[str], by_token: bool, told: bool
 ) -> None:
     admin = HubIdentity("ada", IdentityKind.USER, scopes, admin=True)

@@ -84,9 +84,7 @@ async def test_an_answer_that_is_not_the_hubs_is_none(portal: Portal, answer: by
         assert [await status(portal, gateway), await status(portal, alice, "api/keys")] == [200, 503]
 
 
-async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_service_that_the_hub_rejects_is_forgotten(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = portal.world.tokens["gateway"]
 
     async def knows_nobody(*_: object) -> None:

@@ -12,16 +12,15 @@ import pytest
 from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import logs as db_logs
 from dlspawner.manager.logs import collector
-from tests.component.manager.manager_harness import NAMESPACE, until
+from tests.component.manager.manager_harness import NAMESPACE, Acting, until
 from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, shown, text
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-async def over(acting: LeaderElector, question: AdmissionRequest) -> None:
+async def over(acting: Acting, question: AdmissionRequest) -> None:
     async def ended() -> bool:
         found = await acting.ledger.find(question.job)
         return found is not None and found.job.state is JobState.ENDED
@@ -51,9 +50,7 @@ async def test_log_of_a_finished_job_is_complete(printing_office: PrintingOffice
         assert await text(acting.ledger, question) == "".join(f"{n}\n" for n in range(1, 20001)) + "no line end\n"
 
 
-async def test_kept_waits_until_the_log_is_stored(
-    printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kept_waits_for_the_log(printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     question = job()
     async with printing_office.manager() as acting:
         pod = await printing_office.start(acting, question, f"echo early; {WAITS}")
@@ -79,9 +76,7 @@ async def test_kept_waits_until_the_log_is_stored(
         assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
 
 
-async def test_log_of_a_stopping_job_is_kept_once_through_every_change_of_manager(
-    printing_office: PrintingOffice,
-) -> None:
+async def test_log_of_a_stopping_job_is_kept_once_across_managers(printing_office: PrintingOffice) -> None:
     question = job()
     ends = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02; done; exit 0"
     async with printing_office.manager() as acting:

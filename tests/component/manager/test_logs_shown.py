@@ -16,7 +16,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.http.api import logs
 from dlspawner.manager.logs import reader
-from tests.component.manager.manager_harness import ask, until
+from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
 from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown
@@ -128,9 +128,7 @@ async def test_log_is_followed_until_its_end(reading: Reading) -> None:
     await until(lambda: not log_reader.followers, "nobody follows")
 
 
-async def test_followed_log_goes_on_at_its_place_for_the_same_reader_only(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_followed_log_goes_on_for_the_same_reader_only(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
     question, place = job("alice"), "a" * 32
     await reading.office.start(reading.served.acting, question, f"echo first; sleep 3; echo second; {WAITS}")
@@ -242,6 +240,6 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
 
 async def test_queued_job_has_no_log(reading: Reading) -> None:
     question = job("alice")
-    await ask(reading.served.acting, question)
+    await reading.served.acting.ask(question)
     assert "Nothing is kept of what this job has printed" in (await reading.page("alice", question)).text
     assert (await reading.log("alice", question)).status == 404

@@ -195,7 +195,7 @@ async def test_button_keeps_a_job_or_says_why_not(world: World, served: Served) 
     assert (status, "There is no such notice of yours" in text) == (404, True)
 
 
-async def test_invalid_file_is_shown_to_administrators_and_logged(
+async def test_invalid_file_is_told_to_administrators(
     world: World, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = served.acting.files.teams

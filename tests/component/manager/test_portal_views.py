@@ -68,21 +68,6 @@ def test_running_job_has_all_links() -> None:
     assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
 
 
-@pytest.mark.parametrize(
-    ("more", "ssh", "shows_logs"),
-    [
-        ({"gateway": None}, "", True),
-        ({"pods": {}}, "", False),
-        ({"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, "", True),
-        ({"titles": {"notebook": "Notebook"}}, "ssh -p 2222 alice+train@gate", False),
-    ],
-    ids=["no gateway", "a pod nobody has seen", "a job without SSH", "no template shows logs"],
-)
-def test_missing_links_are_not_shown(more: dict[str, object], ssh: str, shows_logs: bool) -> None:
-    found = row(running(), **more)
-    assert (found.ssh, found.shows_logs) == (ssh, shows_logs)
-
-
 STARTS = replace(READY, ready=False, pending="spawn")
 IDLE = StopReason(EventReason.IDLE, "Not used.")
 LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
@@ -145,14 +130,6 @@ def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[
     assert rows(facts(servers={server: known})) == ()
     ended = {server: LastEnd("j-1", NOW, "gone", "", None)}
     assert len(rows(facts(servers={server: known}, ended=ended))) == 1
-
-
-def test_queued_job_shows_position_and_reason() -> None:
-    waits = JobRecord(job(JobState.QUEUED))
-    look = QueueStatus(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
-    found = row(waits, looks={"train": look}, servers={"train": STOPPED})
-    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 3, True)
-    assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PENDING_APPROVAL, JobState.LOGIN_REQUIRED])

@@ -44,9 +44,7 @@ async def test_whoever_listens_is_told_when_a_request_fails_and_when_the_hub_is_
         assert "Dlspawner-Hub" not in (await portal.read("alice", "api/jobs")).headers
 
 
-async def test_who_cannot_be_recognised_is_told_that_it_is_the_hub(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecognised_user_is_told_that_it_is_the_hub(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, "alice")
     auth = portal.served.manager.auth
     auth.cache.clear()

@@ -227,9 +227,7 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
 @pytest.mark.longer
 @pytest.mark.browser
 @pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
-def test_from_the_form_to_the_page_and_from_there_to_the_job(
-    hub: QuotaHub, full: str, browser: Page, user: str
-) -> None:
+def test_from_the_form_to_the_page_and_to_the_job(hub: QuotaHub, full: str, browser: Page, user: str) -> None:
     hub.add_users([f"{user}-ahead", user])
     hub.start_server(f"{user}-ahead", gpus=GPUS)
     wait_for(lambda: hub.jobs().get(f"{user}-ahead") == "queued", "somebody waits already", 60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.component.manager.manager_harness import ask, wants
+from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal
 
 
@@ -20,7 +20,7 @@ async def test_page_leads_to_the_hub_only_where_it_starts_the_job(
         raise AssertionError
 
     portal.hub.starts = never
-    await ask(portal.served.acting, wants())
+    await portal.served.acting.ask(wants())
     portal.hub.servers, portal.hub.pending = servers, pending
     page = await portal.read("alice", "wait/alice/")
     assert page.status == status

@@ -100,9 +100,7 @@ def test_final_manifest_counts_and_not_the_form(hub: QuotaHub) -> None:
     ],
     ids=["refused", "in the queue", "refused by a hook"],
 )
-def test_reason_of_a_failed_start_is_shown_although_the_hub_takes_long_to_clear_up(
-    hub: QuotaHub, user: str, sentence: str
-) -> None:
+def test_reason_of_a_failed_start_is_shown_while_the_hub_clears_up(hub: QuotaHub, user: str, sentence: str) -> None:
     """After a second it looks what became of the start: of an end without a reason it makes an internal error."""
     hub.add_users([user, "modest"])
     hold(hub, gpus=8)

@@ -11,7 +11,7 @@ from dlspawner.clients.hub import HubUnavailable
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.jobs import MOST_EVENTS
 from dlspawner.manager.db.tables import job_events
-from tests.component.manager.manager_harness import ask, wants
+from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal
 
 
@@ -25,7 +25,7 @@ def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
 
     async def starts(user: str, server: str) -> None:
         if asks is not None:
-            await ask(portal.served.acting, asks)
+            await portal.served.acting.ask(asks)
         raise HubUnavailable("The Hub does not answer.")
 
     portal.hub.starts = starts
@@ -43,9 +43,7 @@ async def test_older_queued_job_does_not_answer_a_start_that_did_not_reach_the_h
     assert (status, told["gpus"], told["id"] != older.job) == (202, 1, True)
 
 
-async def test_repeated_start_is_answered_with_the_queued_job_when_the_answer_of_the_hub_is_lost(
-    portal: Portal,
-) -> None:
+async def test_repeated_start_whose_answer_was_lost_is_answered_with_the_queued_job(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=8, server="train"))
     is_away(portal, older)

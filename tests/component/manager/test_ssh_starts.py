@@ -14,7 +14,7 @@ from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from ssh_gateway.backends.directory import HubAndManager
-from tests.component.manager.manager_harness import ask, until, wants
+from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
 
 ALWAYS, NEVER = (Template(name, name, start_on_connect=start) for name, start in (("files", True), ("batch", False)))
@@ -148,7 +148,7 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     await allow_starts(portal)
 
     async def starts(user: str, name: str) -> None:
-        await ask(portal.served.acting, wants(user, server=name))
+        await portal.served.acting.ask(wants(user, server=name))
         raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
 
     def people(token: str) -> HubAndManager:

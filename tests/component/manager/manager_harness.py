@@ -222,8 +222,16 @@ class Acting(LeaderElector):
 
         return release
 
-    async def queue_and_release(self, *requests: AdmissionRequest, error: Exception | None = None) -> None:
-        """Queues the jobs behind one with all GPUs, which ends; the Hub starts them, or refuses them with the error."""
+    async def queue_and_release(
+        self,
+        *requests: AdmissionRequest,
+        error: Exception | None = None,
+        starts: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
+        """Queues the jobs behind one with all GPUs, which ends.
+
+        The Hub starts them, or refuses them with the error, or does what ``starts`` says.
+        """
         release = await self.hold_all_gpus()
         for request in requests:
             assert (await self.ask(request)).decision == "wait"
@@ -231,6 +239,7 @@ class Acting(LeaderElector):
             self.hub_starts(*requests)
         else:
             self.office.hub_refuses(error, *requests)
+        self.office.hub.starts = starts or self.office.hub.starts
         await release()
 
     async def until_due(self, request: AdmissionRequest) -> None:

@@ -56,17 +56,13 @@ async def test_cancellation_while_the_hub_is_asked_for_the_start_is_not_undone_b
     office: Office, leader: Acting
 ) -> None:
     waits, answers = wants(), []
-    release = await leader.hold_all_gpus()
-    await leader.ask(waits)
-    office.hub.servers = {("alice", "")}
 
     async def starts(user: str, server: str) -> None:
         assert await leader.cancel()
         assert leader.service.pending(user, server) == [], "so that the Hub makes a new id"
         answers.append((await leader.ask(wants())).decision)
 
-    office.hub.starts = starts
-    await release()
+    await leader.queue_and_release(waits, starts=starts)
     await until(lambda: answers, "the Hub has asked")
     assert answers == ["refuse"]
     assert leader.service.store.records == {}

@@ -49,20 +49,16 @@ async def test_hub_that_is_away_for_long_costs_no_place(office: Office, leader: 
     assert leader.state(waits) is JobState.QUEUED, "this is the first start that has failed"
 
 
-async def test_turn_ends_at_its_deadline_while_the_hub_hangs(office: Office) -> None:
+async def test_turn_ends_at_its_deadline_while_the_hub_hangs(office: Office, leader: Acting) -> None:
     waits = wants()
 
     async def hangs(user: str, server: str) -> None:
         await asyncio.Event().wait()
 
-    async with office.manager() as leader:
-        release = await leader.hold_all_gpus()
-        await leader.ask(waits)
-        office.hub.servers, office.hub.starts = {("alice", "")}, hangs
-        await release()
-        await until(lambda: office.hub.started, "the Hub was asked")
-        office.clock.moved += timedelta(seconds=121)
-        await leader.until_reason(waits, "start-timeout")
+    await leader.queue_and_release(waits, starts=hangs)
+    await until(lambda: office.hub.started, "the Hub was asked")
+    office.clock.moved += timedelta(seconds=121)
+    await leader.until_reason(waits, "start-timeout")
 
 
 async def test_third_failure_of_the_hub_ends_the_job_whichever_manager_leads(office: Office, db_url: str) -> None:
@@ -88,24 +84,22 @@ async def test_third_failure_of_the_hub_ends_the_job_whichever_manager_leads(off
     [(FAILED, "start-failing"), (None, "start-timeout")],
     ids=["fails", "accepts it and gives up"],
 )
-async def test_failed_start_is_repeated_after_a_pause(office: Office, error: Exception | None, reason: str) -> None:
+async def test_failed_start_is_repeated_after_a_pause(
+    office: Office, leader: Acting, error: Exception | None, reason: str
+) -> None:
     waits = wants()
 
     async def accepts_or_fails(_user: str, _server: str) -> None:
         if error is not None:
             raise error
 
-    async with office.manager() as leader:
-        release = await leader.hold_all_gpus()
-        await leader.ask(waits)
-        office.hub.servers, office.hub.starts = {("alice", "")}, accepts_or_fails
-        await release()
-        await leader.until_reason(waits, reason)
-        assert office.hub.started == [("alice", "")]
-        assert leader.state(waits) is JobState.QUEUED
-        leader.hub_starts(waits)
-        office.clock.moved += timedelta(minutes=5)
-        await until(lambda: leader.started(waits), "it starts later")
+    await leader.queue_and_release(waits, starts=accepts_or_fails)
+    await leader.until_reason(waits, reason)
+    assert office.hub.started == [("alice", "")]
+    assert leader.state(waits) is JobState.QUEUED
+    leader.hub_starts(waits)
+    office.clock.moved += timedelta(minutes=5)
+    await until(lambda: leader.started(waits), "it starts later")
 
 
 async def test_hub_has_no_more_starts_than_its_limit_until_their_pods_are_there(office: Office) -> None:
@@ -179,16 +173,12 @@ async def test_refused_job_keeps_its_place_blocks_no_other_and_its_user_reads_wh
 
 async def test_start_that_its_user_has_begun_meanwhile_is_not_refused(office: Office, leader: Acting) -> None:
     waits = wants()
-    release = await leader.hold_all_gpus()
-    await leader.ask(waits)
-    office.hub.servers = {("alice", "")}
 
     async def starts(user: str, server: str) -> None:
         office.hub.pending.add((user, server))
         raise HubRejected(400, "alice is pending spawn")
 
-    office.hub.starts = starts
-    await release()
+    await leader.queue_and_release(waits, starts=starts)
     await until(lambda: office.hub.pending, "the Hub says that it is starting")
     assert (await leader.ask(waits)).decision == "admit"
     assert await leader.reasons(waits) == ["queued", "scheduled", "admitted"]

@@ -139,7 +139,7 @@ async def test_request_during_the_cancellation_of_its_job_makes_no_new_job(leade
 
 
 async def test_job_whose_decision_raises_is_passed_over(
-    office: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    leader: Acting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faulty, other, later = wants("alice"), wants("bob"), wants("carol")
     faults, evaluate = [0], admission.evaluate
@@ -150,25 +150,24 @@ async def test_job_whose_decision_raises_is_passed_over(
             raise ZeroDivisionError
         return evaluate(job, world, now)
 
-    async with office.manager() as leader:
-        before = leader.admission
-        release = await leader.hold_all_gpus()
-        for request in (faulty, other):
-            await leader.ask(request)
-        leader.hub_starts(faulty, other, later)
-        with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "dlspawner.manager"):
-            patch.setattr(admission, "evaluate", decide)
-            await release()
-            await until(lambda: leader.started(other), "the next one has started")
-            await leader.ask(later)
-            await until(lambda: leader.started(later), "a later one has started")
-            await until(lambda: faults[0] >= 3, "it is decided again")
-            assert leader.state(faulty) is JobState.QUEUED
-        errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
-        assert errors
-        assert all(faulty.job in one.getMessage() and one.exc_info for one in errors)
-        await until(lambda: leader.started(faulty), "it starts once it can be decided")
-        assert leader.admission is before, "in the same term"
+    before = leader.admission
+    release = await leader.hold_all_gpus()
+    for request in (faulty, other):
+        await leader.ask(request)
+    leader.hub_starts(faulty, other, later)
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, "dlspawner.manager"):
+        patch.setattr(admission, "evaluate", decide)
+        await release()
+        await until(lambda: leader.started(other), "the next one has started")
+        await leader.ask(later)
+        await until(lambda: leader.started(later), "a later one has started")
+        await until(lambda: faults[0] >= 3, "it is decided again")
+        assert leader.state(faulty) is JobState.QUEUED
+    errors = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert errors
+    assert all(faulty.job in one.getMessage() and one.exc_info for one in errors)
+    await until(lambda: leader.started(faulty), "it starts once it can be decided")
+    assert leader.admission is before, "in the same term"
 
 
 def add_template(office: Office, name: str) -> None:

@@ -61,15 +61,11 @@ async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(
     waits = wants()
     moved = replace(waits, team="other", preemptible=True)
     async with office.manager() as leader:
-        release = await leader.hold_all_gpus()
-        await leader.ask(waits)
-        office.hub.servers = {("alice", "")}
 
         async def starts(_user: str, _server: str) -> None:
             await leader.ask(moved)
 
-        office.hub.starts = starts
-        await release()
+        await leader.queue_and_release(waits, starts=starts)
         await until(lambda: leader.record(waits).job.team == "other", "it is a job of the other team")
         await until(leader.notices, "the change is committed")
         assert [one.text for one in leader.notices()] == [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient
+from dlspawner.core.job import JobState
 from dlspawner.core.resources import strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db import logs
@@ -107,6 +108,14 @@ async def printed(ledger: JobRepository, question: AdmissionRequest, words: str)
         return words in await text(ledger, question)
 
     await until(there, f"{words!r} is kept")
+
+
+async def until_ended(acting: Acting, question: AdmissionRequest) -> None:
+    async def ended() -> bool:
+        found = await acting.ledger.find(question.job)
+        return found is not None and found.job.state is JobState.ENDED
+
+    await until(ended, "the job has ended")
 
 
 async def shown(leader: Acting, question: AdmissionRequest, words: str) -> None:

@@ -34,10 +34,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    begin = datetime.now(UTC) - timedelta(minutes=5)  # of now: tests may run hours after they were collected
-    metrics.write_history(folder, HISTORY, begin, begin + timedelta(hours=1))
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(tmp_path_factory.mktemp("prometheus"), HISTORY, hours=1) as url:
         yield url
 
 

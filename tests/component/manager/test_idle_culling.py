@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,9 @@ HISTORY = [
 ]
 
 
-def write_history(folder: Path, gpus: list[Gpu], hours: int) -> None:
-    """From a moment ago on: tests may run hours after they were collected."""
-    begin = datetime.now(UTC) - timedelta(minutes=5)
-    metrics.write_history(folder, gpus, begin, begin + timedelta(hours=hours))
-
-
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    write_history(folder, HISTORY, hours=3)
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(tmp_path_factory.mktemp("prometheus"), HISTORY) as url:
         yield url
 
 
@@ -151,8 +143,7 @@ async def test_without_prometheus_no_gpu_job_is_stopped(office: Office) -> None:
 async def test_unavailable_prometheus_stops_nothing(office: Office, tmp_path: Path) -> None:
     folder = tmp_path / "prometheus"
     folder.mkdir()
-    write_history(folder, HISTORY[:2], hours=1)
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(folder, HISTORY[:2]) as url:
         office.prometheus = PrometheusClient(url)
         async with office.manager() as acting:
             job = await run(office, acting, "idle")

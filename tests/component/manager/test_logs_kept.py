@@ -10,22 +10,12 @@ from datetime import timedelta
 import pytest
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
-from dlspawner.core.job import JobState
-from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db import logs as db_logs
 from dlspawner.manager.logs import collector
-from tests.component.manager.manager_harness import NAMESPACE, Acting, until
-from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, shown, text
+from tests.component.manager.manager_harness import NAMESPACE, until
+from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, shown, text, until_ended
 
 TOKEN = "0123456789abcdef0123456789abcdef"
-
-
-async def over(acting: Acting, question: AdmissionRequest) -> None:
-    async def ended() -> bool:
-        found = await acting.ledger.find(question.job)
-        return found is not None and found.job.state is JobState.ENDED
-
-    await until(ended, "the job has ended")
 
 
 async def test_log_of_a_stopped_job_is_complete(printing_office: PrintingOffice) -> None:
@@ -35,7 +25,7 @@ async def test_log_of_a_stopped_job_is_complete(printing_office: PrintingOffice)
         await shown(acting, question, "hello")
         await printing_office.delete(pod)
         await printing_office.gone(pod)
-        await over(acting, question)
+        await until_ended(acting, question)
         await printed(acting.ledger, question, "goodbye")
         assert await text(acting.ledger, question) == "hello\ngoodbye\n"
         (log,) = await kept(acting.ledger, question)
@@ -193,7 +183,7 @@ async def test_logs_are_pruned_days_after_the_end_of_the_job(printing_office: Pr
         await printed(acting.ledger, going, "hello")
         await printed(acting.ledger, ended, "hello")
         await printing_office.delete(pod)
-        await over(acting, ended)
+        await until_ended(acting, ended)
         assert acting.log_reader is not None
         assert not await acting.ledger.write_as_leader(
             acting.log_reader.keeper.term,

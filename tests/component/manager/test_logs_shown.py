@@ -12,14 +12,13 @@ import aiohttp
 import pytest
 
 from dlspawner.clients.kubernetes import KubernetesClient, LogRequest
-from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.http.api import logs
 from dlspawner.manager.logs import reader
 from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
-from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown
+from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown, until_ended
 from tests.component.manager.world import World
 
 HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
@@ -40,12 +39,7 @@ class Reading(Portal):
 
     async def ended(self, question: AdmissionRequest) -> None:
         await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
-
-        async def over() -> bool:
-            found = await self.served.acting.ledger.find(question.job)
-            return found is not None and found.job.state is JobState.ENDED
-
-        await until(over, "it has ended")
+        await until_ended(self.served.acting, question)
         await printed(self.served.acting.ledger, question, "goodbye")
 
     async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:

@@ -1,6 +1,4 @@
-"""The use of jobs as a real notebook tells it, and unused ones from the first warning to the stop.
-
-A real Hub and Manager, a real Prometheus on simulated GPUs.
+"""Unused jobs from the first warning to the stop: a real Hub and Manager, a real Prometheus on simulated GPUs.
 
 Windows are as short as they may be, a minute. All jobs of the first Hub begin together; each test waits for its own.
 """
@@ -42,24 +40,17 @@ TEMPLATES = {
     "short": template("Short", RESPONDER, GPU_OPTIONS, window_seconds=60),
     "board": template("Board", RESPONDER, LOGS, window_seconds=60, counts=["http"]),
     "writer": template("Writer", RESPONDER, LOGS, window_seconds=3600),
-    "notebook": {
-        "title": "Notebook",
-        "command": ["jupyterhub-singleuser"],
-        "options": {"team": {}},
-        "idle": {"window_seconds": 7200},
-    },
 }
 JOBS = {
     "alice": {"template": "short", "gpus": 2},
     "dan": {"template": "board", "log_dir": "runs"},
     "frank": {"template": "board", "log_dir": "runs"},
-    "nora": {"template": "notebook"},
 }
 
 
 @dataclass
 class StoryHub(QuotaHub):
-    """One with a Prometheus, whose notebooks tell the Manager every ten seconds."""
+    """One with a Prometheus."""
 
     metrics_port: int = field(default_factory=free_port)
     tokens: dict[str, str] = field(default_factory=dict)
@@ -137,16 +128,6 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
         answer = made.api("POST", "/users/frank/servers/train", {"user_options": {"template": "writer"}})
         assert answer.status_code in {201, 202}, answer.text
         yield made
-
-
-def test_notebook_reports_its_busy_kernel(hub: StoryHub) -> None:
-    wait_for(lambda: hub.judged("nora").get("used", {}).get("kernels_told"), "a first report", 120)
-    assert hub.judged("nora")["used"]["kernel"] is None
-    headers = {"Authorization": f"token {hub.token('nora')}"}
-    url = f"{hub.url}/user/nora/api/kernels"
-    started = requests.post(url, headers=headers, json={"name": "python3"}, timeout=60)
-    assert started.status_code == 201, started.text
-    wait_for(lambda: hub.judged("nora")["used"]["kernel"], "its kernel is known", 120)
 
 
 def test_unused_job_is_warned_stopped_and_started_again_with_its_options(hub: StoryHub) -> None:

@@ -18,15 +18,18 @@ import pytest
 from sqlalchemy import Connection
 
 from dlspawner.clients.kubernetes import KubernetesClient
+from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.devcluster.api import start
 from dlspawner.manager.db.store import Database
 from tests.component.manager import databases
-from tests.component.manager.manager_harness import Office, make_namespace, prepare
-from tests.component.manager.portals import portal
+from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
+from tests.component.manager.portals import portal, served, teams_yaml
+from tests.component.manager.printing import PrintingOffice, printing
+from tests.component.manager.quota import QuotaHub
 from tests.component.manager.world import World, running
 from tests.kubernetes import planes
 
-__all__ = ["portal"]  # a fixture
+__all__ = ["portal", "served", "teams_yaml"]  # fixtures
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 
@@ -90,6 +93,35 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+async def store(db_url: str) -> AsyncIterator[Database]:
+    made = await asyncio.to_thread(Database.open, db_url)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
+    """The client of the Prometheus of a module."""
+    made = PrometheusClient(prometheus_url)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def printing_office(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
+    async with printing(tmp_path, db_url) as office:
+        yield office
+
+
+@pytest.fixture
+def nothing_left(hub: QuotaHub) -> Iterator[None]:
+    """A test with the Hub of its module leaves cluster and queue empty, and no traceback."""
+    yield
+    hub.clear()
+    hub.check_logs()
+
+
+@pytest.fixture
 async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     async with api_server(tmp_path / "cluster") as kubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
@@ -99,6 +131,13 @@ async def office(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             made = Office(tmp_path, database, cluster)
             await made.make_node()
             yield made
+
+
+@pytest.fixture
+async def leader(office: Office) -> AsyncIterator[Acting]:
+    """The Manager of an office, for tests without another one."""
+    async with office.manager() as made:
+        yield made
 
 
 @contextlib.asynccontextmanager

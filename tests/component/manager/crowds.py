@@ -8,7 +8,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import requests
-from sqlalchemy import create_engine, text
 
 from dlspawner.core.link import derive_hub_token
 from tests.component.manager.quota import GPUS, QuotaHub
@@ -21,18 +20,9 @@ SETTINGS = (
 )
 
 
-def rows(hub: QuotaHub, statement: str) -> list[tuple[str, ...]]:
-    engine = create_engine(hub.db_url)
-    try:
-        with engine.connect() as connection:
-            return [tuple(str(value) for value in row) for row in connection.execute(text(statement))]
-    finally:
-        engine.dispose()
-
-
 def queue(hub: QuotaHub) -> list[tuple[str, ...]]:
     """Who waits since when, by the database."""
-    return rows(hub, "SELECT user_name, job, submitted FROM jobs WHERE state = 'queued' ORDER BY submitted")
+    return hub.rows("SELECT user_name, job, submitted FROM jobs WHERE state = 'queued' ORDER BY submitted")
 
 
 def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
@@ -50,13 +40,13 @@ def places(hub: QuotaHub, users: list[str]) -> dict[str, int]:
 
 def turns(hub: QuotaHub) -> list[str]:
     """The jobs whose turn has come, in the order in which it first did."""
-    found = rows(hub, "SELECT job, min(id) FROM job_events WHERE reason = 'scheduled' GROUP BY job ORDER BY min(id)")
+    found = hub.rows("SELECT job, min(id) FROM job_events WHERE reason = 'scheduled' GROUP BY job ORDER BY min(id)")
     return [job for job, _ in found]
 
 
 def live(hub: QuotaHub) -> list[tuple[str, ...]]:
     """The Manager's jobs that have not ended: user, state and pod."""
-    return rows(hub, "SELECT user_name, state, pod_uid FROM jobs WHERE state <> 'ended'")
+    return hub.rows("SELECT user_name, state, pod_uid FROM jobs WHERE state <> 'ended'")
 
 
 def power_cut(hub: QuotaHub, *, cluster: bool = False) -> None:

@@ -16,17 +16,23 @@ from dlspawner.clients.hub import HubRejected, HubServer, HubUnavailable, HubUse
 from dlspawner.clients.kubernetes import LEASES, NAMESPACES, NODES, PODS, Conflict, KubernetesClient, KubernetesError
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core import naming
+from dlspawner.core.job import JobState
 from dlspawner.core.resources import strip_manifest
-from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse
+from dlspawner.manager.admission.service import AdmissionRequest, AdmissionResponse, AdmissionService
 from dlspawner.manager.cluster.orphans import NEEDED
 from dlspawner.manager.controllers import workqueue
 from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from dlspawner.manager.logs.collector import LogRetention
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.notice import Notice, Recipient
+from dlspawner.manager.model.records import JobRecord
+from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from tests.component.manager import quota
 
+AFTER_RESERVATION = timedelta(seconds=70)
 workqueue.LOOK_SECONDS = 0.05  # of Managers in the test's own process
 NAMESPACE = "jobs"
 _RESTRICTED = {
@@ -127,6 +133,123 @@ class FakeHub:
         return [self._told(name) for name in sorted({user for user, _ in self.servers})]
 
 
+class Acting(LeaderElector):
+    """A Manager, with what tests ask of it about jobs by their admission requests."""
+
+    office: Office
+
+    @property
+    def service(self) -> AdmissionService:
+        assert self.admission is not None
+        return self.admission
+
+    async def ask(self, request: AdmissionRequest) -> AdmissionResponse:
+        return await self.service.review(request)
+
+    async def settled(self) -> None:
+        """Until all that the Manager knows is in the database."""
+        await self.service.store.transact(lambda transaction: None)
+
+    def record(self, request: AdmissionRequest) -> JobRecord:
+        return self.service.store.records[request.job]
+
+    def state(self, request: AdmissionRequest) -> JobState:
+        found = self.service.store.records.get(request.job)
+        return JobState.ENDED if found is None else found.job.state
+
+    def states(self) -> dict[str, JobState]:
+        """The state of every job that has not ended."""
+        return {job: found.job.state for job, found in self.service.store.records.items()}
+
+    def started(self, *requests: AdmissionRequest) -> bool:
+        """True if the Hub may make the pods of all these jobs, and knows it."""
+        found = [self.service.store.records.get(request.job) for request in requests]
+        return all(one is not None and one.reserved and not one.awaiting_start for one in found)
+
+    def is_due(self, request: AdmissionRequest) -> bool:
+        found = self.service.store.records.get(request.job)
+        return found is not None and found.awaiting_start
+
+    async def until_state(self, request: AdmissionRequest, wanted: JobState) -> None:
+        await until(lambda: self.state(request) is wanted, f"it is {wanted}")
+
+    async def reasons(self, request: AdmissionRequest) -> list[str]:
+        """The reasons of all events of a job."""
+        await self.settled()
+        return [reason for _, _, reason in await self.ledger.events(request.job)]
+
+    async def until_reason(self, request: AdmissionRequest, reason: str, count: int = 1) -> None:
+        async def written() -> bool:
+            return (await self.reasons(request)).count(reason) >= count
+
+        await until(written, f"{count} × {reason}")
+
+    def notices(self, user: str = "alice") -> list[Notice]:
+        return [*self.service.store.notices.read(Recipient(user), self.service.store.now())]
+
+    async def run_job(self, request: AdmissionRequest) -> None:
+        """Admits the job and lets its pod run."""
+        assert (await self.ask(request)).decision == "admit"
+        await self.office.bind(await self.office.make_pod(request))
+        await self.until_state(request, JobState.RUNNING)
+
+    async def cancel(self, user: str = "alice") -> bool:
+        """Cancels the request for the user's default server; True if there was one."""
+        return await self.service.store.transact(
+            lambda transaction: lifecycle.cancel_request(transaction, user, "", user)
+        )
+
+    async def stop(self, job: str, reason: EventReason, sentence: str = "Others need it.") -> bool:
+        return await self.service.store.transact(lambda transaction: lifecycle.stop(transaction, job, reason, sentence))
+
+    def hub_starts(self, *requests: AdmissionRequest) -> None:
+        """The Hub sends the admission request as soon as it is asked for a start."""
+        by_user, hub = {one.user: one for one in requests}, self.office.hub
+        hub.servers = {(one.user, one.server) for one in requests}
+
+        async def starts(user: str, server: str) -> None:
+            await self.ask(by_user[user])
+
+        hub.starts = starts
+
+    async def hold_all_gpus(self) -> Callable[[], Awaitable[None]]:
+        """Reserves all eight GPUs; the result releases them."""
+        holder = wants("holder", gpus=8)
+        assert (await self.ask(holder)).decision == "admit"
+
+        async def release() -> None:
+            await self.service.release_reservation(holder.job, "holder")
+
+        return release
+
+    async def queue_and_release(
+        self,
+        *requests: AdmissionRequest,
+        error: Exception | None = None,
+        starts: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
+        """Queues the jobs behind one with all GPUs, which ends.
+
+        The Hub starts them, or refuses them with the error, or does what ``starts`` says.
+        """
+        release = await self.hold_all_gpus()
+        for request in requests:
+            assert (await self.ask(request)).decision == "wait"
+        if error is None:
+            self.hub_starts(*requests)
+        else:
+            self.office.hub_refuses(error, *requests)
+        self.office.hub.starts = starts or self.office.hub.starts
+        await release()
+
+    async def until_due(self, request: AdmissionRequest) -> None:
+        """Queues the job behind one with all GPUs, which ends; the Hub does not answer."""
+        release = await self.hold_all_gpus()
+        await self.ask(request)
+        await release()
+        await until(lambda: self.is_due(request), "it is scheduled")
+
+
 @dataclass
 class Office:
     """One cluster and one database; Managers come and go."""
@@ -148,11 +271,11 @@ class Office:
     debounce_seconds: float = 0.0  # for which news of pods that start wait for more: most tests would wait as well
 
     @contextlib.asynccontextmanager
-    async def manager(self, *, waits: bool = True) -> AsyncIterator[LeaderElector]:
+    async def manager(self, *, waits: bool = True) -> AsyncIterator[Acting]:
         """A Manager that leads, unless it has to wait for the lease."""
         store = await asyncio.to_thread(Database.open, self.db_url)
         files = ConfigReloader(self.folder / "jobs", self.folder / "cluster.yaml", self.folder / "teams.yaml")
-        leader = LeaderElector(
+        leader = Acting(
             ledger=JobRepository(store),
             files=files,
             settings=await initial(files, JobRepository(store)),
@@ -169,6 +292,7 @@ class Office:
             log_retention=self.keeping,
             debounce_seconds=self.debounce_seconds,
         )
+        leader.office = self
         task = asyncio.create_task(leader.run())
         try:
             if waits:
@@ -177,7 +301,7 @@ class Office:
             if leader.admission is not None:  # the next Manager knows all that was seen of this one
                 with contextlib.suppress(NotLeader, DatabaseUnavailable, TimeoutError):
                     async with asyncio.timeout(5):
-                        await settled(leader)
+                        await leader.settled()
         finally:
             task.cancel()
             await asyncio.wait({task})
@@ -197,6 +321,15 @@ class Office:
 
     def set_quota(self, gpus: int) -> None:
         (self.folder / "teams.yaml").write_text(quota.TEAMS % gpus)
+
+    def hub_refuses(self, error: Exception, *requests: AdmissionRequest) -> None:
+        """The Hub answers every start with this error."""
+        self.hub.servers = {(one.user, one.server) for one in requests}
+
+        async def starts(user: str, server: str) -> None:
+            raise error
+
+        self.hub.starts = starts
 
     async def make_pod(self, request: AdmissionRequest, **metadata: Any) -> dict[str, Any]:
         """One that no scheduler but `bind` gives a node."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -73,6 +73,15 @@ def write_history(
     command = [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", str(text), str(folder / "data")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@contextlib.contextmanager
+def measuring(folder: Path, gpus: list[Gpu], hours: int = 3) -> Iterator[str]:
+    """The address of one that knows these GPUs from a moment ago on: tests may run hours later."""
+    begin = datetime.now(UTC) - timedelta(minutes=5)
+    write_history(folder, gpus, begin, begin + timedelta(hours=hours))
+    with prometheus(folder) as url:
+        yield url
 
 
 @contextlib.contextmanager

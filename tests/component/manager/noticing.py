@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import html
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 from tornado.httpserver import HTTPServer
 from traitlets.config import Application
 
@@ -16,12 +21,11 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.link import derive_hub_token
 from dlspawner.devcluster.api import start
 from dlspawner.manager import server as http
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.http import handlers
 from dlspawner.manager.http.auth import make_auth, read_service
 from dlspawner.manager.http.portal import ssh_keys
 from dlspawner.manager.state.job_store import JobStore
-from tests.component.manager.manager_harness import Office, make_namespace, prepare
+from tests.component.manager.manager_harness import Acting, Office, make_namespace, prepare
 from tests.component.manager.world import ROOT, World, free_port, manager_environment
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -38,7 +42,7 @@ async def offices(folder: Path, db_url: str) -> AsyncIterator[Office]:
     await api.stop()
 
 
-def book_of(acting: LeaderElector) -> JobStore:
+def book_of(acting: Acting) -> JobStore:
     assert acting.admission is not None
     return acting.admission.store
 
@@ -48,11 +52,22 @@ def job_of(user: str = "alice", server: str = "train", number: int = 2) -> Job:
 
 
 @dataclass
+class Read:
+    """An answer: its status, the text of its main part, all of it, where it leads, and all headers."""
+
+    status: int
+    text: str
+    body: str
+    location: str
+    headers: Mapping[str, str]
+
+
+@dataclass
 class Served:
     """The address of a Manager, and what is in it."""
 
     url: str
-    acting: LeaderElector
+    acting: Acting
     manager: handlers.ManagerContext
 
     @property
@@ -62,6 +77,25 @@ class Served:
     @property
     def hubs_token(self) -> str:
         return derive_hub_token(self.manager.service.api_token)
+
+    async def read(self, token: str | None, path: str, method: str = "GET", *, cookie: str = "", **body: Any) -> Read:
+        """``body`` is ``data`` or ``json``."""
+        headers = {"Authorization": f"token {token}"} if token else {}
+        if cookie:
+            headers["Cookie"] = cookie
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.request(method, f"{self.url}/{path}", headers=headers, allow_redirects=False, **body) as answer,
+        ):
+            content = await answer.text(errors="replace")  # or a font
+            main = re.search(r"<main.*</main>", content, re.DOTALL)
+            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+            return Read(answer.status, text, content, answer.headers.get("Location", ""), answer.headers)
+
+    async def ask(self, token: str | None, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Status and content of an answer below api/."""
+        found = await self.read(token, f"api/{path}", method, json=body)
+        return found.status, json.loads(found.body) if found.body else None
 
 
 @contextlib.asynccontextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import html
-import re
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +15,8 @@ from playwright.async_api import Page, async_playwright
 
 from dlspawner.core import naming
 from dlspawner.manager.admission.service import AdmissionRequest
-from tests.component.manager.manager_harness import FakeHub, Office, ask, until
-from tests.component.manager.noticing import Served, offices, serving
+from tests.component.manager.manager_harness import FakeHub, Office, until
+from tests.component.manager.noticing import Read, Served, offices, serving
 from tests.component.manager.world import World
 from tests.harness.chromium import LAUNCH, PATIENCE
 
@@ -27,17 +25,6 @@ teams:
   default: {title: Everybody, quota: {gpu: 8}, admins: [vera]}
   language: {title: Language, quota: {gpu: 2}, admins: [lars]}
 """
-
-
-@dataclass
-class Read:
-    """An answer: its status, the text of its main part, all of it, where it leads, and all headers."""
-
-    status: int
-    text: str
-    body: str
-    location: str
-    headers: Mapping[str, str]
 
 
 @dataclass
@@ -63,20 +50,11 @@ class Portal:
         cookie: str = "",
     ) -> Read:
         token = token or (await asyncio.to_thread(self.world.token, user) if user else "")
-        headers = {"Authorization": f"token {token}"} if token else {}
-        if cookie:
-            headers["Cookie"] = cookie
-        async with (
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                method, f"{self.served.url}/{path}", headers=headers, data=data, allow_redirects=False
-            ) as answer,
-        ):
-            body = await answer.text(errors="replace")  # or a font
-            main = re.search(r"<main.*</main>", body, re.DOTALL)
-            text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
-            headers = answer.headers
-            return Read(answer.status, text, body, headers.get("Location", ""), headers)
+        return await self.served.read(token, path, method, cookie=cookie, data=data)
+
+    async def ask(self, user: str, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
+        """Status and content of an answer below api/."""
+        return await self.served.ask(await asyncio.to_thread(self.world.token, user), path, method, body)
 
     async def read_status(self, user: str, path: str) -> int:
         """The status alone, of an answer that may have no end."""
@@ -90,7 +68,7 @@ class Portal:
 
     async def runs(self, question: AdmissionRequest, **metadata: Any) -> AdmissionRequest:
         """A running job, known to Hub and cluster; its pod has its nonce beside the given metadata."""
-        assert (await ask(self.served.acting, question)).decision == "admit"
+        assert (await self.served.acting.ask(question)).decision == "admit"
         if "annotations" in metadata:
             metadata["annotations"] = {naming.NONCE_ANNOTATION: question.nonce, **metadata["annotations"]}
         name = f"jupyter-{question.user}--{question.server}".rstrip("-")
@@ -101,7 +79,7 @@ class Portal:
         return question
 
     async def waits(self, question: AdmissionRequest) -> AdmissionRequest:
-        assert (await ask(self.served.acting, question)).decision == "wait"
+        assert (await self.served.acting.ask(question)).decision == "wait"
         return question
 
     def knows(self, user: str, server: str) -> None:
@@ -109,31 +87,43 @@ class Portal:
         self.hub.servers = (self.hub.servers or set()) | {(user, server)}
 
 
-async def equip(office: Office, teams: str = TEAMS, *, dry_run: bool = True) -> None:
-    """Teams with admins, a node, and a Hub without servers; without ``dry_run`` unused jobs are stopped."""
+async def equip(office: Office, teams: str = TEAMS) -> None:
+    """Teams with admins, a node, and a Hub without servers."""
     (office.folder / "teams.yaml").write_text(teams)
-    if not dry_run:
-        with (office.folder / "cluster.yaml").open("a") as file:
-            file.write("idle: {dry_run: false}\n")
     await office.make_node()
     office.hub.servers = set()
 
 
 @contextlib.asynccontextmanager
-async def portals(world: World, folder: Path, teams: str = TEAMS, *, dry_run: bool = True) -> AsyncIterator[Portal]:
+async def portals(world: World, folder: Path, teams: str = TEAMS) -> AsyncIterator[Portal]:
     """KUBECONFIG has to be set to `folder`/cluster/kubeconfig."""
     async with offices(folder, f"sqlite:///{folder / 'm.sqlite'}") as office:
-        await equip(office, teams, dry_run=dry_run)
+        await equip(office, teams)
         async with serving(office, world) as served:
             yield Portal(office, served, world)
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
+def teams_yaml() -> str:
+    """teams.yaml of `portal`; a module may have its own."""
+    return TEAMS
+
+
+@pytest.fixture
+async def portal(
+    world: World, tmp_path: Path, teams_yaml: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Portal]:
     """Of an empty cluster; `conftest.py` makes it known to all tests of the folder."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
+    async with portals(world, tmp_path, teams_yaml) as made:
         yield made
+
+
+@pytest.fixture
+def served(portal: Portal) -> Served:
+    """The same Manager, whose Hub does not answer: no job waits in vain for its server."""
+    portal.hub.servers = None
+    return portal.served
 
 
 @contextlib.asynccontextmanager

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import requests
 
 from tests.component.manager.quota import GPUS, TEMPLATE, QuotaHub, Sampler, gpus_of
+from tests.component.manager.test_queue_hub import Plain
 from tests.contract.client import Client
 from tests.e2e.people import wait_for
 
@@ -64,13 +64,8 @@ class LendingHub(QuotaHub):
 
     def home(self, user: str) -> str:
         """What this person reads there."""
-        browser = requests.Session()
-        form = browser.get(f"{self.url}/hub/login", timeout=60).text
-        token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
-        assert token is not None
-        body = {"username": user, "password": self.password, "_xsrf": token[1]}
-        browser.post(f"{self.url}/hub/login", data=body, timeout=60)
-        return browser.get(f"{self.url}/hub/home", timeout=60).text
+        with Plain(self, user) as person:
+            return person.visit("/hub/home").text
 
     def reads_at_home(self, user: str, words: str) -> None:
         """This person reads these words there, from a Manager that the page waits for two seconds at most."""

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient
+from dlspawner.core.job import JobState
 from dlspawner.core.resources import strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import logs
 from dlspawner.manager.db.logs import StoredLog
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.logs.collector import LogRetention
 from tests.component.manager.manager_harness import (
     NAMESPACE,
+    Acting,
     Office,
-    ask,
     make_namespace,
     pod_of,
     prepare,
@@ -39,10 +39,10 @@ class PrintingOffice(Office):
     """Jobs are shell scripts; a log is kept when its container has ended or is being stopped."""
 
     async def start(
-        self, leader: LeaderElector, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
+        self, leader: Acting, question: AdmissionRequest, script: str, *, restart: str = "Never", **more: Any
     ) -> dict[str, Any]:
         """The pod of a job that was let in."""
-        assert (await ask(leader, question)).decision == "admit"
+        assert (await leader.ask(question)).decision == "admit"
         pod = pod_of(question)
         container = {**pod["spec"]["containers"][0], "command": ["sh", "-c", script], **more}
         pod["spec"].update(containers=[container], restartPolicy=restart, terminationGracePeriodSeconds=20)
@@ -110,7 +110,15 @@ async def printed(ledger: JobRepository, question: AdmissionRequest, words: str)
     await until(there, f"{words!r} is kept")
 
 
-async def shown(leader: LeaderElector, question: AdmissionRequest, words: str) -> None:
+async def until_ended(acting: Acting, question: AdmissionRequest) -> None:
+    async def ended() -> bool:
+        found = await acting.ledger.find(question.job)
+        return found is not None and found.job.state is JobState.ENDED
+
+    await until(ended, "the job has ended")
+
+
+async def shown(leader: Acting, question: AdmissionRequest, words: str) -> None:
     """Until a running job has printed these words."""
 
     async def there() -> bool:

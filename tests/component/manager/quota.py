@@ -21,6 +21,7 @@ from typing import Any
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import create_engine, text
 
 from tests.bench.spawn import RESPONDER
 from tests.contract.client import Client
@@ -71,7 +72,7 @@ c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1}
 
 @dataclass
 class QuotaHub(Hub):
-    """Hub, proxy, cluster and Managers; `db_url` is the Managers' database."""
+    """Hub, proxy, cluster and Managers; `db_url` is the Managers' database, SQLite unless it is given."""
 
     db_url: str = ""
     gpus: int = GPUS
@@ -82,6 +83,9 @@ class QuotaHub(Hub):
     manager_program: tuple[str, ...] = ("-m", "dlspawner.manager")
     resource: str = GPU
     python_path: str = field(default_factory=lambda: os.environ.get("JUPYTERHUB_PATH", ""))  # another JupyterHub
+
+    def __post_init__(self) -> None:
+        self.db_url = self.db_url or f"sqlite:///{self.state / 'manager.sqlite'}"
 
     def prepare(self) -> None:
         """Write the administrators' files."""
@@ -225,10 +229,41 @@ class QuotaHub(Hub):
         with ThreadPoolExecutor(len(users)) as pool:
             return list(pool.map(start, users))
 
+    def pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "-o", "json"))["items"]
+        return found
+
     def held(self) -> int:
         """GPUs that pods hold now, in the cluster's own words."""
-        found = json.loads(self.kubectl("get", "pods", "-o", "json"))["items"]
-        return sum(gpus_of(pod, self.resource) for pod in found)
+        return sum(gpus_of(pod, self.resource) for pod in self.pods())
+
+    def rows(self, statement: str) -> list[tuple[str, ...]]:
+        """What the Managers' database has."""
+        engine = create_engine(self.db_url)
+        try:
+            with engine.connect() as connection:
+                return [tuple(str(value) for value in row) for row in connection.execute(text(statement))]
+        finally:
+            engine.dispose()
+
+    def jobs(self) -> dict[str, str]:
+        """The state of every job that has not ended, by its user."""
+        return dict(self.rows("SELECT user_name, state FROM jobs WHERE state <> 'ended'"))
+
+    def clear(self) -> None:
+        """Stops all servers, until none runs, waits or holds anything: those that wait start meanwhile."""
+
+        def empty() -> bool:
+            for name in self.ready():
+                user, _, server = name.partition("/")
+                self.api("DELETE", f"/users/{user}/servers/{server}" if server else f"/users/{user}/server")
+            return not self.servers() and not self.held() and not self.jobs()
+
+        wait_for(empty, "all of it is stopped", 120)
+
+    def check_logs(self) -> None:
+        for name in ("hub", "manager"):
+            assert "Traceback" not in (self.state / f"{name}.log").read_text(), name
 
 
 def gpus_of(pod: Mapping[str, Any], resource: str = GPU) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
@@ -16,19 +15,11 @@ from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_link import BROKEN, FULL, SILENT, ManagerLink
+from dlspawner.spawner.manager_link import BROKEN, FULL, ManagerLink
 from tests.component.manager.world import World
-from tests.harness.ports import free_port
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 UIDS = UidRange(20_000, 20_999)
-
-
-@pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Database]:
-    store = await asyncio.to_thread(Database.open, db_url)
-    yield store
-    await store.close()
 
 
 async def uid(store: Database, user: str, uids: UidRange = UIDS) -> int | None:
@@ -119,14 +110,3 @@ async def test_wrong_token_and_full_range_are_sentences(world: World, person: st
         await hub(world).account(f"{person}-2", UidRange(50_000, 50_000))
 
     assert (wrong.value.sentences, full.value.sentences) == ((BROKEN,), (FULL,))
-
-
-async def test_silent_manager_refuses_the_start_in_time() -> None:
-    nobody = ManagerLink(
-        f"http://127.0.0.1:{free_port()}/services/jobs", "token", logging.getLogger("test"), seconds=0.3
-    )
-    with pytest.raises(StartRefused) as refused:
-        await nobody.account("alice", UIDS)
-
-    assert refused.value.sentences == (SILENT,)
-    assert refused.value.status_code == 429

@@ -17,37 +17,26 @@ from dlspawner.manager.db.store import Database, DatabaseRejected, DatabaseUnava
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import as_ended
 from dlspawner.manager.state.job_store import Transaction
-from tests.component.manager.manager_harness import Office, ask, settled, until, wants
-from tests.component.manager.queue_helpers import (
-    is_due,
-    reasons,
-    record,
-    run_job,
-    service,
-    state,
-    states,
-    until_state,
-)
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 
 pytestmark = pytest.mark.real
 
 
-async def test_of_fifty_requests_at_once_exactly_eight_are_admitted(office: Office, db_url: str) -> None:
-    async with office.manager() as leader:
-        answers = await asyncio.gather(*(ask(leader, wants(f"u{number}")) for number in range(50)))
-        assert [answer.decision for answer in answers].count("admit") == 8
-        assert {answer.decision for answer in answers} == {"admit", "wait"}
+async def test_of_fifty_requests_at_once_exactly_eight_are_admitted(leader: Acting, db_url: str) -> None:
+    answers = await asyncio.gather(*(leader.ask(wants(f"u{number}")) for number in range(50)))
+    assert [answer.decision for answer in answers].count("admit") == 8
+    assert {answer.decision for answer in answers} == {"admit", "wait"}
 
 
 async def test_repeated_request_gets_the_same_answer_and_one_reservation(office: Office, db_url: str) -> None:
     request = wants(gpus=8)
     async with office.manager() as leader:
-        first, second, third = await asyncio.gather(*(ask(leader, request) for _ in range(3)))
+        first, second, third = await asyncio.gather(*(leader.ask(request) for _ in range(3)))
         assert {first.decision, second.decision, third.decision} == {"admit"}
-        assert (await ask(leader, request)).seconds <= first.seconds
+        assert (await leader.ask(request)).seconds <= first.seconds
     async with office.manager() as leader:
-        assert (await ask(leader, request)).decision == "admit"
-        assert (await ask(leader, wants("bob"))).decision == "wait"
+        assert (await leader.ask(request)).decision == "admit"
+        assert (await leader.ask(wants("bob"))).decision == "wait"
 
 
 async def test_admission_names_the_nodes_and_a_repeated_one_the_same(office: Office) -> None:
@@ -55,102 +44,84 @@ async def test_admission_names_the_nodes_and_a_repeated_one_the_same(office: Off
     await office.make_node("gpu-2")
     pair = two_pods("carol")
     async with office.manager() as leader:
-        assert (await ask(leader, wants("bob", gpus=2))).nodes == ("gpu-1",)
+        assert (await leader.ask(wants("bob", gpus=2))).nodes == ("gpu-1",)
         large = wants(gpus=8)
         for _ in range(2):
-            assert (await ask(leader, large)).nodes == ("gpu-2",), "the only one that is empty"
-        waits = await ask(leader, pair)
+            assert (await leader.ask(large)).nodes == ("gpu-2",), "the only one that is empty"
+        waits = await leader.ask(pair)
         assert (waits.decision, waits.nodes) == ("wait", ())
-        without = await ask(leader, wants("carl", gpus=0))
+        without = await leader.ask(wants("carl", gpus=0))
         assert (without.decision, without.nodes) == ("admit", ()), "Kubernetes' scheduler spreads jobs without GPUs"
         await office.make_node("gpu-3")
-        await until(lambda: is_due(leader, pair), "it is scheduled")
+        await until(lambda: leader.is_due(pair), "it is scheduled")
         for _ in range(2):
-            assert (await ask(leader, pair)).nodes == ("gpu-1", "gpu-3"), "one for each pod"
+            assert (await leader.ask(pair)).nodes == ("gpu-1", "gpu-3"), "one for each pod"
 
 
-async def test_job_id_of_another_user_is_refused(office: Office) -> None:
+async def test_job_id_of_another_user_is_refused(leader: Acting) -> None:
     request = wants()
-    async with office.manager() as leader:
-        await ask(leader, request)
-        answer = await ask(leader, replace(request, user="mallory"))
-        assert (answer.decision, answer.reason) == ("refuse", "job-id")
+    await leader.ask(request)
+    answer = await leader.ask(replace(request, user="mallory"))
+    assert (answer.decision, answer.reason) == ("refuse", "job-id")
 
 
-async def test_admission_is_for_the_start_with_its_nonce_only(office: Office) -> None:
+async def test_admission_is_for_the_start_with_its_nonce_only(leader: Acting) -> None:
     request = wants()
+    assert (await leader.ask(request)).decision == "admit"
+    assert (await leader.ask(replace(request, nonce="another"))).reason == "over"
+    assert (await leader.ask(request)).decision == "admit"
+
+
+async def test_unknown_team_is_refused_by_its_name(leader: Acting) -> None:
+    answer = await leader.ask(replace(wants(), team="gone"))
+    assert (answer.decision, answer.reason) == ("refuse", "unknown-team")
+    assert "There is no team “gone” any more" in " ".join(answer.sentences)
+    assert leader.states() == {}
+
+
+async def test_job_in_an_unwatched_namespace_is_refused(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     async with office.manager() as leader:
-        assert (await ask(leader, request)).decision == "admit"
-        assert (await ask(leader, replace(request, nonce="another"))).reason == "over"
-        assert (await ask(leader, request)).decision == "admit"
-
-
-async def test_unknown_team_is_refused_by_its_name(office: Office) -> None:
-    async with office.manager() as leader:
-        answer = await ask(leader, replace(wants(), team="gone"))
-        assert (answer.decision, answer.reason) == ("refuse", "unknown-team")
-        assert "There is no team “gone” any more" in " ".join(answer.sentences)
-        assert states(leader) == {}
-
-
-async def test_job_in_a_namespace_that_is_not_watched_is_refused(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with office.manager() as leader:
-        answer = await ask(leader, replace(wants(), namespace="jupyter-alice"))
+        answer = await leader.ask(replace(wants(), namespace="jupyter-alice"))
         assert (answer.decision, answer.reason) == ("refuse", "other-namespace")
-        assert states(leader) == {}
+        assert leader.states() == {}
     assert "would be in namespace jupyter-alice, and Manager.namespace is jobs" in caplog.text
 
 
-async def test_waiting_answer_has_reason_place_and_alternatives(office: Office) -> None:
-    async with office.manager() as leader:
-        await ask(leader, wants(gpus=5))
-        answer = await ask(leader, wants("bob", gpus=4))
-    assert answer.decision == "wait"
-    assert answer.sentences == (
-        "Team Everybody uses 5 of its 8 GPUs of type gpu; this job needs 4.",
-        "It is number 1 in the queue and starts by itself.",
-        "What would start at once: 3 GPUs of type gpu.",
-    )
-
-
-async def test_gpus_are_held_until_the_deleted_pod_is_gone(office: Office, db_url: str) -> None:
+async def test_gpus_are_held_until_the_deleted_pod_is_gone(office: Office, leader: Acting, db_url: str) -> None:
     request = wants(gpus=8)
-    async with office.manager() as leader:
-        await ask(leader, request)
-        pod = await office.make_pod(request)
-        await office.bind(pod)
-        await until_state(leader, request, JobState.RUNNING)
-        await office.delete(pod)
-        await until_state(leader, request, JobState.STOPPING)
-        assert (await ask(leader, wants("bob"))).decision == "wait"
-        await office.delete(pod, grace=0)
-        await until_state(leader, request, JobState.ENDED)
-        assert (await ask(leader, wants("bob"))).decision == "admit"
-        assert await reasons(leader, request) == ["admitted", "pod-seen", "running", "deleted", "gone"]
+    await leader.ask(request)
+    pod = await office.make_pod(request)
+    await office.bind(pod)
+    await leader.until_state(request, JobState.RUNNING)
+    await office.delete(pod)
+    await leader.until_state(request, JobState.STOPPING)
+    assert (await leader.ask(wants("bob"))).decision == "wait"
+    await office.delete(pod, grace=0)
+    await leader.until_state(request, JobState.ENDED)
+    assert (await leader.ask(wants("bob"))).decision == "admit"
+    assert await leader.reasons(request) == ["admitted", "pod-seen", "running", "deleted", "gone"]
 
 
-async def test_pod_that_has_ended_holds_nothing_although_it_is_still_there(office: Office) -> None:
+async def test_pod_that_has_ended_holds_nothing_although_it_is_still_there(office: Office, leader: Acting) -> None:
     request = wants(gpus=8)
-    async with office.manager() as leader:
-        await ask(leader, request)
-        await office.bind(await office.make_pod(request), phase="Succeeded")
-        await until_state(leader, request, JobState.ENDED)
-        assert (await ask(leader, wants("bob"))).decision == "admit"
+    await leader.ask(request)
+    await office.bind(await office.make_pod(request), phase="Succeeded")
+    await leader.until_state(request, JobState.ENDED)
+    assert (await leader.ask(wants("bob"))).decision == "admit"
 
 
-async def test_reservation_without_a_pod_expires_when_no_request_can_be_on_its_way(office: Office) -> None:
+async def test_reservation_without_a_pod_expires_when_no_request_can_be_on_its_way(
+    office: Office, leader: Acting
+) -> None:
     request = wants(gpus=8)
-    async with office.manager() as leader:
-        await ask(leader, request)
-        office.clock.moved += timedelta(seconds=61)
-        assert (await ask(leader, request)).decision == "refuse", "after the deadline no pod is made"
-        assert (await ask(leader, wants("bob"))).decision == "wait", "a request may still be on its way"
-        office.clock.moved += timedelta(seconds=5)
-        await until_state(leader, request, JobState.ENDED)
-        assert await reasons(leader, request) == ["admitted", "pod-never-created"]
-        assert (await ask(leader, request)).reason == "over"
+    await leader.ask(request)
+    office.clock.moved += timedelta(seconds=61)
+    assert (await leader.ask(request)).decision == "refuse", "after the deadline no pod is made"
+    assert (await leader.ask(wants("bob"))).decision == "wait", "a request may still be on its way"
+    office.clock.moved += timedelta(seconds=5)
+    await leader.until_state(request, JobState.ENDED)
+    assert await leader.reasons(request) == ["admitted", "pod-never-created"]
+    assert (await leader.ask(request)).reason == "over"
 
 
 def two_pods(user: str = "alice") -> AdmissionRequest:
@@ -163,57 +134,54 @@ async def test_job_of_several_pods_holds_all_until_the_last_is_gone(office: Offi
     await office.make_node("gpu-2")
     request = two_pods()
     async with office.manager() as leader:
-        assert (await ask(leader, request)).decision == "admit"
+        assert (await leader.ask(request)).decision == "admit"
         first = await office.make_pod(request, name="pod-1")
         await office.bind(first, "gpu-1")
-        await until(lambda: "gpu-1" in record(leader, request).job.nodes, "the first is bound")
-        assert state(leader, request) is JobState.STARTING, "one of two runs"
+        await until(lambda: "gpu-1" in leader.record(request).job.nodes, "the first is bound")
+        assert leader.state(request) is JobState.STARTING, "one of two runs"
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
         second = await office.make_pod(request, name="pod-2")
         await office.bind(second, "gpu-2")
-        await until_state(leader, request, JobState.RUNNING)
-        assert set(record(leader, request).job.nodes) == {"gpu-1", "gpu-2"}
-        assert service(leader).store.cluster_state.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
+        await leader.until_state(request, JobState.RUNNING)
+        assert set(leader.record(request).job.nodes) == {"gpu-1", "gpu-2"}
+        assert leader.service.store.cluster_state.rooms["gpu-1"].gpus["nvidia.com/gpu"] == 4000
         await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
     async with office.manager() as leader:
-        assert states(leader) == {request.job: JobState.RUNNING}
+        assert leader.states() == {request.job: JobState.RUNNING}
         await office.delete(first, grace=0)
         for user in ("bob", "dave"):
-            assert (await ask(leader, wants(user, gpus=4))).decision == "admit", "eight of sixteen are free"
-        assert (await ask(leader, wants("carol"))).decision == "wait", "all eight are held until both are gone"
+            assert (await leader.ask(wants(user, gpus=4))).decision == "admit", "eight of sixteen are free"
+        assert (await leader.ask(wants("carol"))).decision == "wait", "all eight are held until both are gone"
         await office.delete(second, grace=0)
-        await until_state(leader, request, JobState.ENDED)
-        assert (await ask(leader, wants("carol"))).decision == "admit"
+        await leader.until_state(request, JobState.ENDED)
+        assert (await leader.ask(wants("carol"))).decision == "admit"
 
 
-async def test_job_whose_second_pod_never_came_holds_the_first_only(office: Office) -> None:
+async def test_job_whose_second_pod_never_came_holds_the_first_only(office: Office, leader: Acting) -> None:
     request = two_pods()
-    async with office.manager() as leader:
-        await ask(leader, request)
-        await office.bind(await office.make_pod(request, name="pod-1"))
-        await until(lambda: record(leader, request).seen, "one is seen")
-        assert (await ask(leader, wants("bob"))).decision == "wait"
-        office.clock.moved += timedelta(seconds=66)
-        await until_state(leader, request, JobState.RUNNING)
-        assert (await ask(leader, wants("bob", gpus=4))).decision == "admit"
+    await leader.ask(request)
+    await office.bind(await office.make_pod(request, name="pod-1"))
+    await until(lambda: leader.record(request).seen, "one is seen")
+    assert (await leader.ask(wants("bob"))).decision == "wait"
+    office.clock.moved += timedelta(seconds=66)
+    await leader.until_state(request, JobState.RUNNING)
+    assert (await leader.ask(wants("bob", gpus=4))).decision == "admit"
 
 
 # Files, database and lease
 
 
-async def test_changed_quota_counts_and_a_broken_file_does_not(
-    office: Office, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_changed_quota_counts_and_a_broken_file_not(office: Office, caplog: pytest.LogCaptureFixture) -> None:
     office.set_quota(4)
     later = wants("bob")
     async with office.manager() as leader:
         (office.folder / "teams.yaml").write_text("teams: [")
         await until(lambda: "the last good version stays" in caplog.text, "it is logged")
-        assert (await ask(leader, wants(gpus=4))).decision == "admit"
-        assert (await ask(leader, later)).reason == "team-quota", "four, of a node's eight"
+        assert (await leader.ask(wants(gpus=4))).decision == "admit"
+        assert (await leader.ask(later)).reason == "team-quota", "four, of a node's eight"
         office.set_quota(5)
-        await until_state(leader, later, JobState.STARTING)
-        assert (await ask(leader, wants("carol"))).reason == "team-quota"
+        await leader.until_state(later, JobState.STARTING)
+        assert (await leader.ask(wants("carol"))).reason == "team-quota"
 
 
 async def test_jobs_of_a_removed_team_go_on_and_are_counted(office: Office) -> None:
@@ -221,12 +189,12 @@ async def test_jobs_of_a_removed_team_go_on_and_are_counted(office: Office) -> N
     after = teams.read_text()
     teams.write_text("teams:\n  vision: {title: Vision, quota: {gpu: 4}}\n  default: {quota: {gpu: 8}}\n")
     async with office.manager() as leader:
-        await run_job(office, leader, wants(gpus=4, team="vision"))
+        await leader.run_job(wants(gpus=4, team="vision"))
         teams.write_text(after)
-        await until(lambda: service(leader).store.cluster_state.team("vision") is None, "it is read")
-        assert (await ask(leader, wants("bob", team="vision"))).reason == "unknown-team"
-        assert (await ask(leader, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
-        assert (await ask(leader, wants("carol", gpus=4))).decision == "admit"
+        await until(lambda: leader.service.store.cluster_state.team("vision") is None, "it is read")
+        assert (await leader.ask(wants("bob", team="vision"))).reason == "unknown-team"
+        assert (await leader.ask(wants("carol", gpus=5))).decision == "wait", "four of eight are held"
+        assert (await leader.ask(wants("carol", gpus=4))).decision == "admit"
         assert "deletionTimestamp" not in (await office.pods())["jupyter-alice"]["metadata"]
 
 
@@ -234,96 +202,88 @@ async def test_while_the_database_is_away_nothing_is_admitted_and_afterwards_not
     request = wants(gpus=6)
     engine = create_engine(office.db_url)
     async with office.manager() as leader:
-        await run_job(office, leader, request)
+        await leader.run_job(request)
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE job_events RENAME TO away"))
         failed = await asyncio.gather(
-            *(ask(leader, wants(f"bob{number}")) for number in range(3)), return_exceptions=True
+            *(leader.ask(wants(f"bob{number}")) for number in range(3)), return_exceptions=True
         )
         assert {type(answer) for answer in failed} == {DatabaseUnavailable}
         (pod,) = (await office.pods()).values()
         await office.delete(pod, grace=0)
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE away RENAME TO job_events"))
-        await until_state(leader, request, JobState.ENDED)
-        answers = [await ask(leader, wants(f"u{number}")) for number in range(9)]
+        await leader.until_state(request, JobState.ENDED)
+        answers = [await leader.ask(wants(f"u{number}")) for number in range(9)]
         assert [answer.decision for answer in answers] == ["admit"] * 8 + ["wait"], "bob holds nothing"
     engine.dispose()
 
 
-async def test_request_that_the_database_rejects_fails_alone(office: Office, db_url: str) -> None:
-    async with office.manager() as leader:
-        good = [wants(f"u{number}") for number in range(4)]
-        bad = replace(wants("bob"), server="\ud800")
-        answers = await asyncio.gather(
-            *(ask(leader, one) for one in [*good[:2], bad, *good[2:]]), return_exceptions=True
-        )
-        assert isinstance(answers.pop(2), DatabaseRejected)
-        assert [one.decision for one in answers if not isinstance(one, BaseException)] == ["admit"] * 4
-        await settled(leader)
-        assert set(states(leader)) == {one.job for one in good}
+async def test_request_that_the_database_rejects_fails_alone(leader: Acting, db_url: str) -> None:
+    good = [wants(f"u{number}") for number in range(4)]
+    bad = replace(wants("bob"), server="\ud800")
+    answers = await asyncio.gather(*(leader.ask(one) for one in [*good[:2], bad, *good[2:]]), return_exceptions=True)
+    assert isinstance(answers.pop(2), DatabaseRejected)
+    assert [one.decision for one in answers if not isinstance(one, BaseException)] == ["admit"] * 4
+    await leader.settled()
+    assert set(leader.states()) == {one.job for one in good}
 
 
-async def test_transaction_that_raises_has_written_nothing(office: Office, db_url: str) -> None:
+async def test_transaction_that_raises_has_written_nothing(leader: Acting, db_url: str) -> None:
     request = wants(gpus=8)
-    async with office.manager() as leader:
-        await ask(leader, request)
+    await leader.ask(request)
 
-        def fail_half_way(transaction: Transaction) -> None:
-            transaction.write(as_ended(record(leader, request)), EventReason.GONE)
-            raise ZeroDivisionError
+    def fail_half_way(transaction: Transaction) -> None:
+        transaction.write(as_ended(leader.record(request)), EventReason.GONE)
+        raise ZeroDivisionError
 
-        store = service(leader).store
-        found = await asyncio.gather(
-            store.transact(fail_half_way),
-            store.transact(lambda transaction: request.job in transaction.store.records),
-            return_exceptions=True,
-        )
-        assert isinstance(found[0], ZeroDivisionError)
-        assert found[1] is True
-        assert (await ask(leader, wants("bob", gpus=8))).decision == "wait"
+    store = leader.service.store
+    found = await asyncio.gather(
+        store.transact(fail_half_way),
+        store.transact(lambda transaction: request.job in transaction.store.records),
+        return_exceptions=True,
+    )
+    assert isinstance(found[0], ZeroDivisionError)
+    assert found[1] is True
+    assert (await leader.ask(wants("bob", gpus=8))).decision == "wait"
 
 
-async def test_id_of_a_job_that_ended_under_an_earlier_manager_is_over_and_replaces_nothing(
-    office: Office, db_url: str
-) -> None:
+async def test_id_of_a_job_that_ended_before_is_over_and_replaces_nothing(office: Office, db_url: str) -> None:
     old, waits = wants("alice"), wants("alice", gpus=8)
     async with office.manager() as leader:
-        await ask(leader, old)
-        await service(leader).store.transact(
-            lambda transaction: transaction.write(as_ended(record(leader, old)), EventReason.NOT_CREATED)
+        await leader.ask(old)
+        await leader.service.store.transact(
+            lambda transaction: transaction.write(as_ended(leader.record(old)), EventReason.NOT_CREATED)
         )
     async with office.manager() as leader:
-        await ask(leader, wants("bob"))
-        assert (await ask(leader, waits)).decision == "wait"
-        answers = await asyncio.gather(*(ask(leader, one) for one in (wants("a"), old, wants("b"), old)))
+        await leader.ask(wants("bob"))
+        assert (await leader.ask(waits)).decision == "wait"
+        answers = await asyncio.gather(*(leader.ask(one) for one in (wants("a"), old, wants("b"), old)))
         assert [one.reason for one in answers] == ["fits", "over", "fits", "over"]
-        assert state(leader, waits) is JobState.QUEUED
-        assert await reasons(leader, old) == ["admitted", "not-created"]
+        assert leader.state(waits) is JobState.QUEUED
+        assert await leader.reasons(old) == ["admitted", "not-created"]
 
 
 async def test_second_manager_leads_when_the_first_releases_the_lease(office: Office, db_url: str) -> None:
     async with office.manager() as first, office.manager(waits=False) as second:
-        await ask(first, wants(gpus=8))
+        await first.ask(wants(gpus=8))
         before = first.admission
         assert before is not None
         assert second.admission is None
         await first.ledger.release(first.identity)
         await until(lambda: second.admission is not None, "it leads")
-        assert (await ask(second, wants("bob"))).decision == "wait"
+        assert (await second.ask(wants("bob"))).decision == "wait"
         with pytest.raises(NotLeader):
             await before.review(wants("carol", gpus=0))
 
 
 @pytest.mark.parametrize("seconds", [1, 86400], ids=["expires", "by a wrong clock"])
-async def test_lease_of_a_dead_manager_is_taken_over_and_its_writes_are_refused(
-    office: Office, db_url: str, seconds: int
-) -> None:
+async def test_lease_of_a_dead_manager_is_taken_over(office: Office, db_url: str, seconds: int) -> None:
     store = await asyncio.to_thread(Database.open, office.db_url)
     repository = JobRepository(store)
     term = await repository.acquire("dead", seconds)
     async with office.manager() as leader:
-        assert (await ask(leader, wants())).decision == "admit"
+        assert (await leader.ask(wants())).decision == "admit"
         assert await repository.acquire("dead", 1) is None
         assert not await repository.renew(term or 0, 30)
         with pytest.raises(NotLeader):
@@ -333,13 +293,13 @@ async def test_lease_of_a_dead_manager_is_taken_over_and_its_writes_are_refused(
 
 async def test_recent_usage_of_a_team_survives_a_restart(office: Office, db_url: str) -> None:
     async with office.manager() as leader:
-        await ask(leader, wants(gpus=8))
-        store = service(leader).store
+        await leader.ask(wants(gpus=8))
+        store = leader.service.store
         await store.transact(Transaction.persist_usage)
         office.clock.moved += timedelta(seconds=10)
         await store.transact(Transaction.persist_usage)
         used = store.cluster_state.usage["default"]
         assert used.amount >= 8000 * 9.9
     async with office.manager() as leader:
-        usage = service(leader).store.cluster_state.usage
+        usage = leader.service.store.cluster_state.usage
         assert usage["default"].amount == pytest.approx(used.amount, rel=0.1)

@@ -4,50 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import html
-import re
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
 
 from dlspawner import cli
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
-from tests.component.manager.api_client import asked, decides, set_caps
-from tests.component.manager.manager_harness import ask as review
+from tests.component.manager.api_client import TEAMS, asked, decides
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.queue_helpers import cancel, state
+from tests.component.manager.noticing import Served
 from tests.component.manager.world import World
 
 
 @pytest.fixture
-async def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
-        await office.make_node()
-        set_caps(office)
-        async with serving(office, world) as found:
-            yield found
-
-
-async def ask(
-    served: Served, token: str | None, path: str, method: str = "GET", **more: Any
-) -> tuple[int, dict[str, Any]]:
-    headers = {"Authorization": f"token {token}"} if token else {}
-    async with (
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.request(method, f"{served.url}/api/{path}", headers=headers, allow_redirects=False, **more) as answer,
-    ):
-        return answer.status, await answer.json(content_type=None)
+def teams_yaml() -> str:
+    return TEAMS % (2, 6)
 
 
 async def waits(served: Served, user: str = "alice", gpus: int = 3, **more: Any) -> AdmissionRequest:
     job = wants(user, gpus=gpus, **more)
-    assert (await review(served.acting, job)).reason == "approval"
+    assert (await served.acting.ask(job)).reason == "approval"
     return job
 
 
@@ -71,29 +49,29 @@ TOKENS: dict[str, tuple[Callable[[World], str], int, int, int]] = {
 async def test_token_sees_and_decides_what_its_scopes_allow(world: World, served: Served, who: str) -> None:
     token_of, sees, may, nothing = TOKENS[who]
     token, job = token_of(world), await waits(served)
-    status, content = await ask(served, token, "approvals")
+    status, content = await served.ask(token, "approvals")
     assert (status, [one["job"] for one in content.get("items", [])]) == (sees, [job.job] if sees == 200 else [])
     for word in ("approve", "deny"):
-        assert (await ask(served, token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
-    assert (await ask(served, token, f"jobs/{job.job}/approve", "POST"))[0] == may
-    assert (state(served.acting, job) is JobState.PENDING_APPROVAL) == (may != 200)
+        assert (await served.ask(token, f"jobs/j-{'2' * 12}/{word}", "POST"))[0] == nothing
+    assert (await served.ask(token, f"jobs/{job.job}/approve", "POST"))[0] == may
+    assert (served.acting.state(job) is JobState.PENDING_APPROVAL) == (may != 200)
 
 
 async def test_own_request_is_decided_by_administrators_of_the_hub_only(world: World, served: Served) -> None:
     admins = await waits(served, "vera")
-    status, problem = await ask(served, world.token("vera"), f"jobs/{admins.job}/approve", "POST")
+    status, problem = await served.ask(world.token("vera"), f"jobs/{admins.job}/approve", "POST")
     assert (status, problem["detail"].startswith("Nobody approves or denies their own request")) == (403, True)
-    assert (await ask(served, world.token("victor"), f"jobs/{admins.job}/approve", "POST"))[0] == 200
+    assert (await served.ask(world.token("victor"), f"jobs/{admins.job}/approve", "POST"))[0] == 200
     hubs = await waits(served, "root-admin")
-    assert (await ask(served, world.token("root-admin"), f"jobs/{hubs.job}/approve", "POST"))[0] == 200
+    assert (await served.ask(world.token("root-admin"), f"jobs/{hubs.job}/approve", "POST"))[0] == 200
 
 
 async def test_first_decision_counts_and_the_second_names_it(world: World, served: Served) -> None:
     job = await waits(served)
     path, body = f"jobs/{job.job}/", {"reason": "For the paper"}
     answers = await asyncio.gather(
-        ask(served, world.token("vera"), path + "approve", "POST", json=body),
-        ask(served, world.token("victor"), path + "deny", "POST", json=body),
+        served.ask(world.token("vera"), path + "approve", "POST", body),
+        served.ask(world.token("victor"), path + "deny", "POST", body),
     )
     assert sorted(status for status, _ in answers) == [200, 409]
     won = next(content for status, content in answers if status == 200)
@@ -104,13 +82,13 @@ async def test_first_decision_counts_and_the_second_names_it(world: World, serve
 
 async def test_decision_about_a_job_without_an_open_request_is_refused(world: World, served: Served) -> None:
     token, small = world.token("vera"), wants(gpus=1)
-    await review(served.acting, small)
-    assert (await ask(served, token, f"jobs/{small.job}/approve", "POST"))[1]["detail"] == (
+    await served.acting.ask(small)
+    assert (await served.ask(token, f"jobs/{small.job}/approve", "POST"))[1]["detail"] == (
         "This job waits for no approval."
     )
     job = await waits(served, "bob")
-    assert await cancel(served.acting, "bob")
-    status, problem = await ask(served, token, f"jobs/{job.job}/deny", "POST")
+    assert await served.acting.cancel("bob")
+    status, problem = await served.ask(token, f"jobs/{job.job}/deny", "POST")
     assert (status, problem["detail"]) == (409, "Nobody has to decide it any more: it was withdrawn.")
 
 
@@ -119,23 +97,23 @@ async def test_list_has_filters_and_pages(world: World, served: Served) -> None:
     first, second, third = [await waits(served, user) for user in ("alice", "bob", "vera")]
     await decides(served.acting, asked(served.acting, first))
     everything = [third.job, second.job, first.job]
-    assert ids(await ask(served, token, "approvals")) == everything
-    assert ids(await ask(served, token, "approvals?mine=decide")) == [second.job]
-    assert ids(await ask(served, token, "approvals?mine=decide&user=bob&kind=soft-cap&state=waiting")) == [second.job]
+    assert ids(await served.ask(token, "approvals")) == everything
+    assert ids(await served.ask(token, "approvals?mine=decide")) == [second.job]
+    assert ids(await served.ask(token, "approvals?mine=decide&user=bob&kind=soft-cap&state=waiting")) == [second.job]
     for nobody_s in ("user=carl", "kind=special", "state=approved", f"job={first.job}", "team=language"):
-        assert ids(await ask(served, token, f"approvals?mine=decide&{nobody_s}")) == []
+        assert ids(await served.ask(token, f"approvals?mine=decide&{nobody_s}")) == []
     for wrong in ("mine=decide&kind=nonsense", f"cursor={BEFORE_ALL_TIME}"):
-        assert (await ask(served, token, f"approvals?{wrong}"))[0] == 422
-    assert ids(await ask(served, token, "approvals?mine=asked")) == [third.job]
-    assert ids(await ask(served, token, "approvals?mine=asked&user=bob")) == []
-    assert ids(await ask(served, token, "approvals?state=waiting")) == everything[:2]
-    assert ids(await ask(served, token, "approvals?state=approved&state=denied")) == [first.job]
-    assert ids(await ask(served, token, "approvals?user=bob&team=default&kind=soft-cap")) == [second.job]
-    assert ids(await ask(served, token, "approvals?kind=special")) == []
-    assert ids(await ask(served, token, f"approvals?job={first.job}")) == [first.job]
+        assert (await served.ask(token, f"approvals?{wrong}"))[0] == 422
+    assert ids(await served.ask(token, "approvals?mine=asked")) == [third.job]
+    assert ids(await served.ask(token, "approvals?mine=asked&user=bob")) == []
+    assert ids(await served.ask(token, "approvals?state=waiting")) == everything[:2]
+    assert ids(await served.ask(token, "approvals?state=approved&state=denied")) == [first.job]
+    assert ids(await served.ask(token, "approvals?user=bob&team=default&kind=soft-cap")) == [second.job]
+    assert ids(await served.ask(token, "approvals?kind=special")) == []
+    assert ids(await served.ask(token, f"approvals?job={first.job}")) == [first.job]
     pages, cursor = [], ""
     while cursor is not None:
-        status, page = await ask(served, token, f"approvals?limit=1&cursor={cursor}")
+        status, page = await served.ask(token, f"approvals?limit=1&cursor={cursor}")
         assert status == 200
         pages += [one["job"] for one in page["items"]]
         cursor = page["next"]
@@ -150,22 +128,12 @@ BEFORE_ALL_TIME = base64.urlsafe_b64encode(b"0001-01-01T00:00:00+14:00 ab").deco
 
 async def read(served: Served, token: str, page: str = "approvals", **form: str) -> tuple[int, str, str]:
     """Status, the text that a reader sees, and where it leads."""
-    headers = {"Authorization": f"token {token}"}
-    method = "POST" if form else "GET"
-    async with (
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.request(
-            method, f"{served.url}/{page}", headers=headers, allow_redirects=False, data=form or None
-        ) as answer,
-    ):
-        main = re.search(r"<main.*</main>", await answer.text(), re.DOTALL)
-        # A comma after a link stands right behind it.
-        text = " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0].replace("</a>", ""))).split()) if main else ""
-        return answer.status, text, answer.headers.get("Location", "")
+    found = await served.read(token, page, "POST" if form else "GET", data=form or None)
+    return found.status, found.text.replace(" ,", ",").replace(" .", "."), found.location
 
 
 async def test_page_shows_the_request_and_what_user_and_team_hold(world: World, served: Served) -> None:
-    await review(served.acting, wants(gpus=1, server="small"))
+    await served.acting.ask(wants(gpus=1, server="small"))
     await waits(served)
     status, text, _ = await read(served, world.token("vera"))
     assert status == 200
@@ -217,10 +185,8 @@ async def test_page_is_bounded(world: World, served: Served) -> None:
 
 async def told(served: Served, world: World, user: str) -> list[str]:
     """What the Hub shows this person at home."""
-    headers = {"Authorization": f"token {served.hubs_token}"}
-    url = f"{served.url}/api/internal/users/{user}/notices?admin={int(user == 'root-admin')}"
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-        found = (await answer.json())["notices"]
+    path = f"internal/users/{user}/notices?admin={int(user == 'root-admin')}"
+    found = (await served.ask(served.hubs_token, path))[1]["notices"]
     on_pages = "approval. See them" in (await read(served, world.token(user), "notices"))[1]
     assert on_pages == any(one["page"] == "approvals" for one in found)
     return [one["text"] for one in found]
@@ -254,18 +220,18 @@ async def test_job_shows_its_request_and_no_place(world: World, served: Served) 
     for path in ("", f"jobs/{job.job}"):
         page = (await read(served, world.token("alice"), path))[1]
         assert ("See the request" in page, "See its place" in page) == (True, False), path
-    status, shown = await ask(served, world.token("alice"), f"jobs/{job.job}")
+    status, shown = await served.ask(world.token("alice"), f"jobs/{job.job}")
     assert (status, shown["state"], shown["position"]) == (200, "pending-approval", None)
     assert shown["why"].startswith("Team Everybody gives one person at most 2 GPUs without approval")
     assert shown["alternatives"] == [{"gpus": 2, "gpu_type": "gpu", "preemptible": False}]
     assert (shown["approval"]["state"], shown["approval"]["by"]) == ("waiting", None)
     await decides(served.acting, asked(served.acting, job), why="Go")
-    approval = (await ask(served, world.token("alice"), f"jobs/{job.job}"))[1]["approval"]
+    approval = (await served.ask(world.token("alice"), f"jobs/{job.job}"))[1]["approval"]
     assert (approval["state"], approval["by"], approval["reason"]) == ("approved", "vera", "Go")
-    (listed,) = (await ask(served, world.token("alice"), "jobs?state=live"))[1]["items"]
+    (listed,) = (await served.ask(world.token("alice"), "jobs?state=live"))[1]["items"]
     assert listed["approval"]["state"] == "approved"
-    await review(served.acting, wants("bob", gpus=1))
-    assert (await ask(served, world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None
+    await served.acting.ask(wants("bob", gpus=1))
+    assert (await served.ask(world.token("bob"), "jobs?state=live"))[1]["items"][0]["approval"] is None
 
 
 async def test_command_line_lists_and_decides_requests(

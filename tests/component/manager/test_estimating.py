@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import aiohttp
 import pytest
 
 from dlspawner.core.config import Culling, TeamsConfig
@@ -23,8 +20,7 @@ from dlspawner.manager.db.store import Database
 from dlspawner.settings import Settings
 from tests.component.manager.history import NOON, Past, write_past
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal
 from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 
 
@@ -32,13 +28,6 @@ from tests.unit.core.factories import CLUSTER, HOUR, NOW, queues, runs
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Manager's rounds follow each other; to be asked for before the Manager."""
     monkeypatch.setattr(leader, "ESTIMATE_SECONDS", 0.1)
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 async def test_durations_are_those_of_the_newest_jobs_that_ran_and_ended_lately(db_url: str) -> None:
@@ -81,17 +70,6 @@ async def estimate(portal: Portal, **more: float) -> StartTimeEstimator:
     return made
 
 
-async def resource(portal: Portal, user: str, path: str) -> dict[str, object]:
-    token = await asyncio.to_thread(portal.world.token, user)
-    async with (
-        aiohttp.ClientSession(headers={"Authorization": f"token {token}"}) as session,
-        session.get(f"{portal.served.url}/api/{path}") as answer,
-    ):
-        assert answer.status == 200
-        found: dict[str, object] = await answer.json()
-        return found
-
-
 async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal: Portal) -> None:
     await has_ended(portal, 1)
     await has_ended(portal, 5)
@@ -109,8 +87,7 @@ async def test_who_waits_reads_between_which_times_where_such_jobs_differ(portal
         for at, hours in zip(found.groups(), (1, 5), strict=True):
             assert abs(datetime.fromisoformat(at) - datetime.now(UTC) - hours * HOUR) < timedelta(minutes=2), path
     assert re.search(f"between {clock} and {clock}", (await portal.read("bob", "queue")).body), "no secret"
-    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
-    assert isinstance(told, dict)
+    told = (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"]
     assert datetime.fromisoformat(told["to"]) - datetime.fromisoformat(told["from"]) == 4 * HOUR
 
 
@@ -122,8 +99,7 @@ async def test_the_manager_makes_its_rounds_by_itself(portal: Portal) -> None:
     desk = portal.served.acting.admission
     assert desk is not None
     await until(lambda: waits.job in desk.explainer.estimates, "it is estimated")
-    told = (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"]
-    assert isinstance(told, dict)
+    told = (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"]
     assert abs(datetime.fromisoformat(told["to"]) - datetime.now(UTC) - 2 * HOUR) < timedelta(minutes=2)
 
 
@@ -134,7 +110,7 @@ async def test_where_too_little_is_known_the_pages_say_so(portal: Portal) -> Non
     await estimate(portal)
     assert "When it will start is not known" in (await portal.read("alice", "wait/alice/")).text
     assert "not known" in (await portal.read("bob", "queue")).text
-    assert (await resource(portal, "alice", f"jobs/{waits.job}"))["estimate"] is None
+    assert (await portal.ask("alice", f"jobs/{waits.job}"))[1]["estimate"] is None
 
 
 async def test_a_round_that_takes_too_long_says_nothing_and_looks_at_fewer_next_time(portal: Portal) -> None:

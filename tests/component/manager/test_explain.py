@@ -11,8 +11,7 @@ from dlspawner.core.units import GPU
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager.api_client import set_caps
-from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import notices, record, service
+from tests.component.manager.manager_harness import Office, until, wants
 from tests.unit.core.factories import queues
 
 LESS, LENT = Alternative("a100", 2 * GPU, False), Alternative("a100", 4 * GPU, True)
@@ -29,7 +28,7 @@ OTHER = Alternative("v100", 4 * GPU, False)
         ((LESS, OTHER), True, True),
     ],
 )
-def test_only_fewer_gpus_of_the_same_type_keep_the_place(
+def test_fewer_gpus_of_the_same_type_keep_the_place(
     alternatives: tuple[Alternative, ...], keeps: bool, loses: bool
 ) -> None:
     status = QueueStatus(queues("j", "a", 4), "queued", 1, 1, "", alternatives)
@@ -42,35 +41,33 @@ async def test_user_who_was_blocked_meanwhile_reads_it(office: Office, gpus: int
     if approval:
         set_caps(office)
     async with office.manager() as leader:
-        await ask(leader, wants("holder", gpus=1))
-        assert (await ask(leader, waits)).decision == "wait"
+        await leader.ask(wants("holder", gpus=1))
+        assert (await leader.ask(waits)).decision == "wait"
         teams.write_text(f"{teams.read_text()}\nblocked: [alice]\n")
-        await until(lambda: notices(leader), "it is told")
-        [notice] = notices(leader)
+        await until(leader.notices, "it is told")
+        [notice] = leader.notices()
         assert notice.kind is NoticeKind.CANNOT_START
         assert "You can not start jobs here; ask an administrator why. It keeps its place; cancel it if" in notice.text
-        status = service(leader).explainer.explain(record(leader, waits))
+        status = leader.service.explainer.explain(leader.record(waits))
         assert status.sentence == "You can not start jobs here; ask an administrator why."
 
 
 @pytest.mark.parametrize("asks_for_less", [False, True])
-async def test_user_reads_that_the_quota_is_too_low_until_it_is_raised_or_the_job_wants_less(
-    office: Office, asks_for_less: bool
-) -> None:
+async def test_user_reads_that_the_quota_is_too_low_until_it_is_enough(office: Office, asks_for_less: bool) -> None:
     waits = wants(gpus=8)
     async with office.manager() as leader:
-        await ask(leader, wants("holder", gpus=4))
-        assert (await ask(leader, waits)).decision == "wait"
-        assert notices(leader) == []
+        await leader.ask(wants("holder", gpus=4))
+        assert (await leader.ask(waits)).decision == "wait"
+        assert leader.notices() == []
         office.set_quota(4)
-        await until(lambda: notices(leader), "it is told")
-        [notice] = notices(leader)
+        await until(leader.notices, "it is told")
+        [notice] = leader.notices()
         assert notice.kind is NoticeKind.CANNOT_START
         assert re.search("has a quota of 4 GPUs of type gpu; you asked for 8.* It keeps its place", notice.text)
         if asks_for_less:
-            assert (await ask(leader, wants(gpus=2, job=waits.job))).decision == "wait"
-            assert notices(leader) == []
+            assert (await leader.ask(wants(gpus=2, job=waits.job))).decision == "wait"
+            assert leader.notices() == []
     if not asks_for_less:
         office.set_quota(8)
         async with office.manager() as leader:
-            await until(lambda: not notices(leader), "it is withdrawn")
+            await until(lambda: not leader.notices(), "it is withdrawn")

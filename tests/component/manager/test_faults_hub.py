@@ -1,13 +1,12 @@
 """Faults as people meet them: what they read through the real Hub while something is away, and that nothing is lost.
 
-One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that has bad days, and the
-Manager's clock is what a file says. Whoever waits has asked before the fault, and starts by itself after it.
+One Hub, whose Manager has a PostgreSQL of its own; both reach Kubernetes through a proxy that has bad days. Whoever
+waits has asked before the fault, and starts by itself after it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import html
 import re
 import signal
 import time
@@ -16,62 +15,30 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from tests.component.manager import databases
+from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler
-from tests.component.manager.test_queue_hub import ask
-from tests.component.spawner.test_faults import PASSING, STAYING
+from tests.component.manager.test_queue_hub import ask, plain
+from tests.component.spawner.test_faults import PASSING
 from tests.e2e.people import wait_for
 from tests.harness import faults
-from tests.harness.faulty_hub import SENTENCE
 from tests.harness.spawner_hub import Person, new_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.faults]
+pytestmark = [pytest.mark.slow, pytest.mark.faults, pytest.mark.usefixtures("nothing_left")]
 
-CLOCK = """
-import sys
-from datetime import timedelta
-from pathlib import Path
-
-from dlspawner.manager import app
-
-machines = app._now
-app._now = lambda: machines() + timedelta(seconds=float(Path({file!r}).read_text()))
-app.main()
-"""
-# Whose name says so gives up soon.
-MORE = """
-async def patience(spawner, auth_state):
-    if spawner.user.name.startswith("brief"):
-        spawner.k8s_api_request_retry_timeout = 2
-c.Spawner.auth_state_hook = patience
-c.KubeSpawner.k8s_api_request_timeout = 2
-"""
-SETTINGS = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
+MORE = "\nc.KubeSpawner.k8s_api_request_timeout = 2\n"
 
 
 @dataclass
 class FaultyHub(QuotaHub):
     database: str = ""  # the directory of its PostgreSQL
     kubernetes: faults.Proxy | None = None
-    away_seconds: float = 15  # how long something is away
-
-    def jobs(self) -> dict[str, str]:
-        """The state of every job that has not ended, by its user."""
-        engine = create_engine(self.db_url)
-        with engine.connect() as connection:
-            rows = connection.execute(text("SELECT user_name, state FROM jobs WHERE state <> 'ended'")).all()
-        engine.dispose()
-        return {row.user_name: row.state for row in rows}
 
 
 @contextlib.contextmanager
 def faulty(hub: FaultyHub) -> Iterator[FaultyHub]:
     """All of it, with a database of its own and a proxy before the API server; everything is gone at the end."""
-    (hub.state / "set").write_text("0")
-    (hub.state / "manager.py").write_text(CLOCK.format(file=str(hub.state / "set")))
-    hub.manager_program = (str(hub.state / "manager.py"),)
     hub.prepare()
     with databases.postgresql() as hub.database, contextlib.ExitStack() as later:
         hub.db_url = databases.create(hub.database)
@@ -109,21 +76,6 @@ def api(hub: FaultyHub) -> Iterator[faults.Proxy]:
     hub.kubernetes.heal()
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(hub: FaultyHub) -> Iterator[None]:
-    """Every test leaves the cluster and the queue empty, and no traceback."""
-    yield
-
-    def empty() -> bool:
-        for name in hub.ready():  # those that waited start meanwhile
-            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
-        return not hub.servers() and not hub.held() and not hub.jobs()
-
-    wait_for(empty, "all of it is stopped", 120)
-    assert "Traceback" not in hub.log
-    assert "Traceback" not in (hub.state / "manager.log").read_text()
-
-
 @dataclass
 class Cast:
     """Somebody has all GPUs, somebody waits for one, and a third is about to ask."""
@@ -143,22 +95,12 @@ class Cast:
 
 @pytest.fixture
 def cast(hub: FaultyHub) -> Cast:
-    return cast_of(hub)
-
-
-def cast_of(hub: FaultyHub) -> Cast:
     holder, waits, asks = (Person(hub, new_name(name)) for name in ("holder", "waits", "asks"))
     holder.launch("", gpus=GPUS)
     assert waits.start("", gpus=1).status_code in {202, 429}  # a busy Hub answers before the Manager does
     found = wait_for(lambda: (answer := ask(waits, "GET")).ok and answer.json(), "it waits", 60)
     assert found["why"] == "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
     return Cast(holder, waits, asks, {key: found[key] for key in ("job", "position", "why")})
-
-
-@pytest.fixture
-def cast_on_a_node_that_goes(cast: Cast) -> Cast:
-    """Any node of the embedded cluster may go; others have as many GPUs."""
-    return cast
 
 
 def end(person: Person) -> str:
@@ -184,28 +126,11 @@ def test_while_the_database_is_away_people_read_that_it_is_for_a_while(hub: Faul
         waits = ask(cast.waits, "GET")
         assert (waits.status_code, waits.json()["detail"].endswith("Try again soon.")) == (503, True)
         assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
-        time.sleep(hub.away_seconds)
+        time.sleep(15)  # until the Manager does not lead any more
     finally:
         databases.control(hub.database, "start")
     wait_for(lambda: ask(cast.waits, "GET").status_code == 200, "it is back", 60)
     cast.goes_on(hub)
-
-
-def test_while_kubernetes_is_away_jobs_and_places_are_shown_as_they_were(
-    hub: FaultyHub, cast: Cast, api: faults.Proxy
-) -> None:
-    api.away()
-    try:
-        time.sleep(hub.away_seconds)
-        said = hub.refusal(cast.asks.name, cast.asks.start("", gpus=1))
-        assert "It is number 2 in the queue and starts by itself." in said
-        assert "default server running Tiny, 8 GPUs" in plain(cast.holder.get("/hub/home").text)
-    finally:
-        api.back()
-    cast.goes_on(hub)
-    remove(hub, cast.holder)
-    runs(hub, cast.waits)
-    runs(hub, cast.asks)
 
 
 def test_while_the_manager_hangs_queued_jobs_are_not_shown_as_stopped(hub: FaultyHub, cast: Cast) -> None:
@@ -224,31 +149,7 @@ def test_while_the_manager_hangs_queued_jobs_are_not_shown_as_stopped(hub: Fault
     cast.goes_on(hub)
 
 
-def test_while_the_hub_is_away_the_turn_of_who_waits_is_not_lost(hub: FaultyHub, cast: Cast) -> None:
-    hub.kill("hub")
-    try:
-        remove(hub, cast.holder)
-        wait_for(lambda: hub.jobs() == {cast.waits.name: "starting"}, "the turn has come", 60)
-        time.sleep(hub.away_seconds)
-    finally:
-        hub.start_hub()
-    runs(hub, cast.waits)
-    wait_for(lambda: hub.jobs() == {cast.waits.name: "running"}, "the Manager has seen it as well", 60)
-
-
-def test_who_loses_a_pod_behind_our_back_reads_so_and_who_waits_starts(hub: FaultyHub, cast: Cast) -> None:
-    remove(hub, cast.holder)
-    runs(hub, cast.waits)
-    wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
-    said = plain(cast.holder.get("/hub/home").text)
-    assert "The job was removed from outside the Hub: start it again, or ask an administrator why." in said
-    assert hub.held() == 1
-
-
-def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
-    hub: FaultyHub, cast_on_a_node_that_goes: Cast
-) -> None:
-    cast = cast_on_a_node_that_goes
+def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(hub: FaultyHub, cast: Cast) -> None:
     node = hub.kubectl("get", "pod", cast.holder.pod_name(""), "-o", "jsonpath={.spec.nodeName}")
     hub.kubectl("delete", "node", node)
     said = hub.refusal(cast.asks.name, cast.asks.start("", gpus=1))
@@ -261,9 +162,7 @@ def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
     assert "The job was removed from outside the Hub" in plain(cast.holder.get("/hub/home").text)
 
 
-def test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_once(
-    hub: FaultyHub, api: faults.Proxy
-) -> None:
+def test_passing_faults_of_pods_are_not_noticed_and_charged_once(hub: FaultyHub, api: faults.Proxy) -> None:
     kinds = [kind for kind in PASSING if kind != "etcd"]  # as many as there are GPUs
     users = {new_name(f"user-{kind}-"): PASSING[kind] for kind in kinds}
     rules = [
@@ -287,19 +186,7 @@ def test_what_passes_while_pods_are_made_and_stopped_is_not_noticed_and_charged_
     wait_for(lambda: hub.jobs() == {waits.name: "running"}, "nobody else has a job", 60)
 
 
-def test_what_stays_is_one_sentence_and_holds_nothing(hub: FaultyHub, api: faults.Proxy) -> None:
-    people = {Person(hub, new_name(f"brief-{kind}-")): fault for kind, fault in STAYING.items()}
-    for person, fault in people.items():
-        api.fail("create", "pods", fault, times=None, name=person.pod_name(""))
-    hub.storm([person.name for person in people], gpus=GPUS // len(people))
-    assert [end(person).count(SENTENCE) for person in people] == [1] * len(people)
-    wait_for(lambda: not hub.jobs() and not hub.held(), "nothing is held", 60)
-    Person(hub, new_name("asks-")).launch("", gpus=GPUS)
-
-
-def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it(
-    hub: FaultyHub, api: faults.Proxy
-) -> None:
+def test_refused_start_whose_first_answer_was_lost_holds_its_gpus(hub: FaultyHub, api: faults.Proxy) -> None:
     refused, waits = Person(hub, new_name("refused-")), Person(hub, new_name("waits-"))
     full = faults.Answer(
         403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1'
@@ -312,23 +199,3 @@ def test_who_is_refused_after_an_answer_was_lost_holds_what_may_still_come_of_it
     assert hub.jobs() == {refused.name: "starting"}, "its first request may still be carried out"
     assert "in the queue" in hub.refusal(waits.name, waits.start("", gpus=GPUS))
     runs(hub, waits)
-
-
-def test_watches_that_break_or_are_too_old_are_there_again(hub: FaultyHub, cast: Cast, api: faults.Proxy) -> None:
-    """Those of the Hub and of the Manager."""
-    before = api.watching("pods")
-    for ending in (faults.HALF_A_LINE, faults.GONE):
-        refused = api.fail("watch", "pods", faults.Answer(410), times=before)
-        assert api.cut(ending, "pods")
-        wait_for(lambda refused=refused: refused.happened == before, "new ones are refused", 60)
-        wait_for(lambda: api.watching("pods") >= before, "all of them are there again", 60)
-    cast.goes_on(hub)
-    remove(hub, cast.holder)
-    runs(hub, cast.waits)
-    wait_for(lambda: f"{cast.holder.name}/" not in hub.servers(), "the Hub has seen it", 60)
-
-
-def plain(page: str) -> str:
-    """What is read of a page."""
-    body = re.sub(r"(?s)<(script|style|head).*?</\1>", " ", page)
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())

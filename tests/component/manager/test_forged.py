@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 import requests
 
 from tests.component.manager.addresses import PREFIX, Address, addresses
 from tests.component.manager.manager_harness import wants
-from tests.component.manager.portals import Portal, portals, proxied
+from tests.component.manager.portals import Portal, proxied
 from tests.component.manager.test_page import Browser
-from tests.component.manager.world import World
 
 # What browsers say of a page of another site, beside its cookies.
 ELSEWHERE = (
@@ -25,13 +21,6 @@ ELSEWHERE = (
     {"Sec-Fetch-Site": "same-site"},  # a person's own server, at a name of its own
 )
 CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}]
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 def path(address: Address, job: str, user: str, server: str = "train") -> str:

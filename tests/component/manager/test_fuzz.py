@@ -30,11 +30,10 @@ from hypothesis import strategies as st
 
 from dlspawner.clients.kubernetes import PODS
 from dlspawner.core.link import derive_hub_token
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.notify import post
 from tests.component.manager.addresses import Address, addresses
-from tests.component.manager.manager_harness import NAMESPACE, ask, wants
+from tests.component.manager.manager_harness import NAMESPACE, Acting, wants
 from tests.component.manager.noticing import offices, serving
 from tests.component.manager.portals import Portal, equip
 from tests.component.manager.test_page import make_key
@@ -200,9 +199,9 @@ async def make_target(portal: Portal) -> Target:
     return target
 
 
-async def decides(acting: LeaderElector, user: str) -> None:
-    assert (await ask(acting, wants(user, 0))).decision == "admit"
-    assert (await ask(acting, wants(user, 9, server="too-large"))).decision == "refuse"
+async def decides(acting: Acting, user: str) -> None:
+    assert (await acting.ask(wants(user, 0))).decision == "admit"
+    assert (await acting.ask(wants(user, 9, server="too-large"))).decision == "refuse"
 
 
 async def serve(folder: Path, world: World, ready: threading.Event, over: threading.Event, made: list[Target]) -> None:
@@ -267,9 +266,7 @@ async def make_existing(target: Target, servers: list[tuple[str, str]]) -> Exist
 
 
 @pytest.mark.parametrize("address", ALL, ids=str)
-def test_no_request_breaks_the_manager_or_reveals_another_user(
-    target: Target, existing: Existing, address: Address
-) -> None:
+def test_no_request_breaks_the_manager_or_reveals_others(target: Target, existing: Existing, address: Address) -> None:
     chosen = zlib.crc32(str(address).encode()) + SEED
 
     @seed(chosen)

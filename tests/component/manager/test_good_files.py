@@ -4,51 +4,42 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
-from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import hold_all_gpus, service
-from tests.component.manager.test_process import run
-from tests.component.manager.test_quota_process import files, folder, manager, put
-from tests.component.manager.world import free_port, wait_for
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 
-__all__ = ["folder"]
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
 
 
-def teams(leader: LeaderElector) -> dict[str, int | None]:
-    world = service(leader).store.cluster_state
+def teams(leader: Acting) -> dict[str, int | None]:
+    world = leader.service.store.cluster_state
     return {team.name: world.quota(team.name, "gpu") for team in world.teams.teams}
 
 
-async def begin_with(office: Office, leader: LeaderElector, text: str) -> None:
+async def begin_with(office: Office, leader: Acting, text: str) -> None:
     """The files are changed while this Manager acts."""
     (office.folder / "teams.yaml").write_text(text)
     await until(lambda: teams(leader) == {"vision": 3000, "default": 5000}, "they are read")
 
 
-async def test_who_takes_over_while_a_file_is_broken_goes_on_with_what_the_other_one_had_read(
-    office: Office, db_url: str
-) -> None:
+async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_read(office: Office, db_url: str) -> None:
     waits = replace(wants(gpus=3), team="vision")
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(office.manager())
         async with office.manager(waits=False) as second:
-            await hold_all_gpus(first)
+            await first.hold_all_gpus()
             await begin_with(office, first, NEW)
-            assert (await ask(first, waits)).decision == "wait"
+            assert (await first.ask(waits)).decision == "wait"
             (office.folder / "teams.yaml").write_text(BROKEN)
             await stack.aclose()
             await until(lambda: second.admission is not None, "the other one acts")
             assert teams(second) == {"vision": 3000, "default": 5000}
-            board = service(second).store.notices
+            board = second.service.store.notices
             await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
             told = [one.kind for one in board.read(Recipient(user="alice"), office.clock())]
             assert NoticeKind.CANNOT_START not in told, "its team is there"
@@ -63,7 +54,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
     file.write_text(BROKEN)
     async with office.manager() as leader:
         assert teams(leader) == {"vision": 3000, "default": 5000}
-        board = service(leader).store.notices
+        board = leader.service.store.notices
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
@@ -81,35 +72,8 @@ async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_nam
         assert [one.name for one in leader.settings.templates] == ["tiny"]
 
 
-async def test_what_an_earlier_release_took_for_good_and_this_one_does_not_is_no_way_out(office: Office) -> None:
-    async with office.manager() as leader:
-        assert leader.files.parse_stored({**leader.files.texts, "teams": BROKEN}) is None
-        assert leader.files.parse_stored({}) is None
-
-
 async def test_broken_files_without_a_good_version_are_a_mistake_still(office: Office) -> None:
     (office.folder / "teams.yaml").write_text(BROKEN)
     with pytest.raises(InvalidConfiguration):
         async with office.manager():
             pass
-
-
-def test_as_a_process_it_starts_with_broken_files_only_when_it_knows_a_good_version(
-    folder: Path, tmp_path: Path
-) -> None:
-    file, db_url = folder / "teams.yaml", f"sqlite:///{tmp_path / 'm.sqlite'}"
-    good = file.read_text()
-    try:
-        file.write_text(BROKEN)
-        ended = run(free_port(), f"--db-url={db_url}", *files(folder))
-        assert ended.returncode == 1
-        assert str(file) in ended.stderr
-        assert "Traceback" not in ended.stderr
-        file.write_text(good)
-        with manager(folder, db_url) as (url, _):
-            wait_for(lambda: put(url).status_code == 200)
-        file.write_text(BROKEN)
-        with manager(folder, db_url) as (url, _):
-            wait_for(lambda: put(url, "bob").status_code == 200)
-    finally:
-        file.write_text(good)

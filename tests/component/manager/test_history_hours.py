@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 
 import pytest
-from sqlalchemy import event, func, select
+from sqlalchemy import func, select
 
 from dlspawner.core.accounting import PER_HOUR, GpuTime, JobTimeline, gpu_time_by_day
 from dlspawner.core.job import JobState
@@ -24,13 +22,6 @@ from tests.component.manager.history import NOON, Past, day, write_past
 
 ALL = Viewer("", all=True)
 LATER = NOON + timedelta(days=9)
-
-
-@pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Database]:
-    opened = await asyncio.to_thread(Database.open, db_url)
-    yield opened
-    await opened.close()
 
 
 async def hours(
@@ -152,23 +143,6 @@ async def test_recovered_job_counts_on_after_aggregation(store: Database) -> Non
     running = replace(known, job=replace(known.job, state=JobState.RUNNING))
     await ledger.write(term, [JobEvent(running, NOON + timedelta(hours=3), EventReason.POD_RECOVERED)])
     assert await hours(store, now=NOON + timedelta(hours=7)) == {(0, "vision"): amount(asked=6, held=6)}
-
-
-async def test_report_reads_jobs_in_batches(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL ends transactions that are idle for long."""
-    await write_past(store, *JOBS)
-    batches = [0]
-
-    def counted(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
-        batches[-1] += 1
-        return gpu_time_by_day(life, until)
-
-    monkeypatch.setattr(gpu_hours, "_TOGETHER", 2)
-    monkeypatch.setattr(gpu_hours, "gpu_time_by_day", counted)
-    event.listen(store._engine, "before_cursor_execute", lambda *_: batches.append(0))
-    assert await hours(store) == EXPECTED
-    assert sum(batches) == 5, "those with GPUs"
-    assert max(batches) == 2
 
 
 async def test_report_is_consistent_during_aggregation(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:

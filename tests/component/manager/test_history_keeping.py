@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,7 +15,6 @@ from dlspawner.core.accounting import PER_HOUR, GpuTime
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.controllers import leader
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database
@@ -26,9 +25,8 @@ from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from dlspawner.manager.model.namespaces import JobNamespaces
 from tests.component.manager import metrics
 from tests.component.manager.history import Past, write_past
-from tests.component.manager.manager_harness import NAMESPACE, Office, ask, settled, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, until, wants
 from tests.component.manager.metrics import Gpu
-from tests.component.manager.queue_helpers import service, state
 
 HISTORY = [Gpu("jupyter-alice", "GPU-1", lambda _: 100), Gpu("jupyter-alice", "GPU-2", lambda _: 50)]
 MINUTE = timedelta(minutes=1)
@@ -36,30 +34,20 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    begin = datetime.now(UTC) - timedelta(minutes=5)  # of now: tests may run hours after they were collected
-    metrics.write_history(folder, HISTORY, begin, begin + timedelta(hours=1))
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(tmp_path_factory.mktemp("prometheus"), HISTORY, hours=1) as url:
         yield url
 
 
-@pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
-    made = PrometheusClient(prometheus_url)
-    yield made
-    await made.close()
-
-
-def keeper(acting: LeaderElector, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
+def keeper(acting: Acting, prometheus: PrometheusClient | None = None, **days: int) -> HistoryKeeper:
     return HistoryKeeper(
-        service(acting).store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
+        acting.service.store, acting.ledger, prometheus, JobNamespaces(NAMESPACE), HistoryRetention(**days)
     )
 
 
-async def run(office: Office, acting: LeaderElector, question: AdmissionRequest) -> None:
-    await ask(acting, question)
+async def run(office: Office, acting: Acting, question: AdmissionRequest) -> None:
+    await acting.ask(question)
     await office.bind(await office.make_pod(question))
-    await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+    await until(lambda: acting.state(question) is JobState.RUNNING, "it runs")
 
 
 async def sampled(office: Office, *keepers: HistoryKeeper, minutes: int) -> None:
@@ -88,25 +76,26 @@ async def total(store: Database, now: datetime) -> GpuTime:
     return sum(found.values(), start=GpuTime())
 
 
-async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(office: Office, db_url: str) -> None:
-    async with office.manager() as acting:
-        store, keeps = acting.ledger._store, keeper(acting)
-        alices = wants("alice", gpus=5)
-        await run(office, acting, alices)
-        await sampled(office, keeps, minutes=10)
-        assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
-        await ask(acting, wants("bob", gpus=4))
-        office.clock.moved += MINUTE
-        await keeps.run_once()
-        assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: service(acting).store.nodes["gpu-1"].cordoned, "the node is closed")
-        office.clock.moved += MINUTE
-        await keeps.run_once()
-        assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
-        office.clock.moved += timedelta(hours=5)
-        await keeps.run_once()
-        assert (await read_free(store))["total"] == 96 + 16, "five hours without samples are unknown"
+async def test_free_gpus_are_sampled_with_unschedulable_and_fragmented_ones(
+    office: Office, leader: Acting, db_url: str
+) -> None:
+    store, keeps = leader.ledger._store, keeper(leader)
+    alices = wants("alice", gpus=5)
+    await run(office, leader, alices)
+    await sampled(office, keeps, minutes=10)
+    assert await read_free(store) == {"total": 80, "free": 30, "unschedulable": 0, "fragmented": 0}
+    await leader.ask(wants("bob", gpus=4))
+    office.clock.moved += MINUTE
+    await keeps.run_once()
+    assert await read_free(store) == {"total": 88, "free": 33, "unschedulable": 0, "fragmented": 3}
+    await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
+    await until(lambda: leader.service.store.nodes["gpu-1"].cordoned, "the node is closed")
+    office.clock.moved += MINUTE
+    await keeps.run_once()
+    assert await read_free(store) == {"total": 96, "free": 36, "unschedulable": 3, "fragmented": 3}
+    office.clock.moved += timedelta(hours=5)
+    await keeps.run_once()
+    assert (await read_free(store))["total"] == 96 + 16, "five hours without samples are unknown"
 
 
 async def test_leader_samples_by_itself(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,21 +109,20 @@ async def test_leader_samples_by_itself(office: Office, monkeypatch: pytest.Monk
         await until(sampled, "free GPUs are sampled")
 
 
-async def test_gpu_use_is_sampled_from_prometheus(office: Office, prometheus: PrometheusClient) -> None:
+async def test_gpu_use_is_sampled_from_prometheus(office: Office, prometheus: PrometheusClient, leader: Acting) -> None:
     question = wants("alice", gpus=2)
-    async with office.manager() as acting:
-        store, keeps = acting.ledger._store, keeper(acting, prometheus)
-        await run(office, acting, question)
-        await sampled(office, keeps, minutes=5)
-        found = await total(store, service(acting).store.now())
-        assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
-        assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
-        assert found.used <= found.measured <= found.allocated
-        office.clock.moved += timedelta(hours=2)
-        await sampled(office, keeps, minutes=2)
-        after = await total(store, service(acting).store.now())
-        assert after.measured == found.measured, "no samples in Prometheus"
-        assert after.allocated > found.allocated + 3.9 * PER_HOUR
+    store, keeps = leader.ledger._store, keeper(leader, prometheus)
+    await run(office, leader, question)
+    await sampled(office, keeps, minutes=5)
+    found = await total(store, leader.service.store.now())
+    assert found.measured == pytest.approx(2 * PER_HOUR / 12, rel=0.05), "of both GPUs for five minutes"
+    assert found.used == pytest.approx(1.5 * PER_HOUR / 12, rel=0.05), "one was busy, one was half busy"
+    assert found.used <= found.measured <= found.allocated
+    office.clock.moved += timedelta(hours=2)
+    await sampled(office, keeps, minutes=2)
+    after = await total(store, leader.service.store.now())
+    assert after.measured == found.measured, "no samples in Prometheus"
+    assert after.allocated > found.allocated + 3.9 * PER_HOUR
 
 
 async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None:
@@ -152,33 +140,29 @@ async def test_unavailable_prometheus_stops_nothing_else(office: Office) -> None
     await away.close()
 
 
-async def test_ended_jobs_are_aggregated_and_old_rows_pruned(office: Office, db_url: str) -> None:
-    async with office.manager() as acting:
-        store, now = acting.ledger._store, datetime.now(UTC)
-        noon = now.replace(hour=12)  # so that each ends on its day
-        past = [
-            Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)
-        ]
-        await write_past(store, *past)
-        await keeper(acting, jobs=2).run_once()
-        await settled(acting)
-        left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
-        assert left == [("u1", True)] * 250
-        today = now.date()
-        question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
-        found = await store.read(
-            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
-        )
-        by_user = {
-            user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime())
-            for user in ("u1", "u3")
-        }
-        assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
-        await keeper(acting, jobs=2, hours=2).run_once()
-        found = await store.read(
-            lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
-        )
-        assert {name for _, name in found} == {"u1"}
+async def test_ended_jobs_are_aggregated_and_old_rows_pruned(leader: Acting, db_url: str) -> None:
+    store, now = leader.ledger._store, datetime.now(UTC)
+    noon = now.replace(hour=12)  # so that each ends on its day
+    past = [Past("T0 R0 E1", noon=noon - timedelta(days=days), user=f"u{days}") for days in (1, 3) for _ in range(250)]
+    await write_past(store, *past)
+    await keeper(leader, jobs=2).run_once()
+    await leader.settled()
+    left = await store.read(lambda connection: list(connection.execute(select(jobs.c.user_name, jobs.c.folded))))
+    assert left == [("u1", True)] * 250
+    today = now.date()
+    question = GpuHoursQuery(GroupBy.USER, today - timedelta(days=9), today)
+    found = await store.read(
+        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+    )
+    by_user = {
+        user: sum((one for (_, name), one in found.items() if name == user), start=GpuTime()) for user in ("u1", "u3")
+    }
+    assert {user: one.allocated for user, one in by_user.items()} == {"u1": 250 * PER_HOUR, "u3": 250 * PER_HOUR}
+    await keeper(leader, jobs=2, hours=2).run_once()
+    found = await store.read(
+        lambda connection: gpu_hours.read_gpu_hours(connection, question, Viewer("", all=True), now)
+    )
+    assert {name for _, name in found} == {"u1"}
 
 
 async def test_former_leader_writes_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

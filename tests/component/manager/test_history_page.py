@@ -19,7 +19,7 @@ from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.http.api import history
 from dlspawner.manager.http.api.history import GpuHoursReport
 from dlspawner.manager.http.portal import history as portal_history
-from dlspawner.manager.http.portal.charts import HEIGHT, OTHERS, ChartSeries, axis_end, sparkline, stacked
+from dlspawner.manager.http.portal.charts import OTHERS, ChartSeries, sparkline, stacked
 from dlspawner.manager.http.portal.history import MOST_ROWS, _plots
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.component.manager.history import Past, put_past
@@ -29,22 +29,10 @@ AMOUNTS = ("requested", "allocated", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
 
 
-@pytest.mark.parametrize(("value", "end"), [(0, 1), (0.3, 0.5), (1.1, 2), (7, 10), (21, 25), (100, 100), (101, 200)])
-def test_axis_ends_at_a_round_number(value: float, end: float) -> None:
-    assert axis_end(value) == pytest.approx(end)
-
-
 def rects(text: str) -> list[dict[str, float]]:
     root = ET.fromstring(text)  # noqa: S314 - ours
     names = ("x", "y", "width", "height")
     return [{name: float(one.attrib[name]) for name in names} for one in root.iter("rect")]
-
-
-def test_bars_are_stacked_in_proportion() -> None:
-    found = rects(stacked([ChartSeries("a", (1.0, 4.0)), ChartSeries("b", (3.0, 0.0))], "Title", "What it shows."))
-    assert [one["height"] / HEIGHT for one in found] == pytest.approx([0.2, 0.6, 0.8])
-    assert [one["y"] / HEIGHT for one in found] == pytest.approx([0.8, 0.2, 0.2])
-    assert found[0]["x"] == found[1]["x"] < found[2]["x"]
 
 
 def test_plot_has_title_and_description_as_text() -> None:
@@ -180,18 +168,6 @@ async def test_plots_tables_and_json_have_the_same_hours(portal: Portal) -> None
         heights = [one["height"] for one in rects(plot)]
         shown = [float(one) for one in re.findall(r"<td>([\d.]+)</td>", table) if float(one)]
         assert [one / max(heights) for one in heights] == pytest.approx([one / max(shown) for one in shown], abs=0.01)
-
-
-async def test_user_has_the_same_colour_in_every_plot(portal: Portal) -> None:
-    """Bob alone was stopped as unused, and alice alone was measured: alone, each would have the first colour."""
-    await fill(portal, days=3)
-    page = await portal.read("root-admin", "history?by=user")
-    colours = {
-        amount: set(re.findall(r'class="(s\d)" x', re.search(f'"{amount}-title".*?</svg>', page.body, re.DOTALL)[0]))  # type: ignore[index]
-        for amount in AMOUNTS
-    }
-    three = {"s0", "s1", "s2"}
-    assert colours == {"requested": three, "allocated": three, "used": {"s1"}, "reclaimed": {"s0"}}
 
 
 async def test_long_table_has_the_users_with_most_hours_and_a_link_to_all(portal: Portal) -> None:

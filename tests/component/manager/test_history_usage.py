@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import aiohttp
 import pytest
 
 from dlspawner.clients.prometheus import MetricNames, PrometheusClient
@@ -100,13 +98,6 @@ def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-async def prometheus(prometheus_url: str) -> AsyncIterator[PrometheusClient]:
-    made = PrometheusClient(prometheus_url)
-    yield made
-    await made.close()
-
-
 async def test_points_are_means_of_their_steps_and_gaps_are_none(prometheus: PrometheusClient) -> None:
     span = TimeRange(BEGIN - timedelta(minutes=10), BEGIN + timedelta(minutes=30), timedelta(minutes=5))
     found = {one.name: one for one in await read_usage(prometheus, NAMESPACE, ["jupyter-alice--train"], span)}
@@ -130,19 +121,13 @@ async def test_container_with_two_series_counts_once(prometheus: PrometheusClien
 
 
 @pytest.fixture
-async def portal(portal: Portal, prometheus: PrometheusClient) -> Portal:
+def portal(portal: Portal, prometheus: PrometheusClient) -> Portal:
     portal.served.acting.prometheus = prometheus
     return portal
 
 
 async def ask_usage(portal: Portal, user: str, job: str, query: str = "") -> tuple[int, Any]:
-    token = await asyncio.to_thread(portal.world.token, user)
-    url = f"{portal.served.url}/api/jobs/{job}/usage?{query}"
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(url, headers={"Authorization": f"token {token}"}) as answer,
-    ):
-        return answer.status, await answer.json(content_type=None)
+    return await portal.ask(user, f"jobs/{job}/usage?{query}")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import NamedTuple
 
 import aiohttp
@@ -27,9 +26,8 @@ from dlspawner.manager.model.records import JobRecord, StopReason
 from tests.component.manager.addresses import Address, addresses
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import job_of
-from tests.component.manager.portals import TEAMS, Portal, portals
+from tests.component.manager.portals import TEAMS, Portal
 from tests.component.manager.test_page import make_key
-from tests.component.manager.world import World
 
 PAGES = [
     one
@@ -55,11 +53,8 @@ TITLE = json.dumps(f"{HOSTILE}{'y' * 65536}")
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    teams = TEAMS.replace("title: Everybody", f"title: {TITLE}")
-    async with portals(world, tmp_path, teams) as made:
-        yield made
+def teams_yaml() -> str:
+    return TEAMS.replace("title: Everybody", f"title: {TITLE}")
 
 
 def path(address: Address, job: str, user: str, server: str = "train") -> str:

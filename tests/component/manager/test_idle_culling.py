@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.core.idle import Cause, KeepJob
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.model.activity import SshSessionReport
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
-from tests.component.manager.manager_harness import Office, ask, settled, until, wants
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 from tests.component.manager.metrics import Gpu
 
 WINDOW = 1000
@@ -37,17 +36,9 @@ HISTORY = [
 ]
 
 
-def write_history(folder: Path, gpus: list[Gpu], hours: int) -> None:
-    """From a moment ago on: tests may run hours after they were collected."""
-    begin = datetime.now(UTC) - timedelta(minutes=5)
-    metrics.write_history(folder, gpus, begin, begin + timedelta(hours=hours))
-
-
 @pytest.fixture(scope="module")
 def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    write_history(folder, HISTORY, hours=3)
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(tmp_path_factory.mktemp("prometheus"), HISTORY) as url:
         yield url
 
 
@@ -61,75 +52,64 @@ async def office(office: Office, prometheus_url: str) -> AsyncIterator[Office]:
     await prometheus.close()
 
 
-async def run(office: Office, acting: LeaderElector, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
+async def run(office: Office, acting: Acting, user: str, gpus: int = 2, **more: Any) -> AdmissionRequest:
     """A running job that has just been used."""
     question = wants(user, gpus, **more)
-    assert (await ask(acting, question)).decision == "admit"
+    assert (await acting.ask(question)).decision == "admit"
     pod = await office.make_pod(question)
     await office.bind(pod)
-    await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
+    await until(lambda: acting.state(question) is JobState.RUNNING, "it runs")
     office.hub.servers = {*(office.hub.servers or ()), (user, "")}
     office.hub.used[user, ""] = office.clock()
     return question
 
 
-def culler(acting: LeaderElector) -> Culler:
+def culler(acting: Acting) -> Culler:
     assert acting.culler is not None
     return acting.culler
 
 
-def state(acting: LeaderElector, question: AdmissionRequest) -> JobState | None:
-    record = culler(acting).record(question.job)
-    return record.job.state if record else None
-
-
-async def after(office: Office, acting: LeaderElector, seconds: float) -> None:
+async def after(office: Office, acting: Acting, seconds: float) -> None:
     """Evaluates all jobs so much later."""
     office.clock.moved += timedelta(seconds=seconds)
     await culler(acting).evaluate_all()
 
 
-def warning(acting: LeaderElector, question: AdmissionRequest) -> str | None:
+def warning(acting: Acting, question: AdmissionRequest) -> str | None:
     """The text of the notice about idleness."""
     notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
     return notice.text if notice else None
 
 
-def cause(acting: LeaderElector, question: AdmissionRequest) -> str:
+def cause(acting: Acting, question: AdmissionRequest) -> str:
     """Of that notice."""
     notice = culler(acting).evidence.book.notices.pending((question.job, NoticeKind.IDLE))
     return notice.cause if notice else ""
 
 
-def keep_reason(acting: LeaderElector, question: AdmissionRequest) -> Cause | None:
+def keep_reason(acting: Acting, question: AdmissionRequest) -> Cause | None:
     report = culler(acting).report
     found = [one.decision for one in (report.judged if report else ()) if one.job.id == question.job]
     return found[0].why if found and isinstance(found[0], KeepJob) else None
 
 
-async def reasons(acting: LeaderElector, question: AdmissionRequest) -> list[str]:
-    await settled(acting)
-    return [reason for _, _, reason in await acting.ledger.events(question.job)]
-
-
-async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(office: Office) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, "idle")
-        await after(office, acting, 400)
-        assert warning(acting, job) is None
-        await after(office, acting, 150)
-        assert (warning(acting, job) or "").startswith("2 gpu GPUs unused for ")
-        assert cause(acting, job).startswith("50 % since ")
-        await after(office, acting, 400)
-        assert cause(acting, job).startswith("90 % since ")
-        assert state(acting, job) is JobState.RUNNING
-        await after(office, acting, 110)
-        assert state(acting, job) is JobState.STOPPING
-        assert "idle" in await reasons(acting, job)
-        record = culler(acting).record(job.job)
-        assert record is not None
-        assert record.stop is not None
-        assert "“Start again” starts it with the same options" in record.stop.message
+async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "idle")
+    await after(office, leader, 400)
+    assert warning(leader, job) is None
+    await after(office, leader, 150)
+    assert (warning(leader, job) or "").startswith("2 gpu GPUs unused for ")
+    assert cause(leader, job).startswith("50 % since ")
+    await after(office, leader, 400)
+    assert cause(leader, job).startswith("90 % since ")
+    assert leader.state(job) is JobState.RUNNING
+    await after(office, leader, 110)
+    assert leader.state(job) is JobState.STOPPING
+    assert "idle" in await leader.reasons(job)
+    record = culler(leader).record(job.job)
+    assert record is not None
+    assert record.stop is not None
+    assert "“Start again” starts it with the same options" in record.stop.message
 
 
 @pytest.mark.parametrize(
@@ -137,13 +117,14 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(off
     [("busy", Cause.USED), ("half", Cause.UNKNOWN)],
     ids=["a GPU that works now and then", "metrics of one GPU of two"],
 )
-async def test_used_or_partly_unknown_gpus_keep_the_job(office: Office, user: str, cause: Cause) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, user)
-        for _ in range(6):
-            await after(office, acting, 400)
-        assert (state(acting, job), keep_reason(acting, job)) == (JobState.RUNNING, cause)
-        assert warning(acting, job) is None
+async def test_used_or_partly_unknown_gpus_keep_the_job(
+    office: Office, leader: Acting, user: str, cause: Cause
+) -> None:
+    job = await run(office, leader, user)
+    for _ in range(6):
+        await after(office, leader, 400)
+    assert (leader.state(job), keep_reason(leader, job)) == (JobState.RUNNING, cause)
+    assert warning(leader, job) is None
 
 
 async def test_without_prometheus_no_gpu_job_is_stopped(office: Office) -> None:
@@ -152,8 +133,8 @@ async def test_without_prometheus_no_gpu_job_is_stopped(office: Office) -> None:
         with_gpus, without = await run(office, acting, "idle"), await run(office, acting, "plain", gpus=0)
         for seconds in (550, 400, 110):
             await after(office, acting, seconds)
-        assert state(acting, with_gpus) is JobState.RUNNING
-        assert state(acting, without) is JobState.STOPPING
+        assert acting.state(with_gpus) is JobState.RUNNING
+        assert acting.state(without) is JobState.STOPPING
         report = culler(acting).report
         assert report is not None
         assert report.gpus_unknown == NO_PROMETHEUS
@@ -162,8 +143,7 @@ async def test_without_prometheus_no_gpu_job_is_stopped(office: Office) -> None:
 async def test_unavailable_prometheus_stops_nothing(office: Office, tmp_path: Path) -> None:
     folder = tmp_path / "prometheus"
     folder.mkdir()
-    write_history(folder, HISTORY[:2], hours=1)
-    with metrics.prometheus(folder) as url:
+    with metrics.measuring(folder, HISTORY[:2]) as url:
         office.prometheus = PrometheusClient(url)
         async with office.manager() as acting:
             job = await run(office, acting, "idle")
@@ -173,37 +153,25 @@ async def test_unavailable_prometheus_stops_nothing(office: Office, tmp_path: Pa
         for _ in range(4):
             await after(office, acting, 400)
         assert keep_reason(acting, job) is Cause.UNKNOWN
-        assert state(acting, job) is JobState.RUNNING
+        assert acting.state(job) is JobState.RUNNING
     await office.prometheus.close()
 
 
-async def test_busy_kernel_withdraws_the_warning(office: Office) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, "idle")
-        await after(office, acting, 550)
-        assert warning(acting, job) is not None
-        assert culler(acting).evidence.book.cluster_state.jobs[job.job].idle, "preemption chooses it first"
-        assert culler(acting).report_kernels("idle", "", True, None)
-        await after(office, acting, 5)
-        assert warning(acting, job) is None
-        assert keep_reason(acting, job) is Cause.USED
-        assert not culler(acting).evidence.book.cluster_state.jobs[job.job].idle, "it is no first victim any more"
+async def test_busy_kernel_withdraws_the_warning(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "idle")
+    await after(office, leader, 550)
+    assert warning(leader, job) is not None
+    assert culler(leader).evidence.book.cluster_state.jobs[job.job].idle, "preemption chooses it first"
+    assert culler(leader).report_kernels("idle", "", True, None)
+    await after(office, leader, 5)
+    assert warning(leader, job) is None
+    assert keep_reason(leader, job) is Cause.USED
+    assert not culler(leader).evidence.book.cluster_state.jobs[job.job].idle, "it is no first victim any more"
 
 
 def offer_ssh(office: Office) -> None:
     endpoints = [{"name": "ssh", "port": 2222, "protocol": "ssh"}]
     (office.folder / "jobs" / "tiny.yaml").write_text(json.dumps({**quota.TEMPLATE, "endpoints": endpoints}))
-
-
-async def test_job_with_ssh_is_stopped_when_gateways_report_no_session(office: Office) -> None:
-    offer_ssh(office)
-    async with office.manager() as acting:
-        job = await run(office, acting, "idle")
-        for _ in range(11):
-            office.clock.moved += timedelta(seconds=100)
-            await culler(acting).report_ssh("gateway-1", [])
-            await culler(acting).evaluate_all()
-        assert state(acting, job) is JobState.STOPPING
 
 
 @pytest.mark.parametrize(("gateway", "forgotten"), [("gateway-1", False), ("gateway-2", True)])
@@ -219,31 +187,29 @@ async def test_time_without_reports_of_any_gateway_counts_as_use(office: Office,
         assert (warning(acting, job) is None) is forgotten
 
 
-async def test_job_of_a_removed_template_goes_on(office: Office) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, "plain", gpus=0, template="gone")
-        for _ in range(6):
-            await after(office, acting, 400)
-        assert (state(acting, job), keep_reason(acting, job)) == (JobState.RUNNING, Cause.UNKNOWN)
+async def test_job_of_a_removed_template_goes_on(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "plain", gpus=0, template="gone")
+    for _ in range(6):
+        await after(office, leader, 400)
+    assert (leader.state(job), keep_reason(leader, job)) == (JobState.RUNNING, Cause.UNKNOWN)
 
 
-async def test_keep_alive_has_a_limit(office: Office) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, "plain", gpus=0)
-        begun = office.clock()
-        kept = None
-        for _ in range(12):
-            await after(office, acting, 300)
-            record = culler(acting).record(job.job)
-            assert record is not None
-            kept = await culler(acting).keep(record)
-            if kept.longest:
-                break
-            assert warning(acting, job) is None
-        assert kept is not None
-        assert kept.longest
-        assert kept.until is not None
-        assert abs(kept.until - begun - timedelta(seconds=3000 + WINDOW)) < timedelta(seconds=60)
+async def test_keep_alive_has_a_limit(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "plain", gpus=0)
+    begun = office.clock()
+    kept = None
+    for _ in range(12):
+        await after(office, leader, 300)
+        record = culler(leader).record(job.job)
+        assert record is not None
+        kept = await culler(leader).keep(record)
+        if kept.longest:
+            break
+        assert warning(leader, job) is None
+    assert kept is not None
+    assert kept.longest
+    assert kept.until is not None
+    assert abs(kept.until - begun - timedelta(seconds=3000 + WINDOW)) < timedelta(seconds=60)
 
 
 async def test_dry_run_reports_and_stops_nothing(office: Office, caplog: pytest.LogCaptureFixture) -> None:
@@ -254,7 +220,7 @@ async def test_dry_run_reports_and_stops_nothing(office: Office, caplog: pytest.
         job = await run(office, acting, "idle")
         for seconds in (550, 400, 110, 10):
             await after(office, acting, seconds)
-        assert (state(acting, job), warning(acting, job)) == (JobState.RUNNING, None)
+        assert (acting.state(job), warning(acting, job)) == (JobState.RUNNING, None)
         report = culler(acting).report
         assert report is not None
         assert report.dry_run
@@ -268,14 +234,13 @@ async def test_dry_run_reports_and_stops_nothing(office: Office, caplog: pytest.
         assert (kept.sentence, kept.until, kept.longest) == (said, None, False)
 
 
-async def test_unavailable_hub_stops_nothing(office: Office) -> None:
-    async with office.manager() as acting:
-        job = await run(office, acting, "plain", gpus=0)
-        await after(office, acting, 950)
-        office.hub.servers = None
-        with pytest.raises(Exception, match="there is none"):
-            await after(office, acting, 400)
-        assert state(acting, job) is JobState.RUNNING
+async def test_unavailable_hub_stops_nothing(office: Office, leader: Acting) -> None:
+    job = await run(office, leader, "plain", gpus=0)
+    await after(office, leader, 950)
+    office.hub.servers = None
+    with pytest.raises(Exception, match="there is none"):
+        await after(office, leader, 400)
+    assert leader.state(job) is JobState.RUNNING
 
 
 async def test_next_manager_knows_warnings_and_use(office: Office) -> None:
@@ -286,30 +251,5 @@ async def test_next_manager_knows_warnings_and_use(office: Office) -> None:
     office.clock.moved += timedelta(seconds=110)
     async with office.manager() as acting:
         await culler(acting).evaluate_all()
-        assert state(acting, idle) is JobState.STOPPING
-        assert state(acting, used) is JobState.RUNNING
-
-
-async def test_lifetime_ends_a_used_job(office: Office) -> None:
-    file = office.folder / "cluster.yaml"
-    file.write_text(file.read_text().replace("idle: {", "idle: {lifetime_seconds: 500, "))
-    async with office.manager() as acting:
-        job = await run(office, acting, "busy")
-        for seconds in (460, 60):
-            office.hub.used["busy", ""] = office.clock()
-            await after(office, acting, seconds)
-        assert state(acting, job) is JobState.STOPPING
-        assert "lifetime" in await reasons(acting, job)
-
-
-async def test_windows_of_team_and_preemptible_jobs(office: Office) -> None:
-    teams = (
-        "teams:\n  default: {title: A, quota: {gpu: 8}, idle: {window_seconds: 300, preemptible_window_seconds: 100}}\n"
-    )
-    (office.folder / "teams.yaml").write_text(teams)
-    async with office.manager() as acting:
-        guaranteed = await run(office, acting, "plain", gpus=0)
-        preemptible = await run(office, acting, "idle", preemptible=True)
-        await after(office, acting, 70)
-        assert warning(acting, guaranteed) is None
-        assert warning(acting, preemptible) is not None
+        assert acting.state(idle) is JobState.STOPPING
+        assert acting.state(used) is JobState.RUNNING

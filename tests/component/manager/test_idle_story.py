@@ -6,7 +6,6 @@ Windows are as short as they may be, a minute. All jobs of the first Hub begin t
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import re
 from collections.abc import Iterator
@@ -18,8 +17,9 @@ import requests
 
 from tests.bench.spawn import RESPONDER
 from tests.component.manager import metrics
-from tests.component.manager.quota import running
-from tests.component.manager.test_idle_hub import EXTRA, IdleHub
+from tests.component.manager.quota import QuotaHub, running
+from tests.component.manager.rest import SCOPES
+from tests.component.manager.test_queue_hub import Plain
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import free_port
 
@@ -49,10 +49,9 @@ JOBS = {
 
 
 @dataclass
-class StoryHub(IdleHub):
-    """One with a Prometheus; `idle` is the cluster's section of that name."""
+class StoryHub(QuotaHub):
+    """One with a Prometheus."""
 
-    idle: str = ""
     metrics_port: int = field(default_factory=free_port)
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -60,8 +59,8 @@ class StoryHub(IdleHub):
         super().prepare()
         for name, made in TEMPLATES.items():
             (self.templates / "jobs" / f"{name}.yaml").write_text(json.dumps(made))
-        file = self.config / "cluster.yaml"
-        file.write_text(re.sub(r"^idle:.*$", f"idle: {{{self.idle}}}", file.read_text(), flags=re.MULTILINE))
+        with (self.config / "cluster.yaml").open("a") as file:
+            file.write("idle: {metrics_age_seconds: 30, dry_run: false}\n")
 
     def exporters(self) -> dict[str, str]:
         """The addresses of the nodes' exporters of GPU metrics."""
@@ -75,40 +74,34 @@ class StoryHub(IdleHub):
 
     def token(self, user: str) -> str:
         if user not in self.tokens:
-            self.tokens[user] = super().token(user)
+            answer = self.api("POST", f"/users/{user}/tokens", {})
+            assert answer.status_code == 201, answer.text
+            self.tokens[user] = str(answer.json()["token"])
         return self.tokens[user]
+
+    def manager(self, user: str, path: str) -> requests.Response:
+        headers = {"Authorization": f"token {self.token(user)}"}
+        return requests.get(f"{self.manager_url()}/services/jobs/api/{path}", headers=headers, timeout=60)
 
     def judged(self, user: str, server: str = "") -> dict[str, Any]:
         """The latest evaluation of a job."""
-        return next((job for job in self.report()["jobs"] if (job["user"], job["server"]) == (user, server)), {})
-
-    def report(self) -> dict[str, Any]:
-        answer = self.manager(self.token("admin"), "GET", "idle")
-        found: dict[str, Any] = answer.json() if answer.status_code == 200 else {"jobs": []}
-        return found
+        answer = self.manager("admin", "idle")
+        jobs = answer.json()["jobs"] if answer.status_code == 200 else ()
+        return next((job for job in jobs if (job["user"], job["server"]) == (user, server)), {})
 
     def told(self, user: str) -> list[dict[str, Any]]:
         """The notices of a user."""
-        answer = self.manager(self.token(user), "GET", "notices")
+        answer = self.manager(user, "notices")
         assert answer.status_code == 200, answer.text
         found: list[dict[str, Any]] = answer.json()["notices"]
         return found
 
     def start_again(self, user: str) -> None:
         """By the button on the home page."""
-        browser = requests.Session()
-        form = browser.get(f"{self.url}/hub/login", timeout=60).text
-        token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
-        assert token is not None
-        body = {"username": user, "password": self.password, "_xsrf": token[1]}
-        browser.post(f"{self.url}/hub/login", data=body, timeout=60)
-        home = browser.get(f"{self.url}/hub/home", timeout=60).text
-        assert "The job was stopped because it was not used for" in home
-        again = re.search(r'<form[^>]+action="([^"]+)"[^>]*>((?:(?!</form>).)*Start again.*?)</form>', home, re.DOTALL)
-        assert again is not None
-        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', again[2]))
-        data = {name: html.unescape(value) for name, value in fields.items()}
-        browser.post(f"{self.url}{html.unescape(again[1])}", data=data, timeout=60)
+        with Plain(self, user) as person:
+            home = person.visit("/hub/home")
+            assert "The job was stopped because it was not used for" in home.text
+            person.press(home, "/hub/spawn/")
         wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
 
     @contextlib.contextmanager
@@ -122,9 +115,7 @@ class StoryHub(IdleHub):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoryHub]:
-    state = tmp_path_factory.mktemp("story")
-    made = StoryHub(state, extra=EXTRA + HOMES, db_url=f"sqlite:///{state / 'manager.sqlite'}")
-    made.idle = "metrics_age_seconds: 30, dry_run: false"
+    made = StoryHub(tmp_path_factory.mktemp("story"), extra=SCOPES + HOMES)
     made.settings = ("--Manager.cull_every=1", f"--GpuMetrics.prometheus_url=http://127.0.0.1:{made.metrics_port}")
     with running(made), made.metered():
         made.api("POST", "/users/admin", {"admin": True})

@@ -7,34 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from dlspawner.core.idle import Cause
 from dlspawner.core.job import Job
 from dlspawner.core.resources import PodRequest, ResourceRequest
-from dlspawner.manager.culling.culler import held_text, span_text, stopped_text, warning_text
+from dlspawner.manager.culling.culler import held_text, span_text
 from tests.unit.core.factories import NOW
 
 JOB = Job("j-1", "alice", "vision", NOW, ResourceRequest("a100", (PodRequest("nvidia.com/gpu", 2000),)))
 PLAIN = replace(JOB, request=ResourceRequest(None, (PodRequest(cpu_milli=500, memory_bytes=2 * 1024**3),)))
 
 
-def test_warning_names_resources_and_duration() -> None:
-    assert warning_text(JOB, Cause.UNUSED, timedelta(hours=1)) == (
-        "2 a100 GPUs unused for 1 h. The job stops {when} unless it is used; files stay."
-    )
-
-
 def test_resources_of_a_job_without_gpus() -> None:
     assert held_text(PLAIN) == "500m CPU and 2Gi of memory"
-
-
-def test_end_names_the_reason_and_the_way_on() -> None:
-    assert stopped_text(JOB, Cause.UNUSED, timedelta(hours=2)) == (
-        "The job was stopped because it was not used for 2 h (2 a100 GPUs). "
-        "Your files are kept; “Start again” starts it with the same options."
-    )
-    assert stopped_text(PLAIN, Cause.LIFETIME, timedelta(days=1)).startswith(
-        "The job was stopped at the end of its lifetime, after 1 d."
-    )
 
 
 SPANS = {

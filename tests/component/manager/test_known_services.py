@@ -6,25 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind
 from dlspawner.manager.http import auth as http_auth
 from dlspawner.manager.http.auth import KnownServices
-from tests.component.manager.portals import Portal, portals
+from tests.component.manager.portals import Portal
 from tests.component.manager.tcp_proxy import Wire, wired
-from tests.component.manager.world import World
 
 KEYS = "api/users/alice/keys"
-
-
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 @contextlib.asynccontextmanager
@@ -93,9 +84,7 @@ async def test_an_answer_that_is_not_the_hubs_is_none(portal: Portal, answer: by
         assert [await status(portal, gateway), await status(portal, alice, "api/keys")] == [200, 503]
 
 
-async def test_a_service_that_the_hub_knows_no_more_is_forgotten_at_its_word(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_service_that_the_hub_rejects_is_forgotten(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = portal.world.tokens["gateway"]
 
     async def knows_nobody(*_: object) -> None:

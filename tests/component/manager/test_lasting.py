@@ -14,7 +14,7 @@ import pytest
 from dlspawner.manager.http.api import base, events, logs
 from tests.component.manager.manager_harness import wants
 from tests.component.manager.noticing import serving
-from tests.component.manager.portals import TEAMS, Portal, portals
+from tests.component.manager.portals import TEAMS, Portal
 from tests.component.manager.printing import WAITS, job, printing, shown
 from tests.component.manager.world import World
 
@@ -30,15 +30,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        forget_soon(made)
-        yield made
+def portal(portal: Portal) -> Portal:
+    return forgetful(portal)
 
 
-def forget_soon(portal: Portal) -> None:
+def forgetful(portal: Portal) -> Portal:
     portal.served.manager.auth.cache.max_age = 0.1
+    return portal
 
 
 class Badge:
@@ -120,8 +118,7 @@ async def test_a_log_is_followed_no_longer_than_it_may_be_read(world: World, tmp
         (tmp_path / "teams.yaml").write_text(TEAMS)
         office.hub.servers = {("alice", "")}
         async with serving(office, world) as served:
-            portal, question = Portal(office, served, world), job("alice")
-            forget_soon(portal)
+            portal, question = forgetful(Portal(office, served, world)), job("alice")
             await office.start(served.acting, question, f"echo done; {WAITS}")
             await shown(served.acting, question, "done")
             badge = await asyncio.to_thread(Badge, world, "vera")

@@ -6,72 +6,54 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from dlspawner.clients.kubernetes import PODS, KubernetesClient, KubernetesRejected, LogRequest
-from dlspawner.core.job import JobState
-from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import logs as db_logs
 from dlspawner.manager.logs import collector
 from tests.component.manager.manager_harness import NAMESPACE, until
-from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, printing, shown, text
+from tests.component.manager.printing import WAITS, PrintingOffice, job, kept, printed, shown, text, until_ended
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture
-async def lively(db_url: str, tmp_path: Path) -> AsyncIterator[PrintingOffice]:
-    async with printing(tmp_path, db_url) as office:
-        yield office
-
-
-async def over(acting: LeaderElector, question: AdmissionRequest) -> None:
-    async def ended() -> bool:
-        found = await acting.ledger.find(question.job)
-        return found is not None and found.job.state is JobState.ENDED
-
-    await until(ended, "the job has ended")
-
-
-async def test_log_of_a_stopped_job_is_complete(lively: PrintingOffice) -> None:
+async def test_log_of_a_stopped_job_is_complete(printing_office: PrintingOffice) -> None:
     question = job()
-    async with lively.manager() as acting:
-        pod = await lively.start(acting, question, f"echo hello; {WAITS}")
+    async with printing_office.manager() as acting:
+        pod = await printing_office.start(acting, question, f"echo hello; {WAITS}")
         await shown(acting, question, "hello")
-        await lively.delete(pod)
-        await lively.gone(pod)
-        await over(acting, question)
+        await printing_office.delete(pod)
+        await printing_office.gone(pod)
+        await until_ended(acting, question)
         await printed(acting.ledger, question, "goodbye")
         assert await text(acting.ledger, question) == "hello\ngoodbye\n"
         (log,) = await kept(acting.ledger, question)
         assert (log.whole, log.lost, log.size) == (True, False, 14)
 
 
-async def test_log_of_a_finished_job_is_complete(lively: PrintingOffice) -> None:
+async def test_log_of_a_finished_job_is_complete(printing_office: PrintingOffice) -> None:
     question = job()
-    async with lively.manager() as acting:
-        await lively.start(acting, question, "seq 1 20000; printf 'no line end'; exit 3")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, question, "seq 1 20000; printf 'no line end'; exit 3")
         await printed(acting.ledger, question, "no line end")
         assert await text(acting.ledger, question) == "".join(f"{n}\n" for n in range(1, 20001)) + "no line end\n"
 
 
-async def test_kept_waits_until_the_log_is_stored(lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kept_waits_for_the_log(printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     question = job()
-    async with lively.manager() as acting:
-        pod = await lively.start(acting, question, f"echo early; {WAITS}")
+    async with printing_office.manager() as acting:
+        pod = await printing_office.start(acting, question, f"echo early; {WAITS}")
         await shown(acting, question, "early")
         assert acting.log_reader is not None
         logs, uid = acting.log_reader.keeper, pod["metadata"]["uid"]
         assert not await logs.kept(uid, 0.1), "it goes on"
         asked = asyncio.create_task(logs.kept(uid, 60))
-        await lively.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
+        await printing_office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
         assert not await asked, "it is gone"
 
         second = job("bob")
-        pod = await lively.start(acting, second, "echo so much; exit 3")
+        pod = await printing_office.start(acting, second, "echo so much; exit 3")
         assert await logs.kept(pod["metadata"]["uid"], 60)
         assert await text(acting.ledger, second) == "so much\n"
 
@@ -80,30 +62,32 @@ async def test_kept_waits_until_the_log_is_stored(lively: PrintingOffice, monkey
             yield b""
 
         monkeypatch.setattr(KubernetesClient, "log", refuses)
-        pod = await lively.start(acting, job("carol"), "exit 3")
+        pod = await printing_office.start(acting, job("carol"), "exit 3")
         assert await logs.kept(pod["metadata"]["uid"], 60), "there is nothing more to keep"
 
 
-async def test_log_of_a_stopping_job_is_kept_once_through_every_change_of_manager(lively: PrintingOffice) -> None:
+async def test_log_of_a_stopping_job_is_kept_once_across_managers(printing_office: PrintingOffice) -> None:
     question = job()
     ends = "n=0; while [ $n -lt 400 ]; do n=$((n+1)); echo line $n; sleep 0.02; done; exit 0"
-    async with lively.manager() as acting:
-        pod = await lively.start(acting, question, f"trap '{ends}' TERM; echo line 0; while :; do sleep 0.05; done")
+    async with printing_office.manager() as acting:
+        pod = await printing_office.start(
+            acting, question, f"trap '{ends}' TERM; echo line 0; while :; do sleep 0.05; done"
+        )
         await shown(acting, question, "line 0\n")
-        await lively.delete(pod)
+        await printing_office.delete(pod)
         await asyncio.sleep(1)
-    async with lively.manager():
+    async with printing_office.manager():
         await asyncio.sleep(1)
-    async with lively.manager() as acting:
+    async with printing_office.manager() as acting:
         await printed(acting.ledger, question, "line 400\n")
         assert await text(acting.ledger, question) == "".join(f"line {n}\n" for n in range(401))
 
 
-async def test_tokens_in_a_log_are_not_stored(lively: PrintingOffice) -> None:
+async def test_tokens_in_a_log_are_not_stored(printing_office: PrintingOffice) -> None:
     question = job()
     env = [{"name": "JUPYTERHUB_API_TOKEN", "value": TOKEN}, {"name": "GREETING", "value": "good morning"}]
-    async with lively.manager() as acting:
-        await lively.start(acting, question, "env; echo done", env=env)
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, question, "env; echo done", env=env)
         await printed(acting.ledger, question, "done")
         found = await text(acting.ledger, question)
         assert "JUPYTERHUB_API_TOKEN=[secret]\n" in found
@@ -111,22 +95,22 @@ async def test_tokens_in_a_log_are_not_stored(lively: PrintingOffice) -> None:
         assert TOKEN not in found
 
 
-async def test_the_end_of_a_long_log_is_kept(lively: PrintingOffice) -> None:
+async def test_the_end_of_a_long_log_is_kept(printing_office: PrintingOffice) -> None:
     most = 128 * 1024
-    lively.keeping = replace(lively.keeping, most=most)
+    printing_office.keeping = replace(printing_office.keeping, most=most)
     question = job()
-    async with lively.manager() as acting:
-        await lively.start(acting, question, "seq 1 100000")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, question, "seq 1 100000")
         await printed(acting.ledger, question, "99999\n100000\n")
         (log,) = await kept(acting.ledger, question)
         assert most / 2 < log.size <= most + db_logs.PART
         assert log.lost
 
 
-async def test_restarted_container_has_a_log_of_each_run(lively: PrintingOffice) -> None:
+async def test_restarted_container_has_a_log_of_each_run(printing_office: PrintingOffice) -> None:
     question = job()
-    async with lively.manager() as acting:
-        await lively.start(acting, question, "echo hello; exit 1", restart="Always")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, question, "echo hello; exit 1", restart="Always")
 
         async def twice() -> bool:
             # Read in the moment of the restart, the first run's is the second one's beginning until it is read again.
@@ -139,13 +123,13 @@ async def test_restarted_container_has_a_log_of_each_run(lively: PrintingOffice)
 
 
 async def test_log_read_during_a_restart_is_not_that_of_the_next_run(
-    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch
+    printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes has no number of a run in a request: a late request is answered with the next run."""
     question, in_time = job(), KubernetesClient.log
 
     async def again(pod: str) -> bool:
-        statuses = (await lively.cluster.get(PODS, pod, NAMESPACE))["status"].get("containerStatuses") or [{}]
+        statuses = (await printing_office.cluster.get(PODS, pod, NAMESPACE))["status"].get("containerStatuses") or [{}]
         return statuses[0].get("restartCount", 0) > 0
 
     async def late(cluster: KubernetesClient, pod: str, namespace: str, wanted: LogRequest) -> AsyncIterator[bytes]:
@@ -155,8 +139,8 @@ async def test_log_read_during_a_restart_is_not_that_of_the_next_run(
             yield piece
 
     monkeypatch.setattr(KubernetesClient, "log", late)
-    async with lively.manager() as acting:
-        await lively.start(acting, question, "date +%s.%N; sleep 3; exit 1", restart="Always")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, question, "date +%s.%N; sleep 3; exit 1", restart="Always")
 
         async def each() -> bool:
             runs = len(await kept(acting.ledger, question))
@@ -167,7 +151,7 @@ async def test_log_read_during_a_restart_is_not_that_of_the_next_run(
 
 
 async def test_fault_in_reading_one_log_delays_no_other(
-    lively: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    printing_office: PrintingOffice, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     poisoned, tried = [True], list[float]()
 
@@ -180,10 +164,10 @@ async def test_fault_in_reading_one_log_delays_no_other(
 
     monkeypatch.setattr(collector, "StampedLog", Poisoned)
     bad, good = job(), job("bob")
-    async with lively.manager() as acting:
-        await lively.start(acting, bad, "echo poison")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, bad, "echo poison")
         await until(lambda: len(tried) >= 2, "it was tried some times")
-        await lively.start(acting, good, "echo hello")
+        await printing_office.start(acting, good, "echo hello")
         await printed(acting.ledger, good, "hello")
         assert any(one.exc_info for one in caplog.records if "is tried again" in one.getMessage()), "with a traceback"
         poisoned.clear()
@@ -191,23 +175,23 @@ async def test_fault_in_reading_one_log_delays_no_other(
         assert acting.admission is not None, "and the Manager still leads"
 
 
-async def test_logs_are_pruned_days_after_the_end_of_the_job(lively: PrintingOffice) -> None:
+async def test_logs_are_pruned_days_after_the_end_of_the_job(printing_office: PrintingOffice) -> None:
     going, ended = job("bob"), job()
-    async with lively.manager() as acting:
-        await lively.start(acting, going, "echo hello; exit 1", restart="Always")
-        pod = await lively.start(acting, ended, "echo hello")
+    async with printing_office.manager() as acting:
+        await printing_office.start(acting, going, "echo hello; exit 1", restart="Always")
+        pod = await printing_office.start(acting, ended, "echo hello")
         await printed(acting.ledger, going, "hello")
         await printed(acting.ledger, ended, "hello")
-        await lively.delete(pod)
-        await over(acting, ended)
+        await printing_office.delete(pod)
+        await until_ended(acting, ended)
         assert acting.log_reader is not None
         assert not await acting.ledger.write_as_leader(
             acting.log_reader.keeper.term,
-            lambda connection: db_logs.sweep(connection, lively.clock() - timedelta(days=7)),
+            lambda connection: db_logs.sweep(connection, printing_office.clock() - timedelta(days=7)),
         )
         assert await kept(acting.ledger, ended)
-    lively.clock.moved = timedelta(days=8)
-    async with lively.manager() as acting:
+    printing_office.clock.moved = timedelta(days=8)
+    async with printing_office.manager() as acting:
 
         async def forgotten() -> bool:
             return not await kept(acting.ledger, ended)

@@ -12,14 +12,13 @@ import aiohttp
 import pytest
 
 from dlspawner.clients.kubernetes import KubernetesClient, LogRequest
-from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.http.api import logs
 from dlspawner.manager.logs import reader
-from tests.component.manager.manager_harness import ask, until
+from tests.component.manager.manager_harness import until
 from tests.component.manager.noticing import serving
 from tests.component.manager.portals import TEAMS, Portal, Read
-from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown
+from tests.component.manager.printing import WAITS, PrintingOffice, job, printed, printing, shown, until_ended
 from tests.component.manager.world import World
 
 HOSTILE = r"printf '\033[2J\033]0;x\007</script><script>alert(1)</script>\377\n'"
@@ -40,12 +39,7 @@ class Reading(Portal):
 
     async def ended(self, question: AdmissionRequest) -> None:
         await self.office.delete({"metadata": {"name": f"jupyter-{question.user}"}})
-
-        async def over() -> bool:
-            found = await self.served.acting.ledger.find(question.job)
-            return found is not None and found.job.state is JobState.ENDED
-
-        await until(over, "it has ended")
+        await until_ended(self.served.acting, question)
         await printed(self.served.acting.ledger, question, "goodbye")
 
     async def log(self, user: str, question: AdmissionRequest, query: str = "") -> Read:
@@ -128,9 +122,7 @@ async def test_log_is_followed_until_its_end(reading: Reading) -> None:
     await until(lambda: not log_reader.followers, "nobody follows")
 
 
-async def test_followed_log_goes_on_at_its_place_for_the_same_reader_only(
-    reading: Reading, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_followed_log_goes_on_for_the_same_reader_only(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FOLLOW_SECONDS", 0.5)
     question, place = job("alice"), "a" * 32
     await reading.office.start(reading.served.acting, question, f"echo first; sleep 3; echo second; {WAITS}")
@@ -242,6 +234,6 @@ async def test_events_are_searched_by_rest_and_on_the_page(reading: Reading) -> 
 
 async def test_queued_job_has_no_log(reading: Reading) -> None:
     question = job("alice")
-    await ask(reading.served.acting, question)
+    await reading.served.acting.ask(question)
     assert "Nothing is kept of what this job has printed" in (await reading.page("alice", question)).text
     assert (await reading.log("alice", question)).status == 404

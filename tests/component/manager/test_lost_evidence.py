@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ResourceKind, WatchEvent
+from dlspawner.clients.kubernetes import PODS, KubernetesClient, ResourceKind, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.cluster import reconciler
@@ -18,46 +18,24 @@ from dlspawner.manager.model.records import JobRecord, PodRef
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import (
     NAMESPACE,
+    Acting,
     Office,
-    ask,
     make_namespace,
     until,
     wants,
-)
-from tests.component.manager.queue_helpers import (
-    run_job,
-    service,
-    state,
-    states,
-    until_reason,
-    until_state,
 )
 from tests.component.manager.test_reconciler import has_strays, is_stopped, until_observed, until_stopped
 from tests.harness import faults
 
 
-async def test_pod_whose_names_are_too_long_for_the_database_is_charged_and_stopped(
-    office: Office, db_url: str
+async def test_pod_with_names_too_long_for_the_database_is_charged_and_stopped(
+    office: Office, leader: Acting, db_url: str
 ) -> None:
-    async with office.manager() as leader:
-        await ask(leader, wants("bob", gpus=0))
-        await office.bind(await office.make_pod(wants("a\0" + "b" * 300, gpus=8), name="forged"))
-        await until(lambda: has_strays(leader), "it is charged")
-        assert (await ask(leader, wants("carol"))).decision == "wait"
-        await until_stopped(office, "forged")
-
-
-async def test_job_of_a_removed_node_holds_its_quota_until_its_pod_is_gone(office: Office) -> None:
-    await office.make_node("gpu-2")
-    request = wants(gpus=8)
-    async with office.manager() as leader:
-        await run_job(office, leader, request)
-        await office.cluster.delete(NODES, "gpu-1")
-        await until(lambda: "gpu-1" not in service(leader).store.nodes, "it is seen")
-        assert (await ask(leader, wants("bob"))).reason == "team-quota"
-        await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
-        await until_state(leader, request, JobState.ENDED)
-        assert (await ask(leader, wants("bob", gpus=8))).decision == "admit", "on the other node"
+    await leader.ask(wants("bob", gpus=0))
+    await office.bind(await office.make_pod(wants("a\0" + "b" * 300, gpus=8), name="forged"))
+    await until(lambda: has_strays(leader), "it is charged")
+    assert (await leader.ask(wants("carol"))).decision == "wait"
+    await until_stopped(office, "forged")
 
 
 async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(office: Office, db_url: str) -> None:
@@ -65,30 +43,19 @@ async def test_pods_that_were_made_without_quota_go_on_when_there_is_some_again(
     teams = office.folder / "teams.yaml"
     limits = teams.read_text()
     async with office.manager() as leader:
-        await ask(leader, wants("carol", gpus=0))
-        world = service(leader).store.cluster_state
+        await leader.ask(wants("carol", gpus=0))
+        world = leader.service.store.cluster_state
         teams.write_text("teams: {default: {title: Everybody}}")
         await until(lambda: not world.teams.has_quota, "there is no quota")
         teams.write_text(limits)
         await until(lambda: world.teams.has_quota, "there is one again, and the Hub has not read it yet")
         await office.bind(await office.make_pod(before))
-        await until(lambda: states(leader).get(before.job) is JobState.RUNNING, "it is counted")
+        await until(lambda: leader.states().get(before.job) is JobState.RUNNING, "it is counted")
     async with office.manager() as leader:  # and the Hub still has not
         await office.bind(await office.make_pod(meanwhile))
         both = dict.fromkeys((before.job, meanwhile.job), JobState.RUNNING)
-        await until(lambda: both.items() <= states(leader).items(), "both go on")
+        await until(lambda: both.items() <= leader.states().items(), "both go on")
         assert not any([await is_stopped(office, name) for name in await office.pods()])
-
-
-async def test_pods_of_a_lost_database_go_on(office: Office) -> None:
-    mine = wants("alice", gpus=8)
-    async with office.manager() as leader:
-        await ask(leader, wants("carol", gpus=0))
-    await office.bind(await office.make_pod(mine))
-    async with office.manager() as leader:
-        assert state(leader, mine) is JobState.RUNNING
-        assert (await ask(leader, wants("bob"))).decision == "wait"
-        assert not await is_stopped(office, "jupyter-alice")
 
 
 async def test_manager_that_watched_a_wrong_namespace_once_stops_no_job(office: Office, db_url: str) -> None:
@@ -96,22 +63,20 @@ async def test_manager_that_watched_a_wrong_namespace_once_stops_no_job(office: 
     running = dict.fromkeys((one.job for one in jobs), JobState.RUNNING)
     async with office.manager() as leader:
         for request in jobs:
-            await run_job(office, leader, request)
+            await leader.run_job(request)
     office.namespace = "elsewhere"
     await make_namespace(office.cluster, office.namespace)
     async with office.manager() as leader:
-        assert not states(leader)
+        assert not leader.states()
     office.namespace = NAMESPACE
     async with office.manager() as leader:
-        assert states(leader) == running
-        assert (await ask(leader, wants("carol", gpus=5))).decision == "wait", "four of eight are held"
-        assert (await ask(leader, wants("dave", gpus=4))).decision == "admit"
+        assert leader.states() == running
+        assert (await leader.ask(wants("carol", gpus=5))).decision == "wait", "four of eight are held"
+        assert (await leader.ask(wants("dave", gpus=4))).decision == "admit"
         assert not any([await is_stopped(office, name) for name in await office.pods()])
 
 
-async def test_pod_that_one_list_did_not_have_is_found_again_by_its_job(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pod_that_one_list_lacked_is_found_again(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     request, watch = wants(gpus=6), KubernetesClient.watch
 
     async def wrong_once(
@@ -126,56 +91,54 @@ async def test_pod_that_one_list_did_not_have_is_found_again_by_its_job(
     monkeypatch.setattr(KubernetesClient, "watch", wrong_once)
     monkeypatch.setattr(reconciler, "_KNOWN_SECONDS", 1)
     async with office.manager() as leader:
-        await run_job(office, leader, request)
+        await leader.run_job(request)
         await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "wrong"}}}, NAMESPACE)
-        await until_reason(leader, request, "pod-recovered")
+        await leader.until_reason(request, "pod-recovered")
         forgotten = asyncio.Event()
         asyncio.get_running_loop().call_later(1, forgotten.set)  # after this the Manager lists the pod again
         await forgotten.wait()
         await office.cluster.patch(PODS, "jupyter-alice", {"metadata": {"annotations": {"list": "right"}}}, NAMESPACE)
         await until_observed(office, leader)
         assert not has_strays(leader)
-        assert state(leader, request) is JobState.RUNNING
+        assert leader.state(request) is JobState.RUNNING
 
 
 def relabel(job: str | None) -> dict[str, Any]:
     return {"metadata": {"labels": {naming.JOB_LABEL: job}}}
 
 
-async def test_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(office: Office) -> None:
+async def test_pod_that_loses_its_label_stays_its_jobs_and_is_counted_once(office: Office, leader: Acting) -> None:
     request = wants(gpus=6)
-    async with office.manager() as leader:
-        await run_job(office, leader, request)
-        await office.cluster.patch(PODS, "jupyter-alice", relabel(None), NAMESPACE)
-        await until_observed(office, leader)
-        assert state(leader, request) is JobState.RUNNING
-        assert (await ask(leader, wants("bob", gpus=2))).decision == "admit", "the node has two more"
+    await leader.run_job(request)
+    await office.cluster.patch(PODS, "jupyter-alice", relabel(None), NAMESPACE)
+    await until_observed(office, leader)
+    assert leader.state(request) is JobState.RUNNING
+    assert (await leader.ask(wants("bob", gpus=2))).decision == "admit", "the node has two more"
 
 
 @pytest.mark.parametrize("claims", [None, "j-" + "a" * 12], ids=["no label", "another job's"])
 async def test_restarted_manager_keeps_the_job_of_a_pod_without_its_label(office: Office, claims: str | None) -> None:
     request = wants(gpus=8)
     async with office.manager() as leader:
-        await run_job(office, leader, request)
+        await leader.run_job(request)
     await office.cluster.patch(PODS, "jupyter-alice", relabel(claims), NAMESPACE)
     await office.make_node("gpu-2")
     async with office.manager() as leader:
-        assert states(leader) == {request.job: JobState.RUNNING}
-        assert (await ask(leader, wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
+        assert leader.states() == {request.job: JobState.RUNNING}
+        assert (await leader.ask(wants("bob", gpus=8))).reason == "team-quota", "the quota is held"
         await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
-        await until(lambda: request.job not in states(leader), "it has ended with its pod")
+        await until(lambda: request.job not in leader.states(), "it has ended with its pod")
 
 
-async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(office: Office) -> None:
-    async with office.manager() as leader:
+async def test_charged_stray_that_is_not_in_kubernetes_any_more_holds_nothing(leader: Acting) -> None:
 
-        def charge(transaction: Transaction) -> None:
-            job = Job("pod-u", "", "default", transaction.now, state=JobState.RUNNING, nodes=("gpu-1",))
-            record = JobRecord(job, pods=(PodRef("u", "no-such-pod"),))
-            transaction.write(record, EventReason.UNADMITTED_POD)
+    def charge(transaction: Transaction) -> None:
+        job = Job("pod-u", "", "default", transaction.now, state=JobState.RUNNING, nodes=("gpu-1",))
+        record = JobRecord(job, pods=(PodRef("u", "no-such-pod"),))
+        transaction.write(record, EventReason.UNADMITTED_POD)
 
-        await service(leader).store.transact(charge)
-        await until(lambda: not has_strays(leader), "it is released")
+    await leader.service.store.transact(charge)
+    await until(lambda: not has_strays(leader), "it is released")
 
 
 async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_afterwards(
@@ -186,12 +149,12 @@ async def test_while_kubernetes_is_away_jobs_are_held_and_changes_are_observed_a
         monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig))
         async with office.manager() as leader:
             for request in (stays, goes):
-                await run_job(office, leader, request)
+                await leader.run_job(request)
             api.away()
             await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
             waits = wants("carol", gpus=4)
-            assert (await ask(leader, waits)).decision == "wait", "the end of bob's job is not known"
-            assert set(states(leader).values()) == {JobState.RUNNING, JobState.QUEUED}
+            assert (await leader.ask(waits)).decision == "wait", "the end of bob's job is not known"
+            assert set(leader.states().values()) == {JobState.RUNNING, JobState.QUEUED}
             api.back()
-            await until_state(leader, goes, JobState.ENDED)
-            await until_state(leader, waits, JobState.STARTING)
+            await leader.until_state(goes, JobState.ENDED)
+            await leader.until_state(waits, JobState.STARTING)

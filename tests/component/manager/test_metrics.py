@@ -14,14 +14,12 @@ import pytest
 import requests
 
 from dlspawner.core.job import JobState
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.db import store
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager import metrics
-from tests.component.manager.manager_harness import Office, ask, until, wants
+from tests.component.manager.manager_harness import Acting, Office, until, wants
 from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.queue_helpers import cancel, hub_starts, service, state
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.world import World
 from tests.e2e.people import wait_for
@@ -29,15 +27,15 @@ from tests.e2e.people import wait_for
 DASHBOARD = Path(__file__).parents[3] / "hub_config" / "grafana" / "dlspawner.json"
 
 
-def value(acting: LeaderElector, name: str, **labels: str) -> float | None:
+def value(acting: Acting, name: str, **labels: str) -> float | None:
     found: float | None = acting.metrics.registry.get_sample_value(name, labels)
     return found
 
 
 async def test_held_and_queued_gpus(office: Office) -> None:
     async with office.manager() as acting:
-        await ask(acting, wants("alice", gpus=6))
-        await ask(acting, wants("bob", gpus=8))
+        await acting.ask(wants("alice", gpus=6))
+        await acting.ask(wants("bob", gpus=8))
         place = {"team": "default", "gpu_type": "gpu"}
         assert value(acting, "dlspawner_gpus_held", **place) == 6
         assert value(acting, "dlspawner_gpus_queued", **place) == 8
@@ -53,22 +51,21 @@ async def test_held_and_queued_gpus(office: Office) -> None:
             assert value(stands_by, "dlspawner_gpus_held", **place) is None, "a sum counts nothing twice"
 
 
-async def test_wait_is_from_submit_to_admission(office: Office) -> None:
+async def test_wait_is_from_submit_to_admission(office: Office, leader: Acting) -> None:
     holder, waits = wants("alice", gpus=8), wants("bob", gpus=8)
-    async with office.manager() as acting:
-        hub_starts(office, acting, holder, waits)
-        await ask(acting, holder)
-        await ask(acting, waits)
-        office.clock.moved += timedelta(minutes=10)
-        await service(acting).release_reservation(holder.job, "alice")
-        await until(lambda: state(acting, waits) is JobState.STARTING, "it was let in")
-        labels = {"gpu_type": "gpu", "preemptible": "false"}
-        await until(lambda: value(acting, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
-        waited = value(acting, "dlspawner_wait_seconds_sum", **labels)
-        assert waited is not None
-        assert 600 <= waited < 660
-        assert value(acting, "dlspawner_wait_seconds_bucket", le="1.0", **labels) == 1
-        assert value(acting, "dlspawner_job_ends_total", reason="not-created") == 1
+    leader.hub_starts(holder, waits)
+    await leader.ask(holder)
+    await leader.ask(waits)
+    office.clock.moved += timedelta(minutes=10)
+    await leader.service.release_reservation(holder.job, "alice")
+    await until(lambda: leader.state(waits) is JobState.STARTING, "it was let in")
+    labels = {"gpu_type": "gpu", "preemptible": "false"}
+    await until(lambda: value(leader, "dlspawner_wait_seconds_count", **labels) == 2, "both were let in")
+    waited = value(leader, "dlspawner_wait_seconds_sum", **labels)
+    assert waited is not None
+    assert 600 <= waited < 660
+    assert value(leader, "dlspawner_wait_seconds_bucket", le="1.0", **labels) == 1
+    assert value(leader, "dlspawner_job_ends_total", reason="not-created") == 1
 
 
 @pytest.mark.parametrize(
@@ -79,35 +76,33 @@ async def test_wait_is_from_submit_to_admission(office: Office) -> None:
         (EventReason.LIFETIME, "dlspawner_culls_total", {"reason": "lifetime", "gpu_type": "gpu"}),
     ],
 )
-async def test_stops_are_counted_by_reason(
-    office: Office, reason: EventReason, name: str, labels: dict[str, str]
+async def test_stops_are_counted(
+    office: Office, leader: Acting, reason: EventReason, name: str, labels: dict[str, str]
 ) -> None:
     question = wants(gpus=1)
-    async with office.manager() as acting:
-        await ask(acting, question)
-        await office.bind(await office.make_pod(question))
-        await until(lambda: state(acting, question) is JobState.RUNNING, "it runs")
-        assert value(acting, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
-        assert value(acting, name, **labels) == 0, "series exist from the beginning"
-        await service(acting).store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
-        assert value(acting, name, **labels) == 1
+    await leader.ask(question)
+    await office.bind(await office.make_pod(question))
+    await until(lambda: leader.state(question) is JobState.RUNNING, "it runs")
+    assert value(leader, "dlspawner_gpus_held", team="default", gpu_type="gpu") == 1
+    assert value(leader, name, **labels) == 0, "series exist from the beginning"
+    await leader.service.store.transact(lambda turn: lifecycle.stop(turn, question.job, reason, "Why."))
+    assert value(leader, name, **labels) == 1
 
 
-async def test_unwritten_change_is_not_counted(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with office.manager() as acting:
-        await ask(acting, wants("alice", gpus=8))
-        await ask(acting, wants("bob", gpus=8))
+async def test_unwritten_change_is_not_counted(leader: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+    await leader.ask(wants("alice", gpus=8))
+    await leader.ask(wants("bob", gpus=8))
 
-        async def fails(*_: Any) -> None:
-            raise store.DatabaseUnavailable("away")
+    async def fails(*_: Any) -> None:
+        raise store.DatabaseUnavailable("away")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(acting.ledger, "write", fails)
-            with pytest.raises(store.DatabaseUnavailable):
-                await cancel(acting, "bob")
-        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 0
-        assert await cancel(acting, "bob")
-        assert value(acting, "dlspawner_job_ends_total", reason="cancelled") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.ledger, "write", fails)
+        with pytest.raises(store.DatabaseUnavailable):
+            await leader.cancel("bob")
+    assert value(leader, "dlspawner_job_ends_total", reason="cancelled") == 0
+    assert await leader.cancel("bob")
+    assert value(leader, "dlspawner_job_ends_total", reason="cancelled") == 1
 
 
 def test_scope_for_metrics(world: World) -> None:
@@ -156,21 +151,6 @@ def expressions() -> list[tuple[str, str]]:
             text = target["expr"].replace("$__rate_interval", "1m")
             filled.append((panel["title"], re.sub(r"\$(\w+)", lambda one: VARIABLES[one[1]], text)))
     return filled
-
-
-def test_panels_have_places_and_descriptions() -> None:
-    board = json.loads(DASHBOARD.read_text())
-    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
-    cells = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in board["panels"])
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(set(cells)) == len(cells), "no panel lies on another"
-    assert max(x for x, _ in cells) < 24
-    assert all(panel["description"] and panel["title"] for panel in board["panels"])
-    assert {one["name"] for one in board["templating"]["list"]} == {"datasource", "team", "gpu_type"}
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.reconciler import Reconciler
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.namespaces import JobNamespaces
-from tests.component.manager.manager_harness import NAMESPACE, Office, ask, until, wants
-from tests.component.manager.queue_helpers import reasons, state
+from tests.component.manager.manager_harness import NAMESPACE, Office, until, wants
 
 LONG = 3600.0  # seconds: no test waits that long
 
@@ -50,9 +49,7 @@ _CHANGES = st.lists(
 
 @settings(max_examples=50)
 @given(told=_CHANGES)
-def test_latest_event_is_processed_after_earlier_ones_and_before_its_deletion(
-    told: list[tuple[str, str, bool]],
-) -> None:
+def test_latest_event_is_processed_after_earlier_ones_and_before_deletion(told: list[tuple[str, str, bool]]) -> None:
     async def process_all() -> list[tuple[str, str, int]]:
         reconciler = Recording()
         for version, (kind, uid, pause) in enumerate(told, 1):
@@ -87,21 +84,21 @@ async def test_start_within_the_debounce_is_one_transition(office: Office) -> No
     office.debounce_seconds = 1.0
     alice = wants()
     async with office.manager() as leader:
-        await ask(leader, alice)
+        await leader.ask(alice)
         await office.bind(await office.make_pod(alice))
-        await until(lambda: state(leader, alice) is JobState.RUNNING, "it runs")
+        await until(lambda: leader.state(alice) is JobState.RUNNING, "it runs")
 
-        assert await reasons(leader, alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
+        assert await leader.reasons(alice) in (["admitted", "running"], ["admitted", "pod-seen", "running"])
 
 
 async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Office) -> None:
     office.debounce_seconds = LONG
     alice = wants()
     async with office.manager() as leader:
-        await ask(leader, alice)
+        await leader.ask(alice)
         pod = await office.make_pod(alice)
         await office.cluster.delete(PODS, pod["metadata"]["name"], NAMESPACE, grace=0)
-        await until(lambda: state(leader, alice) is JobState.ENDED, "it has ended")
+        await until(lambda: leader.state(alice) is JobState.ENDED, "it has ended")
 
-        assert (await reasons(leader, alice))[0] == "admitted"
-        assert (await reasons(leader, alice))[-1] == "disappeared"
+        assert (await leader.reasons(alice))[0] == "admitted"
+        assert (await leader.reasons(alice))[-1] == "disappeared"

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from dlspawner.core.text import time
 from dlspawner.manager.model.notice import CannotKeep, Notice, NoticeKind
 from dlspawner.manager.state.notify import post, post_to_admins
 from tests.component.manager.manager_harness import until
-from tests.component.manager.noticing import Served, job_of, offices, serving
+from tests.component.manager.noticing import Served, job_of
 from tests.component.manager.world import World
-
-
-@pytest.fixture
-async def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office, serving(office, world) as found:
-        yield found
-
-
-async def ask(served: Served, token: str | None, path: str, method: str = "GET") -> tuple[int, Any]:
-    headers = {"Authorization": f"token {token}"} if token else {}
-    async with (
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.request(method, f"{served.url}/api/{path}", headers=headers, allow_redirects=False) as answer,
-    ):
-        return answer.status, await answer.json(content_type=None) if answer.status != 204 else None
 
 
 async def told(
@@ -80,10 +61,10 @@ async def test_notices_of_a_token(world: World, served: Served, who: str) -> Non
     await told(served, "alice", "second")
     await told(served, "bob")
     await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
-    status, answer = await ask(served, token, "notices")
+    status, answer = await served.ask(token, "notices")
     read = ", ".join(one["text"] for one in answer["notices"]) if status == 200 else str(status)
-    answered, _ = await ask(served, token, f"notices/{mine.id}/seen", "POST")
-    kept, _ = await ask(served, token, f"notices/{mine.id}/keep", "POST")
+    answered, _ = await served.ask(token, f"notices/{mine.id}/seen", "POST")
+    kept, _ = await served.ask(token, f"notices/{mine.id}/keep", "POST")
     assert (read, answered) == MAY[who]
     assert kept == (409 if answered == 204 else answered)
 
@@ -93,16 +74,16 @@ async def test_only_the_hub_reads_notices_of_any_user(world: World, served: Serv
     await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
     path = "internal/users/alice/notices"
     for query, texts in (("", ["about alice/train"]), ("?admin=1", ["about alice/train", "a file is broken"])):
-        status, answer = await ask(served, served.hubs_token, path + query)
+        status, answer = await served.ask(served.hubs_token, path + query)
         assert (status, [one["text"] for one in answer["notices"]]) == (200, texts)
     for token in (world.tokens["gateway"], await asyncio.to_thread(world.token, "alice"), None):
-        assert (await ask(served, token, path))[0] == 403
+        assert (await served.ask(token, path))[0] == 403
 
 
 async def test_fields_of_a_notice(world: World, served: Served) -> None:
     posted = await told(served, "alice", until=served.manager.now(), cause="j-somebodyelse", keep=True)
     token = await asyncio.to_thread(world.token, "alice")
-    ((one,),) = [answer["notices"] for _, answer in [await ask(served, token, "notices")]]
+    ((one,),) = [answer["notices"] for _, answer in [await served.ask(token, "notices")]]
     assert posted.until is not None
     assert one == {
         "id": posted.id,
@@ -124,8 +105,8 @@ async def test_fields_of_a_notice(world: World, served: Served) -> None:
 
 async def test_waiting_reader_is_answered_by_a_change_of_its_notices(world: World, served: Served) -> None:
     token = await asyncio.to_thread(world.server_token, "alice", "train")
-    _, empty = await ask(served, token, "notices?wait=60")
-    waiting = asyncio.create_task(ask(served, token, f"notices?after={empty['version']}&wait=60"))
+    _, empty = await served.ask(token, "notices?wait=60")
+    waiting = asyncio.create_task(served.ask(token, f"notices?after={empty['version']}&wait=60"))
     board = served.book.notices
     await until(lambda: bool(board._readers), "it waits")
     await told(served, "alice", "second")  # wakes the reader of alice's, who sees that it is not about its own server
@@ -139,16 +120,16 @@ async def test_waiting_reader_is_answered_by_a_change_of_its_notices(world: Worl
 
 async def test_wait_ends_with_its_time_or_its_reader(world: World, served: Served) -> None:
     token, notices = await asyncio.to_thread(world.token, "alice"), served.book.notices
-    _, first = await ask(served, token, "notices")
-    assert await ask(served, token, f"notices?after={first['version']}&wait=0.01") == (200, first)
-    waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
+    _, first = await served.ask(token, "notices")
+    assert await served.ask(token, f"notices?after={first['version']}&wait=0.01") == (200, first)
+    waiting = asyncio.create_task(served.ask(token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(notices._readers), "it waits")
     waiting.cancel()
     await asyncio.wait({waiting})
     await until(lambda: not notices._readers, "it is forgotten")
     await served.manager.running.wait()
     for wait in ("301", "nan"):
-        assert (await ask(served, token, f"notices?wait={wait}"))[0] == 422
+        assert (await served.ask(token, f"notices?wait={wait}"))[0] == 422
 
 
 async def test_keep_alive_withdraws_the_notice(world: World, served: Served) -> None:
@@ -164,18 +145,18 @@ async def test_keep_alive_withdraws_the_notice(world: World, served: Served) -> 
         await told(served, "alice", keep=True),
     )
     for _ in range(2):
-        assert (await ask(served, token, f"notices/{posted.id}/seen", "POST"))[0] == 204
-    assert [one["seen"] for one in (await ask(served, token, "notices"))[1]["notices"]] == [True], "and it stays"
-    assert await ask(served, token, f"notices/{posted.id}/keep", "POST") == (200, {"said": "Kept."})
+        assert (await served.ask(token, f"notices/{posted.id}/seen", "POST"))[0] == 204
+    assert [one["seen"] for one in (await served.ask(token, "notices"))[1]["notices"]] == [True], "and it stays"
+    assert await served.ask(token, f"notices/{posted.id}/keep", "POST") == (200, {"said": "Kept."})
     assert kept == [posted.job]
-    assert (await ask(served, token, "notices"))[1]["notices"] == []
-    assert (await ask(served, token, f"notices/{posted.id}/keep", "POST"))[0] == 404
+    assert (await served.ask(token, "notices"))[1]["notices"] == []
+    assert (await served.ask(token, f"notices/{posted.id}/keep", "POST"))[0] == 404
 
 
 async def test_waiting_reader_is_refused_when_the_leader_stops(world: World, served: Served) -> None:
     token, board = await asyncio.to_thread(world.token, "alice"), served.book.notices
-    _, first = await ask(served, token, "notices")
-    waiting = asyncio.create_task(ask(served, token, f"notices?after={first['version']}&wait=60"))
+    _, first = await served.ask(token, "notices")
+    waiting = asyncio.create_task(served.ask(token, f"notices?after={first['version']}&wait=60"))
     await until(lambda: bool(board._readers), "it waits")
     board.close()
     assert (await waiting)[0] == 503
@@ -183,13 +164,8 @@ async def test_waiting_reader_is_refused_when_the_leader_stops(world: World, ser
 
 async def read(served: Served, token: str, page: str, method: str = "GET") -> tuple[int, str]:
     """Status and the text that a reader sees."""
-    headers = {"Authorization": f"token {token}"}
-    async with (
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.request(method, f"{served.url}/{page}", headers=headers, allow_redirects=False) as answer,
-    ):
-        main = re.search(r"<main.*</main>", await answer.text(), re.DOTALL)
-        return answer.status, " ".join(html.unescape(re.sub(r"<[^>]+>", " ", main[0])).split()) if main else ""
+    found = await served.read(token, page, method)
+    return found.status, found.text
 
 
 @pytest.mark.parametrize("page", ["notices", "keys"])
@@ -219,7 +195,7 @@ async def test_button_keeps_a_job_or_says_why_not(world: World, served: Served) 
     assert (status, "There is no such notice of yours" in text) == (404, True)
 
 
-async def test_invalid_file_is_shown_to_administrators_and_logged(
+async def test_invalid_file_is_told_to_administrators(
     world: World, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = served.acting.files.teams

@@ -15,7 +15,7 @@ from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKind, Rec
 from dlspawner.manager.model.records import JobRecord, PodRef, as_ended
 from dlspawner.manager.state.job_store import JobStore, NoticeStore, NoticeStoreClosed, Transaction
 from dlspawner.manager.state.notify import post
-from tests.component.manager.manager_harness import Office
+from tests.component.manager.manager_harness import Acting, Office
 from tests.component.manager.noticing import NOW, book_of, job_of
 
 LATER = NOW + timedelta(minutes=5)
@@ -47,22 +47,19 @@ async def test_notice_of_a_decision_is_there_after_a_restart(office: Office, db_
         assert shown(book_of(other)) == [], "the end of the job withdraws it"
 
 
-async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(office: Office) -> None:
+async def test_notice_of_the_same_cause_is_updated_and_of_another_replaced(leader: Acting) -> None:
     job = job_of()
-    async with office.manager() as acting:
-        book = book_of(acting)
+    book = book_of(leader)
 
-        async def posted(cause: str, at: datetime) -> Notice:
-            return await book.transact(
-                lambda turn: post(turn, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at)
-            )
+    async def posted(cause: str, at: datetime) -> Notice:
+        return await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used.", cause=cause, until=at))
 
-        first, again = await posted("50", LATER), await posted("50", LATER + timedelta(minutes=1))
-        assert again.id == first.id
-        assert [one.until for one in book.notices.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
-        second = await posted("90", LATER)
-        assert second.id != first.id
-        assert shown(book) == [(NoticeKind.IDLE, "90")]
+    first, again = await posted("50", LATER), await posted("50", LATER + timedelta(minutes=1))
+    assert again.id == first.id
+    assert [one.until for one in book.notices.read(ALICE, NOW)] == [LATER + timedelta(minutes=1)]
+    second = await posted("90", LATER)
+    assert second.id != first.id
+    assert shown(book) == [(NoticeKind.IDLE, "90")]
 
 
 STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
@@ -83,58 +80,41 @@ STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
     ],
     ids=lambda kinds: " then ".join(kind.value for kind in kinds),
 )
-async def test_contradicting_notices_replace_each_other(
-    office: Office, told: list[NoticeKind], left: list[NoticeKind]
+async def test_contradicting_notices_are_replaced(
+    leader: Acting, told: list[NoticeKind], left: list[NoticeKind]
 ) -> None:
-    async with office.manager() as acting:
-        job = job_of()
-        await book_of(acting).transact(lambda turn: begin(turn, job))
-        for kind in told:
-            await book_of(acting).transact(lambda turn, kind=kind: post(turn, job, kind, "Said."))
-        assert {kind for kind, _ in shown(book_of(acting))} == set(left)
-
-
-async def test_expired_notice_is_posted_again(office: Office) -> None:
-    async with office.manager() as acting:
-        job = job_of()
-        await book_of(acting).transact(lambda turn: begin(turn, job))
-        first = await book_of(acting).transact(
-            lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
-        )
-        office.clock.moved += timedelta(minutes=11)
-        again = await book_of(acting).transact(
-            lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on.")
-        )
-        assert (again.id == first.id, again.posted > first.posted) == (False, True)
-        assert book_of(acting).notices.read(ALICE, office.clock()) == (again,)
-
-
-async def test_unwritten_notice_is_not_shown(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of()
-    async with office.manager() as acting:
-        book = book_of(acting)
-
-        async def fails(*_: object) -> None:
-            assert shown(book) == [], "told before it was written"
-            raise DatabaseUnavailable("the database is away")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(acting.ledger, "write", fails)
-            with pytest.raises(DatabaseUnavailable):
-                await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
-        assert shown(book) == []
-        await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
-        assert shown(book) == [(NoticeKind.IDLE, "")]
+    await book_of(leader).transact(lambda turn: begin(turn, job))
+    for kind in told:
+        await book_of(leader).transact(lambda turn, kind=kind: post(turn, job, kind, "Said."))
+    assert {kind for kind, _ in shown(book_of(leader))} == set(left)
 
 
-async def test_text_is_one_printable_line_of_limited_length(office: Office) -> None:
+async def test_expired_notice_is_posted_again(office: Office, leader: Acting) -> None:
     job = job_of()
-    async with office.manager() as acting:
-        posted = await book_of(acting).transact(
-            lambda turn: post(turn, job, NoticeKind.IDLE, "one\r\n\x1b[31mtwo\u202e" + "x" * 1000, cause="c\n" * 500)
-        )
-        assert posted.text.startswith("one [31mtwo x")
-        assert (len(posted.text), len(posted.cause), posted.text[-1]) == (500, 200, "…")
+    await book_of(leader).transact(lambda turn: begin(turn, job))
+    first = await book_of(leader).transact(lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on."))
+    office.clock.moved += timedelta(minutes=11)
+    again = await book_of(leader).transact(lambda turn: post(turn, job, NoticeKind.PREEMPTION_CANCELLED, "It goes on."))
+    assert (again.id == first.id, again.posted > first.posted) == (False, True)
+    assert book_of(leader).notices.read(ALICE, office.clock()) == (again,)
+
+
+async def test_unwritten_notice_is_not_shown(leader: Acting, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of()
+    book = book_of(leader)
+
+    async def fails(*_: object) -> None:
+        assert shown(book) == [], "told before it was written"
+        raise DatabaseUnavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leader.ledger, "write", fails)
+        with pytest.raises(DatabaseUnavailable):
+            await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+    assert shown(book) == []
+    await book.transact(lambda turn: post(turn, job, NoticeKind.IDLE, "Not used."))
+    assert shown(book) == [(NoticeKind.IDLE, "")]
 
 
 def notice(number: int, user: str = "alice", **more: object) -> Notice:

@@ -12,7 +12,7 @@ from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.db.store import Database, DatabaseUnavailable
 from tests.component.manager.databases import create
-from tests.component.manager.manager_harness import Office, ask, until, wants
+from tests.component.manager.manager_harness import Office, until, wants
 
 
 def stuck(url: str) -> Engine:
@@ -38,16 +38,14 @@ async def test_a_manager_whose_database_hangs_stops_acting_when_its_lease_is_ove
     async with office.manager() as leader:
         with engine.begin():
             with pytest.raises(NotLeader):
-                await asyncio.wait_for(ask(leader, wants()), 25)
+                await asyncio.wait_for(leader.ask(wants()), 25)
             await until(lambda: leader.admission is None, "it does not lead")
         await until(lambda: leader.admission is not None, "it leads again")
-        assert (await ask(leader, wants("bob"))).decision == "admit"
+        assert (await leader.ask(wants("bob"))).decision == "admit"
     engine.dispose()
 
 
-async def test_a_statement_that_postgresql_does_not_finish_fails(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_statement_that_postgresql_does_not_finish_fails(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db_engine, "STATEMENT_SECONDS", 1, raising=False)
     store = await asyncio.to_thread(Database.open, create(postgres))
     with pytest.raises(DatabaseUnavailable):

@@ -42,7 +42,7 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
         pytest.param(0, None, DELETED, "", True, id="one that tells no time"),
     ],
 )
-def test_end_is_the_programs_or_the_deletions(
+def test_end_of_program_or_pod(
     code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool
 ) -> None:
     found = read_pod(pod(code, at, metadata), JobNamespaces("jobs"))
@@ -104,9 +104,7 @@ ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
         pytest.param(alone(MAIN, SIDECAR), alone(MAIN), (1250, 2 * GIB), id="less than was reserved"),
     ],
 )
-def test_what_the_cluster_adds_to_a_pod_is_held_on_its_node(
-    asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]
-) -> None:
+def test_what_the_cluster_adds_is_held(asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]) -> None:
     reserved = request_of([{"spec": asked}], CLUSTER)
     assert isinstance(reserved, ResourceRequest)
     record = JobRecord(queues("j", "a", charge=reserved))

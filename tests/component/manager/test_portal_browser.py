@@ -30,9 +30,8 @@ from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.state.job_store import JobStore
 from dlspawner.manager.state.notify import post
 from tests.component.manager import metrics
-from tests.component.manager.manager_harness import ask, until, wants
+from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import TEAMS, Portal, browsing, portals
-from tests.component.manager.queue_helpers import hold_all_gpus, hub_refuses, state
 from tests.component.manager.test_history_page import fill
 from tests.component.manager.test_portal_jobs import offer_ports
 from tests.component.manager.world import World
@@ -173,7 +172,7 @@ async def filled(
 async def waits_in_every_state(portal: Portal) -> None:
     """Requests in every state; all GPUs are free in the end."""
     acting = portal.served.acting
-    give_back = await hold_all_gpus(acting)
+    give_back = await acting.hold_all_gpus()
     never, weary = wants("somebody-2", server="never", team="team-6"), wants("root-admin", server="weary")
     for question in (never, weary):
         await portal.waits(question)
@@ -181,9 +180,9 @@ async def waits_in_every_state(portal: Portal) -> None:
     (portal.office.folder / "teams.yaml").write_text(less)
     looks = portal.served.acting.admission.explainer  # type: ignore[union-attr]
     await until(lambda: looks.inadmissible(portal.served.book.records[never.job].job), "it can not start any more")
-    hub_refuses(portal.office, HubRejected(403, "auth has expired for root-admin, login again"), weary)
+    portal.office.hub_refuses(HubRejected(403, "auth has expired for root-admin, login again"), weary)
     await give_back()
-    await until(lambda: state(acting, weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
+    await until(lambda: acting.state(weary) is JobState.LOGIN_REQUIRED, "it waits for a login")
     portal.hub.starts = None
     for user, name in (("somebody-1", "much"), ("somebody-3", "no"), ("somebody-2", "never")):
         portal.knows(user, name)
@@ -268,7 +267,7 @@ async def test_empty_pages_and_error_pages_are_accessible(
         for trouble, said in TROUBLES.items():
             if trouble == "no Hub":
                 job = (await portal.runs(wants(user, server="runs"))).job
-                assert (await ask(portal.served.acting, wants(user, server="soon"))).decision == "admit"
+                assert (await portal.served.acting.ask(wants(user, server="soon"))).decision == "admit"
                 portal.hub.servers = None
             elif trouble == "not acting":
                 portal.served.acting.admission = None

@@ -18,7 +18,7 @@ from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.records import JobEvent, JobRecord
 from dlspawner.manager.state import event_bus
-from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerLimit, ListenerShare
+from dlspawner.manager.state.event_bus import EventBus, Listener, ListenerShare
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal, browsing
 from tests.component.manager.test_portal_views import NOW, job
@@ -145,19 +145,6 @@ async def test_slow_reader_gets_the_latest_of_each_job_and_that_there_are_more()
     (news,) = await handed_on(bus, listener)
     jobs = {one["id"]: (one["user"], one["reason"]) for one in news["jobs"]}
     assert (len(jobs), jobs["j-2"], "j-77" in jobs, news["more"]) == (50, ("vera", "scheduled"), False, True)
-
-
-async def test_limits_of_listeners_are_separate() -> None:
-    bus = EventBus()
-    shares = (
-        ListenerShare("pages", "alice"),
-        ListenerShare("programs", "alice"),
-        ListenerShare("service", "alice"),
-        ListenerShare("service", "other"),
-    )
-    for share in shares:
-        found = [bus.subscribe(Viewer("alice"), share) for _ in range(event_bus.PER_SHARE + 1)]
-        assert found.index(ListenerLimit.SHARE) == event_bus.PER_SHARE, share
 
 
 @pytest.mark.slow

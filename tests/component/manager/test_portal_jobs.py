@@ -18,7 +18,7 @@ from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
-from tests.component.manager.manager_harness import NAMESPACE, ask, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, until, wants
 from tests.component.manager.portals import Portal
 
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
@@ -47,7 +47,7 @@ async def test_ended_job_has_a_sentence_and_its_log(portal: Portal, code: int, r
 
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:
     question, name = wants("alice", server="train"), "jupyter-alice--train"
-    assert (await ask(portal.served.acting, question)).decision == "admit"
+    assert (await portal.served.acting.ask(question)).decision == "admit"
     portal.knows("alice", "train")
     portal.hub.pending.add(("alice", "train"))
 
@@ -244,9 +244,7 @@ async def test_list_and_page_of_a_job_have_the_same_links(portal: Portal, has_ss
 @pytest.mark.parametrize(
     "problem", [None, HubUnavailable("away"), HubRejected(500, "no")], ids=["the Hub answers", "away", "refused"]
 )
-async def test_stop_of_a_running_job(
-    portal: Portal, problem: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stop_of_running_job(portal: Portal, problem: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = list[tuple[str, str]]()
 
     async def stop_server(user: str, server: str = "") -> bool:
@@ -311,7 +309,7 @@ ANSWERS: dict[str, tuple[Exception | None, int, str]] = {
 
 
 @pytest.mark.parametrize(("error", "status", "location"), ANSWERS.values(), ids=ANSWERS)
-async def test_start_leads_to_the_job_or_says_why_not(
+async def test_start_leads_to_the_job_or_a_reason(
     portal: Portal, error: Exception | None, status: int, location: str
 ) -> None:
     portal.knows("alice", "train")
@@ -321,7 +319,7 @@ async def test_start_leads_to_the_job_or_says_why_not(
 
         async def starts(user: str, server: str) -> None:
             if isinstance(error, HubRejected) and error.status == 429:
-                await ask(portal.served.acting, wants(user, server=server))
+                await portal.served.acting.ask(wants(user, server=server))
             raise error
 
         portal.hub.starts = starts

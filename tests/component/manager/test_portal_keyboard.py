@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from playwright.async_api import Dialog, Page, Route, expect
 
 from dlspawner.core.endpoints import read_target
 from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import TEAMS, Portal, browsing, portals
-from tests.component.manager.world import World
+from tests.component.manager.portals import Portal, browsing
 from tests.harness.accessible import DRAWN, JUMPS, SHOWN
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -26,25 +23,12 @@ SAYS = """() => {
   new MutationObserver(write).observe(said, { childList: true });
 }"""
 
-# Unused jobs are stopped here, and more than two GPUs need vera's word.
-STRICT = """
-teams:
-  default:
-    {title: Everybody, quota: {gpu: 8}, user_caps: {soft: 2, hard: 8}, idle: {window_seconds: 3600}, admins: [vera]}
-"""
-
 
 @pytest.fixture
-async def portal(
-    request: pytest.FixtureRequest, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Portal]:
-    """The parameter, if there is one, is teams.yaml."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+def portal(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> Portal:
     monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # pages follow by events
-    teams = getattr(request, "param", TEAMS)
-    async with portals(world, tmp_path, teams, dry_run=teams != STRICT) as made:
-        object.__setattr__(made.served.manager, "ssh_target", read_target("gate.example:2222"))
-        yield made
+    object.__setattr__(portal.served.manager, "ssh_target", read_target("gate.example:2222"))
+    return portal
 
 
 async def tab_to(page: Page, selector: str) -> None:
@@ -93,25 +77,6 @@ async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> 
         await expect(page.get_by_role("status").first).to_contain_text("train is being stopped")
         await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
     assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
-
-
-@pytest.mark.parametrize("portal", [STRICT], indirect=True, ids=["caps"])
-@pytest.mark.parametrize(
-    ("word", "says"), [("Approve", "You have approved 3 GPUs"), ("Deny", "You have denied 3 GPUs")]
-)
-async def test_approval_is_decided_by_keyboard(portal: Portal, word: str, says: str) -> None:
-    portal.knows("alice", "train")
-    question = await portal.waits(wants("alice", gpus=3, server="train"))
-    async with browsing(portal, "vera") as page:
-        await opened(page, portal, "approvals")
-        await tab_to(page, "input[name=reason]")
-        await page.keyboard.type("It is due on Friday.")
-        await tab_to(page, "form.decide button" + ("[formaction$=deny]" if word == "Deny" else ":not([formaction])"))
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("status").first).to_contain_text(says)
-        await expect(page.locator("main")).to_contain_text("By vera: “It is due on Friday.”")
-    record = portal.served.book.records.get(question.job)
-    assert (record is not None and record.job.approved) == (word == "Approve")
 
 
 BUTTON = '<form action="stop"><button id="stop-train" aria-label="Cancel: train">Cancel</button></form>'

@@ -10,15 +10,13 @@ import pytest
 from dlspawner.clients.hub import HubServer
 from dlspawner.core import naming
 from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
-from dlspawner.core.endpoints import Forward
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
-from dlspawner.manager.http.portal.my_jobs import PortLink, RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.http.portal.my_jobs import RowContext, ServerRow, ServerState, latest, rows
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import JobRecord, PodRef, StopReason
@@ -70,42 +68,6 @@ def test_running_job_has_all_links() -> None:
     assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
 
 
-OFFERED = (Endpoint("ssh", 2222, EndpointProtocol.SSH), Endpoint("board", 6006, EndpointProtocol.HTTP))
-BOARD = Forward("ssh -p 2222 -L 6006:localhost:6006 alice+train@gate", "http://localhost:6006/")
-
-
-@pytest.mark.parametrize(
-    ("record", "more", "ports"),
-    [
-        (running(), {}, (PortLink("board", "http", 6006, BOARD),)),
-        (running(), {"gateway": None}, (PortLink("board", "http", 6006, None),)),
-        (running(), {"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, (PortLink("board", "http", 6006, None),)),
-        (running(template="gone"), {}, ()),
-        (JobRecord(job(JobState.STARTING)), {}, ()),
-    ],
-    ids=["with SSH", "no gateway", "a job without SSH", "a template that is gone", "it starts"],
-)
-def test_running_job_has_the_ports_of_its_template(
-    record: JobRecord, more: dict[str, object], ports: tuple[PortLink, ...]
-) -> None:
-    assert row(record, endpoints={"notebook": OFFERED}, **more).ports == ports
-
-
-@pytest.mark.parametrize(
-    ("more", "ssh", "shows_logs"),
-    [
-        ({"gateway": None}, "", True),
-        ({"pods": {}}, "", False),
-        ({"pods": {"uid": replace(NAMED, ssh_host_key=None)}}, "", True),
-        ({"titles": {"notebook": "Notebook"}}, "ssh -p 2222 alice+train@gate", False),
-    ],
-    ids=["no gateway", "a pod nobody has seen", "a job without SSH", "no template shows logs"],
-)
-def test_missing_links_are_not_shown(more: dict[str, object], ssh: str, shows_logs: bool) -> None:
-    found = row(running(), **more)
-    assert (found.ssh, found.shows_logs) == (ssh, shows_logs)
-
-
 STARTS = replace(READY, ready=False, pending="spawn")
 IDLE = StopReason(EventReason.IDLE, "Not used.")
 LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
@@ -150,14 +112,6 @@ def test_state_and_sentence(record: JobRecord | None, server: HubServer, state: 
     assert (found.state, found.sentence) == (state, sentence)
 
 
-def test_time_beside_a_state_is_its_beginning() -> None:
-    old = replace(running().job, submitted=NOW - timedelta(days=2), started=NOW - timedelta(days=1))
-    since = {state: row(JobRecord(replace(old, state=state)), servers={"train": READY}).since for state in JobState}
-    assert since[JobState.RUNNING] == old.started
-    assert since[JobState.QUEUED] == since[JobState.STARTING] == old.submitted
-    assert since[JobState.STOPPING] is None
-
-
 def test_stopped_server_shows_the_end_of_its_last_job() -> None:
     last = LastEnd(
         "j-1", NOW, "gone", "", StopReason(EventReason.IDLE, "It was stopped because it was not used for 2 h.")
@@ -178,14 +132,6 @@ def test_a_server_that_never_had_a_job_is_not_listed(server: str, options: dict[
     assert len(rows(facts(servers={server: known}, ended=ended))) == 1
 
 
-def test_queued_job_shows_position_and_reason() -> None:
-    waits = JobRecord(job(JobState.QUEUED))
-    look = QueueStatus(waits.job, "queued", 3, 5, "Team Vision uses 8 of its 8 GPUs.", ())
-    found = row(waits, looks={"train": look}, servers={"train": STOPPED})
-    assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 3, True)
-    assert found.sentence == "Number 3 in the queue of 5 that wait for the same. Team Vision uses 8 of its 8 GPUs."
-
-
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.PENDING_APPROVAL, JobState.LOGIN_REQUIRED])
 def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     waits = JobRecord(job(state))
@@ -194,12 +140,6 @@ def test_blocked_user_reads_so_instead_of_a_position(state: JobState) -> None:
     assert (found.state, found.position, found.can_stop) == (ServerState.WAITING, 0, True)
     assert found.sentence == "You can not start jobs here; ask an administrator why."
     assert row(running(), blocked=True).sentence == ""
-
-
-def test_running_jobs_come_first() -> None:
-    servers = {name: replace(STOPPED, name=name) for name in ("b", "a")} | {"train": READY}
-    ended = {name: LastEnd("j-1", NOW, "gone", "", None) for name in ("b", "a")}
-    assert [one.server for one in rows(facts(running(), servers=servers, ended=ended))] == ["train", "a", "b"]
 
 
 def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:

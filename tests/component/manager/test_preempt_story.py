@@ -22,7 +22,5 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LendingHub]:
         yield started
 
 
-def test_an_owner_gets_their_gpus_back_after_notice_and_who_asked_for_it_waits_for_their_return(
-    hub: LendingHub,
-) -> None:
+def test_owner_gets_gpus_back_after_notice_and_the_borrower_waits(hub: LendingHub) -> None:
     an_owner_gets_their_gpus_back(hub)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from playwright.async_api import expect
 
 from dlspawner.client.service import Service
 from dlspawner.clients.hub import HubClient, HubUnavailable
 from dlspawner.manager.controllers import leader
-from tests.component.manager.manager_harness import until, wants
-from tests.component.manager.portals import Portal, browsing, portals
+from tests.component.manager.manager_harness import until
+from tests.component.manager.portals import Portal
 from tests.component.manager.tcp_proxy import wired
-from tests.component.manager.test_portal_away import MEANT
 from tests.component.manager.test_portal_events import first, streaming
 from tests.component.manager.world import World, free_port
 
 NO_HUB = "The Hub does not answer at the moment"
 
 
-@pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
+@pytest.fixture(autouse=True)
+def probes_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "PROBE_SECONDS", 0.2)
-    async with portals(world, tmp_path) as made:
-        yield made
 
 
 async def fails(portal: Portal) -> None:
@@ -51,9 +44,7 @@ async def test_whoever_listens_is_told_when_a_request_fails_and_when_the_hub_is_
         assert "Dlspawner-Hub" not in (await portal.read("alice", "api/jobs")).headers
 
 
-async def test_who_cannot_be_recognised_is_told_that_it_is_the_hub(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unrecognised_user_is_told_that_it_is_the_hub(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
     token = await asyncio.to_thread(portal.world.token, "alice")
     auth = portal.served.manager.auth
     auth.cache.clear()
@@ -91,20 +82,3 @@ async def test_the_hubs_client_says_whether_it_answers(world: World) -> None:
         await wire.mend()
         await asking
         assert heard[-1] is True
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-async def test_an_open_page_says_so_by_itself(portal: Portal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlspawner.manager.http.portal.base.EVERY_SECONDS", 3600)  # it does not look again by itself
-    await portal.runs(wants("alice", server="train"))
-    async with browsing(portal, "alice", forgives=MEANT) as page:
-        async with page.expect_response("**/api/events", timeout=90_000):
-            await page.goto(f"{portal.world.jobs}/")
-        known = portal.hub.servers
-        await fails(portal)
-        trouble = page.get_by_role("alert")
-        await expect(trouble).to_contain_text(NO_HUB, timeout=60_000)
-        await expect(page.get_by_text("train").first).to_be_visible()
-        portal.hub.servers = known
-        await expect(trouble).to_have_count(0, timeout=60_000)

@@ -5,23 +5,25 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 
 import pytest
 import requests
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.component.manager import crowds
-from tests.component.manager.quota import GPU, GPUS, QuotaHub, running
+from tests.component.manager.crowds import SETTINGS
+from tests.component.manager.quota import GPUS, QuotaHub, running
+from tests.component.manager.test_approval_hub import chromium, log_in, send_form
 from tests.component.manager.test_page import Forms
 from tests.e2e.people import wait_for
-from tests.harness.chromium import LAUNCH, PATIENCE
+from tests.harness.chromium import PATIENCE
 from tests.harness.spawner_hub import Person
 
-pytestmark = pytest.mark.real
-# Whose name says so is answered later than a second after the form was sent, or asks for what nobody may have; whose
-# login is in the file is too old.
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
+# Whose name says so is answered later than a second after the form was sent, or has a pod that the cluster refuses;
+# whose login is in the file is too old.
 # One counted failure would end the Hub (5.5 counts everything, so that nothing would start there).
 MORE = """
 import asyncio
@@ -34,11 +36,11 @@ async def late(spawner):
         await asyncio.sleep(3)
 c.Spawner.pre_spawn_hook = late
 
-async def greedy(spawner, pod):
-    if spawner.user.name.endswith("greedy"):
-        pod.spec.containers[0].resources.limits[{resource!r}] = "9"
+async def invalid(spawner, pod):
+    if spawner.user.name == "unmade":
+        pod.spec.containers[0].name = "Not a name"
     return pod
-c.KubeSpawner.modify_pod_hook = greedy
+c.KubeSpawner.modify_pod_hook = invalid
 
 async def refresh_user(self, user, handler=None, **more):
     return user.name not in Path({stale!r}).read_text().split()
@@ -48,38 +50,17 @@ c.JupyterHub.load_groups = {{"guests": {{"users": ["guest"]}}}}
 c.JupyterHub.load_roles.append({{"name": "guests", "groups": ["guests"], "scopes": ["access:servers!user=marks"]}})
 c.Authenticator.refresh_pre_spawn = c.Authenticator.auth_refresh_strict = True
 """
+__all__ = ["chromium"]  # a fixture
 ADMIN = "an admin password of thirty-two letters"
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("queue")
-    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
     (folder / "stale").touch()
-    extra = MORE.format(stale=str(folder / "stale"), resource=GPU)
-    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=extra)
-    with running(made):
+    extra = MORE.format(stale=str(folder / "stale"))
+    with running(QuotaHub(folder, settings=SETTINGS, extra=extra)) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(hub: QuotaHub) -> Iterator[None]:
-    """Every test leaves the cluster and the queue empty, and no traceback."""
-    yield
-
-    def empty() -> bool:
-        for name in hub.ready():  # those that waited start meanwhile
-            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
-        return not hub.servers() and not hub.held() and not live(hub)
-
-    wait_for(empty, "all of it is stopped", 120)
-    assert "Traceback" not in hub.log
-    assert "Traceback" not in (hub.state / "manager.log").read_text()
-
-
-def live(hub: QuotaHub) -> dict[str, str]:
-    """The state of every user's job that has not ended."""
-    return {user: state for user, state, _ in crowds.live(hub)}
 
 
 @pytest.fixture
@@ -96,27 +77,11 @@ def stop(hub: QuotaHub, user: str) -> None:
 
 
 @pytest.fixture
-def browser() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(**LAUNCH)
-        page = chromium.new_context(viewport={"width": 1100, "height": 800}, reduced_motion="reduce").new_page()
+def browser(chromium: Browser) -> Iterator[Page]:
+    with chromium.new_context(viewport={"width": 1100, "height": 800}, reduced_motion="reduce") as context:
+        page = context.new_page()
         page.set_default_timeout(PATIENCE)
         yield page
-        chromium.close()
-
-
-def enter(page: Page, hub: QuotaHub, user: str, password: str = "") -> None:
-    page.goto(f"{hub.url}/hub/login")
-    page.get_by_label("Username").fill(user)
-    page.get_by_label("Password").fill(password or hub.password)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
-
-
-def send_form(page: Page, hub: QuotaHub, user: str, gpus: int = 1) -> None:
-    page.goto(f"{hub.url}/hub/spawn/{user}")
-    page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
-    page.get_by_role("button", name="Start", exact=True).click()
 
 
 def ask(person: Person, method: str, user: str = "") -> requests.Response:
@@ -162,16 +127,6 @@ def until_read(person: Plain, path: str, words: str) -> str:
     return wait_for(read, f"{path} says {words}", 60)
 
 
-def test_rest_answer_has_reason_place_and_page(hub: QuotaHub, full: str) -> None:
-    hub.add_users(["rest"])
-    assert hub.refusal("rest", hub.start_server("rest", gpus=1)) == (
-        "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number 1 in the queue and starts by "
-        "itself. Its place in the queue: /services/jobs/wait/rest/"
-    )
-    stop(hub, full)
-    wait_for(lambda: hub.ready() == ["rest/"], "it has started by itself", 60)
-
-
 def test_wait_page_works_without_javascript(hub: QuotaHub, full: str) -> None:
     hub.add_users(["plain", "other"])
     for user, gpus in (("other", 1), ("plain", 2)):
@@ -184,7 +139,7 @@ def test_wait_page_works_without_javascript(hub: QuotaHub, full: str) -> None:
         assert '<noscript><meta http-equiv="refresh"' in page.text
         gone = person.press(page, r"/cancel$")
         assert "It was cancelled before it ran." in gone.text
-    assert set(live(hub)) == {"holder", "other"}
+    assert set(hub.jobs()) == {"holder", "other"}
     stop(hub, full)
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
 
@@ -193,7 +148,7 @@ def test_wait_page_works_without_javascript(hub: QuotaHub, full: str) -> None:
 def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str) -> None:
     hub.add_users(["marks"])
     hub.start_server("marks", gpus=1)
-    wait_for(lambda: live(hub).get("marks") == "queued", "it waits", 60)
+    wait_for(lambda: hub.jobs().get("marks") == "queued", "it waits", 60)
     hub.stop("hub")  # and what it remembers of the refused start is gone
     hub.start_hub()
     bookmarks = ("/user/marks/lab", "/hub/spawn-pending/marks")
@@ -220,21 +175,43 @@ def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str
 def test_waiting_job_of_a_removed_server_is_cancelled(hub: QuotaHub, full: str) -> None:
     person = Person(hub, "remover")
     assert person.start("spare", gpus=1).status_code in {202, 429}
-    wait_for(lambda: live(hub).get("remover") == "queued" and set(hub.servers()) == {"holder/"}, "it waits", 60)
+    wait_for(lambda: hub.jobs().get("remover") == "queued" and set(hub.servers()) == {"holder/"}, "it waits", 60)
     assert person.api("DELETE", person.server_path("spare")).status_code == 204
-    assert live(hub).get("remover") == "queued", "JupyterHub tells nobody"
+    assert hub.jobs().get("remover") == "queued", "JupyterHub tells nobody"
     assert person.api("DELETE", person.server_path("spare"), {"remove": True}).status_code == 204
-    wait_for(lambda: set(live(hub)) == {"holder"}, "it is cancelled", 60)
+    wait_for(lambda: set(hub.jobs()) == {"holder"}, "it is cancelled", 60)
+
+
+@pytest.mark.slow
+def test_queued_job_that_the_cluster_refuses_ends_with_the_reason(hub: QuotaHub, full: str) -> None:
+    person = Person(hub, "unmade")
+    assert person.start("", gpus=1).status_code in {202, 429}
+    place = wait_for(lambda: (answer := ask(person, "GET")).ok and answer.json(), "it waits", 60)
+    stop(hub, full)
+    why = "The cluster refused its pod: "
+    wait_for(lambda: why in plain(person.get(place["page"]).text), "its turn has come", 60)
+    job = f"/services/jobs/api/jobs/{place['job']}"
+    view = requests.get(hub.url + job, headers={"Authorization": f"token {person.token}"}, timeout=30).json()
+    reason = "The cluster does not accept this job (spec.containers[0].name): ask an administrator."
+    assert (view["state"], view["why"]) == ("ended", why + reason)
+    for path in (place["page"], f"/services/jobs/jobs/{place['job']}"):
+        assert view["why"] in plain(person.get(path).text)
+
+
+def plain(page: str) -> str:
+    """What is read of a page."""
+    body = re.sub(r"(?s)<(script|style|head).*?</\1>", " ", page)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothing(hub: QuotaHub, full: str) -> None:
     hub.add_users(["weary", "next"])
     hub.start_server("weary", gpus=GPUS)
-    wait_for(lambda: live(hub).get("weary") == "queued", "it waits", 60)
+    wait_for(lambda: hub.jobs().get("weary") == "queued", "it waits", 60)
     with Plain(hub, "weary") as person:
         (hub.state / "stale").write_text("weary")
         stop(hub, full)
-        wait_for(lambda: live(hub) == {"weary": "login-required"}, "the Hub has refused to start it", 60)
+        wait_for(lambda: hub.jobs() == {"weary": "login-required"}, "the Hub has refused to start it", 60)
         page = person.place("weary")
         assert "waits for you to log in" in page.text
         assert "/hub/login?next=/services/jobs/wait/weary/" in requests.utils.unquote(page.text)
@@ -242,34 +219,21 @@ def test_where_the_hub_wants_a_fresh_login_the_job_waits_for_it_and_holds_nothin
         wait_for(lambda: hub.ready() == ["next/"], "the next one runs", 60)
         (hub.state / "stale").write_text("")
         person.press(page, r"/go-on$")
-    wait_for(lambda: live(hub).get("weary") == "queued", "it is in its place", 60)
+    wait_for(lambda: hub.jobs().get("weary") == "queued", "it is in its place", 60)
     stop(hub, "next")
     wait_for(lambda: hub.ready() == ["weary/"], "it has started", 60)
-
-
-def test_others_cannot_tell_a_waiting_job_from_none(hub: QuotaHub, full: str) -> None:
-    hub.add_users(["mine", "nosy"])
-    assert "in the queue" in hub.refusal("mine", hub.start_server("mine", gpus=1))
-    with Plain(hub, "nosy") as nosy:
-        pages = [nosy.place("mine"), nosy.place("nosy"), nosy.place("nobody", "x")]
-    assert [page.status_code for page in pages] == [404, 404, 404]
-    assert len({re.sub(r"[\w+/=-]{20,}|\d|mine|nosy|nobody", "", page.text) for page in pages}) == 1
-    with Plain(hub, "admin", ADMIN) as admin:
-        assert "This is a job of <strong>mine</strong>" in admin.place("mine").text
 
 
 @pytest.mark.longer
 @pytest.mark.browser
 @pytest.mark.parametrize("user", ["quick", pytest.param("late", marks=pytest.mark.slow)])
-def test_from_the_form_to_the_page_and_from_there_to_the_job(
-    hub: QuotaHub, full: str, browser: Page, user: str
-) -> None:
+def test_from_the_form_to_the_page_and_to_the_job(hub: QuotaHub, full: str, browser: Page, user: str) -> None:
     hub.add_users([f"{user}-ahead", user])
     hub.start_server(f"{user}-ahead", gpus=GPUS)
-    wait_for(lambda: live(hub).get(f"{user}-ahead") == "queued", "somebody waits already", 60)
+    wait_for(lambda: hub.jobs().get(f"{user}-ahead") == "queued", "somebody waits already", 60)
     complaints: list[str] = []
     browser.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    enter(browser, hub, user)
+    log_in(browser, hub, user)
     send_form(browser, hub, user)
     browser.wait_for_url(re.compile(rf"/services/jobs/wait/{user}/$"))
     expect(browser.locator("#place")).to_have_text("2")
@@ -281,43 +245,3 @@ def test_from_the_form_to_the_page_and_from_there_to_the_job(
     stop(hub, full)
     browser.wait_for_url(re.compile(rf"/user/{user}/"))
     assert [text for text in complaints if "429" not in text and "404" not in text] == []
-
-
-@pytest.mark.longer
-@pytest.mark.browser
-@pytest.mark.parametrize("user", ["greedy", pytest.param("late-greedy", marks=pytest.mark.slow)])
-def test_who_asks_in_the_form_for_what_nobody_may_have_reads_the_most_at_once(
-    hub: QuotaHub, browser: Page, user: str
-) -> None:
-    hub.add_users([user])
-    enter(browser, hub, user)
-    send_form(browser, hub, user)
-    expect(browser.get_by_text("A job may have 8 GPUs of type gpu; this one asks for 9.")).to_be_visible()
-    wait_for(lambda: not hub.servers(), "the start has ended", 60)
-    assert (live(hub), hub.held()) == ({}, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_home_page_shows_the_waiting_job_and_leads_to_its_page(hub: QuotaHub, browser: Page) -> None:
-    hub.add_users(["some", "look"])
-    hub.start_server("some", gpus=5)
-    wait_for(lambda: hub.ready() == ["some/"], "somebody has five", 60)
-    assert "in the queue" in hub.refusal("look", hub.start_server("look", gpus=8))
-    enter(browser, hub, "look")
-    card = browser.locator("section.job")
-
-    def waits() -> bool:
-        browser.goto(f"{hub.url}/hub/home")
-        return "waiting" in card.inner_text()
-
-    wait_for(waits, "the Manager has answered in time", 60)
-    expect(card).to_contain_text(
-        "It is number 1 in the queue and starts by itself. Team Everybody uses 5 of its 8 GPUs"
-    )
-    browser.get_by_role("link", name="See its place in the queue").press("Enter")
-    expect(browser.locator("#place")).to_have_text("1")
-    expect(browser.get_by_role("listitem").filter(has_text="of type gpu")).to_have_text("3 GPUs of type gpu")
-    browser.get_by_role("button", name="Cancel the request").press("Enter")
-    expect(browser.get_by_text("It was cancelled before it ran.")).to_be_visible()
-    assert "look" not in live(hub)

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from tests.component.manager.manager_harness import FakeHub, Office, ask, wants
-from tests.component.manager.noticing import Served, offices, serving
-from tests.component.manager.test_notices_rest import read
-from tests.component.manager.world import World
+from tests.component.manager.manager_harness import wants
+from tests.component.manager.portals import Portal
 
 
-@pytest.fixture
-async def there(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Office, Served]]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office:
-        await office.make_node()
-        async with serving(office, world) as served:
-            yield office, served
-
-
-def going(hub: FakeHub) -> None:
-    """It starts alice's server."""
-
+@pytest.mark.parametrize(
+    ("servers", "pending", "status"),
+    [({("alice", "")}, {("alice", "")}, 302), (None, set(), 200), ({("alice", "")}, set(), 200)],
+    ids=["the Hub starts it", "away", "restarted"],
+)
+async def test_page_leads_to_the_hub_only_where_it_starts_the_job(
+    portal: Portal, servers: set[tuple[str, str]] | None, pending: set[tuple[str, str]], status: int
+) -> None:
     async def never(user: str, server: str) -> None:
         raise AssertionError
 
-    hub.servers = hub.pending = {("alice", "")}
-    hub.starts = never
+    portal.hub.starts = never
+    await portal.served.acting.ask(wants())
+    portal.hub.servers, portal.hub.pending = servers, pending
+    page = await portal.read("alice", "wait/alice/")
+    assert page.status == status
+    if status == 200:
+        assert "is being started" in page.text
+        assert "It goes on, or waits at its old place again, by itself" in page.text
+        assert "Cancel the request" in page.text
 
 
-async def test_it_leads_to_the_hub_when_the_hub_starts_the_job(world: World, there: tuple[Office, Served]) -> None:
-    office, served = there
-    await ask(served.acting, wants())
-    going(office.hub)
-    assert (await read(served, world.token("alice"), "wait/alice/"))[0] == 302
-
-
-@pytest.mark.parametrize("hub", ["away", "restarted"])
-async def test_it_stays_while_the_hub_does_not(hub: str, world: World, there: tuple[Office, Served]) -> None:
-    office, served = there
-    await ask(served.acting, wants())
-    if hub == "restarted":
-        going(office.hub)
-        office.hub.pending = set()
-    status, text = await read(served, world.token("alice"), "wait/alice/")
-    assert (status, "is being started" in text) == (200, True)
-    assert "It goes on, or waits at its old place again, by itself" in text
-    assert "Cancel the request" in text
+async def test_others_cannot_tell_a_waiting_job_from_none(portal: Portal) -> None:
+    await portal.runs(wants("holder", gpus=8))
+    await portal.waits(wants("alice", server="secret"))
+    foreign, missing = [await portal.read("bob", f"wait/{path}") for path in ("alice/secret", "nobody/x")]
+    assert (foreign.status, foreign.text) == (missing.status, missing.text)
+    assert foreign.status == 404
+    assert "This is a job of alice" in (await portal.read("root-admin", "wait/alice/secret")).text

@@ -8,21 +8,7 @@ import pytest
 
 from dlspawner.core.job import JobState
 from dlspawner.manager.model.event_reason import EventReason
-from tests.component.manager.manager_harness import Office, ask, until, wants
-from tests.component.manager.queue_helpers import (
-    AFTER_RESERVATION,
-    hold_all_gpus,
-    notices,
-    queue_and_release,
-    reasons,
-    record,
-    run_job,
-    service,
-    started,
-    state,
-    stop,
-    until_state,
-)
+from tests.component.manager.manager_harness import AFTER_RESERVATION, Acting, Office, until, wants
 
 TEAMS = """
 teams:
@@ -31,46 +17,43 @@ teams:
 """
 
 
-async def test_queued_job_is_replaced_by_a_new_job_of_its_server(office: Office) -> None:
+async def test_queued_job_is_replaced_by_a_new_job_of_its_server(leader: Acting) -> None:
     old, new = wants(), wants()
-    async with office.manager() as leader:
-        await hold_all_gpus(leader)
-        await ask(leader, old)
-        await ask(leader, new)
-        assert state(leader, old) is JobState.ENDED
-        assert [place.job.id for place in service(leader).pending("alice")] == [new.job]
+    await leader.hold_all_gpus()
+    await leader.ask(old)
+    await leader.ask(new)
+    assert leader.state(old) is JobState.ENDED
+    assert [place.job.id for place in leader.service.pending("alice")] == [new.job]
 
 
 @pytest.mark.parametrize("end", ["expires", "pod was not created"])
-async def test_admitted_job_without_a_pod_is_not_queued_again_beside_a_new_job_of_its_server(
-    office: Office, end: str
+async def test_admitted_job_without_a_pod_is_replaced_by_a_new_job_of_its_server(
+    office: Office, leader: Acting, end: str
 ) -> None:
     first, second = wants(gpus=8), wants(gpus=8)
-    async with office.manager() as leader:
-        await queue_and_release(office, leader, first)
-        await until(lambda: started(leader, first), "the Hub may make its pod")
-        office.hub.servers = None
-        assert (await ask(leader, second)).decision == "wait"
-        if end == "expires":
-            office.clock.moved += AFTER_RESERVATION
-        else:
-            await service(leader).release_reservation(first.job, "alice", passes=True)
-        await until_state(leader, first, JobState.ENDED)
-        assert (await reasons(leader, first))[-1] == "replaced"
-        assert state(leader, second) is not JobState.ENDED
+    await leader.queue_and_release(first)
+    await until(lambda: leader.started(first), "the Hub may make its pod")
+    office.hub.servers = None
+    assert (await leader.ask(second)).decision == "wait"
+    if end == "expires":
+        office.clock.moved += AFTER_RESERVATION
+    else:
+        await leader.service.release_reservation(first.job, "alice", passes=True)
+    await leader.until_state(first, JobState.ENDED)
+    assert (await leader.reasons(first))[-1] == "replaced"
+    assert leader.state(second) is not JobState.ENDED
 
 
-async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(office: Office) -> None:
+async def test_preempted_job_is_not_queued_again_beside_a_new_job_of_its_server(office: Office, leader: Acting) -> None:
     old, new = wants(gpus=4, preemptible=True, requeue=True), wants(gpus=4)
-    async with office.manager() as leader:
-        await run_job(office, leader, old)
-        await stop(leader, old.job, EventReason.PREEMPTED)
-        assert (await ask(leader, new)).decision == "admit"
-        (pod,) = (await office.pods()).values()
-        await office.delete(pod, grace=0)
-        await until_state(leader, old, JobState.ENDED)
-        assert (await reasons(leader, old))[-1] == "replaced"
-        assert started(leader, new)
+    await leader.run_job(old)
+    await leader.stop(old.job, EventReason.PREEMPTED)
+    assert (await leader.ask(new)).decision == "admit"
+    (pod,) = (await office.pods()).values()
+    await office.delete(pod, grace=0)
+    await leader.until_state(old, JobState.ENDED)
+    assert (await leader.reasons(old))[-1] == "replaced"
+    assert leader.started(new)
 
 
 async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(office: Office) -> None:
@@ -78,18 +61,14 @@ async def test_user_whose_team_has_changed_while_the_job_waits_reads_both_teams(
     waits = wants()
     moved = replace(waits, team="other", preemptible=True)
     async with office.manager() as leader:
-        release = await hold_all_gpus(leader)
-        await ask(leader, waits)
-        office.hub.servers = {("alice", "")}
 
         async def starts(_user: str, _server: str) -> None:
-            await ask(leader, moved)
+            await leader.ask(moved)
 
-        office.hub.starts = starts
-        await release()
-        await until(lambda: record(leader, waits).job.team == "other", "it is a job of the other team")
-        await until(lambda: notices(leader), "the change is committed")
-        assert [one.text for one in notices(leader)] == [
+        await leader.queue_and_release(waits, starts=starts)
+        await until(lambda: leader.record(waits).job.team == "other", "it is a job of the other team")
+        await until(leader.notices, "the change is committed")
+        assert [one.text for one in leader.notices()] == [
             "Your job does not count for team “Everybody” any more: it is now one of team “Others”, at the place it "
             "gets there."
         ]

@@ -6,11 +6,11 @@ The storms are in test_quota_storm.py.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Iterator
 
 import pytest
 
+from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.e2e.people import wait_for
 
@@ -49,33 +49,14 @@ c.Spawner.pre_spawn_hook = unlucky
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
-    folder = tmp_path_factory.mktemp("quota")
-    settings = ("--Manager.lease_seconds=3",)
-    made = QuotaHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=MORE)
-    with running(made):
+    with running(QuotaHub(tmp_path_factory.mktemp("quota"), settings=SETTINGS, extra=MORE)) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(hub: QuotaHub) -> Iterator[None]:
-    """Every test leaves the cluster empty."""
     yield
-
-    def empty() -> bool:
-        for name in hub.ready():  # a start that is interrupted is a traceback of JupyterHub
-            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
-        return not hub.servers() and not hub.held() and not live(hub)
-
-    wait_for(empty, "all of it is stopped", 120)
-
-
-def live(hub: QuotaHub) -> list[str]:
-    """The states of the jobs that the Manager has written down as alive."""
-    connection = sqlite3.connect(hub.state / "manager.sqlite")
-    try:
-        return [str(row[0]) for row in connection.execute("SELECT state FROM jobs WHERE state <> 'ended'")]
-    finally:
-        connection.close()
+    hub.clear()
 
 
 def hold(hub: QuotaHub, gpus: int) -> None:
@@ -119,9 +100,7 @@ def test_final_manifest_counts_and_not_the_form(hub: QuotaHub) -> None:
     ],
     ids=["refused", "in the queue", "refused by a hook"],
 )
-def test_reason_of_a_failed_start_is_shown_although_the_hub_takes_long_to_clear_up(
-    hub: QuotaHub, user: str, sentence: str
-) -> None:
+def test_reason_of_a_failed_start_is_shown_while_the_hub_clears_up(hub: QuotaHub, user: str, sentence: str) -> None:
     """After a second it looks what became of the start: of an end without a reason it makes an internal error."""
     hub.add_users([user, "modest"])
     hold(hub, gpus=8)
@@ -140,7 +119,7 @@ def test_job_without_gpus_sees_none_and_is_stored(hub: QuotaHub) -> None:
         for container in pod["spec"]["containers"]
     ]
     assert visible == [["void"], ["void"]], "whatever the Hub's configuration and a hook say"
-    wait_for(lambda: live(hub) == ["running"], "it is written down")
+    wait_for(lambda: hub.jobs() == {"sneaky": "running"}, "it is written down")
 
 
 @pytest.mark.slow

@@ -8,19 +8,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 import requests
-from sqlalchemy import Engine, create_engine, select
 
 from dlspawner.clients.kubernetes import KubernetesClient
 from dlspawner.core.link import derive_hub_token
-from dlspawner.manager.app import Manager
-from dlspawner.manager.db.tables import job_events, leases
 from tests.component.manager.manager_harness import NAMESPACE, Office, make_namespace, prepare, wants
 from tests.component.manager.world import free_port, manager_environment, process, wait_for
 from tests.contract.conftest import Server
@@ -120,39 +116,6 @@ def test_one_answers_the_other_stands_by_and_takes_over_when_the_first_is_killed
             assert is_up(second, "ready")
             answer = put(second, "bob").json()
             assert (answer["decision"], answer["reason"]) == ("wait", "team-quota")
-
-
-@pytest.mark.slow
-def test_with_the_default_settings_another_one_decides_within_15_seconds_of_a_kill(folder: Path, db_url: str) -> None:
-    """In the database's times: from the last sign of life of the one that is killed, and from the kill itself."""
-    lease = timedelta(seconds=Manager.lease_seconds.default_value)
-    began = datetime.now(UTC)
-    with manager(folder, db_url, *files(folder)) as (first, killed), manager(folder, db_url, *files(folder)) as other:
-        wait_for(lambda: put(first, gpus=0).status_code == 200)
-        rebuilt = datetime.now(UTC) - began  # what a machine as busy as this one needs for more than a rebuild
-        engine = create_engine(db_url)
-        killed.kill()
-        gone = datetime.now(UTC)
-        killed.wait()
-        term, expires = lease_of(engine)
-        wait_for(lambda: lease_of(engine)[0] > term)
-        taken = lease_of(engine)[1] - lease
-        assert taken - (expires - lease) < timedelta(seconds=12)
-        wait_for(lambda: put(other[0], "bob", gpus=0).status_code == 200)
-        with engine.connect() as connection:
-            decided = connection.scalars(select(job_events.c.at).order_by(job_events.c.id.desc())).first()
-        engine.dispose()
-    assert decided is not None
-    print(f"taken {taken - gone} after the kill, decided {decided - gone} after it (a start takes {rebuilt})")
-    assert decided - taken < max(timedelta(seconds=3), rebuilt)
-    assert decided - gone < timedelta(seconds=12) + max(timedelta(seconds=3), rebuilt), "15 seconds on a calm machine"
-
-
-def lease_of(engine: Engine) -> tuple[int, datetime]:
-    """Which term it is, and when its lease ends."""
-    with engine.connect() as connection:
-        row = connection.execute(select(leases.c.term, leases.c.expires)).one()
-    return row.term, row.expires
 
 
 def test_only_the_hub_may_ask(folder: Path, tmp_path: Path) -> None:

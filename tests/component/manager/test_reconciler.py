@@ -6,30 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from dlspawner.clients.kubernetes import NODES, PODS, ObjectNotFound
+from dlspawner.clients.kubernetes import PODS, ObjectNotFound
 from dlspawner.core import naming
 from dlspawner.core.job import JobState
 from dlspawner.manager.admission.service import AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from tests.component.manager.manager_harness import (
+    AFTER_RESERVATION,
     NAMESPACE,
+    Acting,
     Office,
-    ask,
     pod_of,
-    settled,
     until,
     wants,
-)
-from tests.component.manager.queue_helpers import (
-    AFTER_RESERVATION,
-    hub_starts,
-    reasons,
-    run_job,
-    service,
-    started,
-    state,
-    states,
-    until_state,
 )
 
 pytestmark = pytest.mark.real
@@ -52,14 +40,14 @@ async def is_stopped(office: Office, name: str) -> bool:
     return "deletionTimestamp" in (await office.pods())[name]["metadata"]
 
 
-async def until_observed(office: Office, leader: LeaderElector) -> None:
+async def until_observed(office: Office, leader: Acting) -> None:
     """Until the Manager has observed a pod that was made now, and so all earlier changes."""
     later = wants("later", gpus=0)
-    await run_job(office, leader, later)
+    await leader.run_job(later)
 
 
-def has_strays(leader: LeaderElector) -> bool:
-    return any(job.startswith("pod-") for job in states(leader))
+def has_strays(leader: Acting) -> bool:
+    return any(job.startswith("pod-") for job in leader.states())
 
 
 def labels(request: AdmissionRequest) -> dict[str, str]:
@@ -69,26 +57,27 @@ def labels(request: AdmissionRequest) -> dict[str, str]:
 # Pods that claim a job
 
 
-async def test_reservation_expires_although_the_pod_of_another_job_claims_its_id(office: Office) -> None:
+async def test_reservation_expires_although_the_pod_of_another_job_claims_its_id(
+    office: Office, leader: Acting
+) -> None:
     runs, request = wants("bob"), wants()
-    async with office.manager() as leader:
-        await run_job(office, leader, runs)
-        await ask(leader, request)
-        claims = {"metadata": {"labels": {naming.JOB_LABEL: request.job}}}
-        await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
-        office.clock.moved += AFTER_RESERVATION
-        await until(lambda: states(leader) == {runs.job: JobState.RUNNING}, "it has expired")
+    await leader.run_job(runs)
+    await leader.ask(request)
+    claims = {"metadata": {"labels": {naming.JOB_LABEL: request.job}}}
+    await office.cluster.patch(PODS, "jupyter-bob", claims, NAMESPACE)
+    office.clock.moved += AFTER_RESERVATION
+    await until(lambda: leader.states() == {runs.job: JobState.RUNNING}, "it has expired")
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
 async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office, restarted: bool) -> None:
     request = wants(gpus=8)
     async with office.manager() as leader:
-        await ask(leader, request)
+        await leader.ask(request)
         office.clock.moved += AFTER_RESERVATION
-        await until(lambda: not states(leader), "it has expired")
+        await until(lambda: not leader.states(), "it has expired")
         if restarted:
-            await settled(leader)
+            await leader.settled()
         else:
             await check_late_pod(office, leader, request)
     if restarted:
@@ -96,46 +85,45 @@ async def test_pod_that_comes_too_late_is_charged_and_stopped(office: Office, re
             await check_late_pod(office, leader, request)
 
 
-async def check_late_pod(office: Office, leader: LeaderElector, request: AdmissionRequest) -> None:
+async def check_late_pod(office: Office, leader: Acting, request: AdmissionRequest) -> None:
     pod = await office.make_pod(request)
     await office.bind(pod)
     await until_stopped(office, "jupyter-alice")
     waits = wants("bob")
-    assert (await ask(leader, waits)).decision == "wait", "the late pod is still there"
+    assert (await leader.ask(waits)).decision == "wait", "the late pod is still there"
     await office.delete(pod, grace=0)
     await until(lambda: not has_strays(leader), "it is gone")
-    assert (await ask(leader, waits)).decision == "admit"
+    assert (await leader.ask(waits)).decision == "admit"
 
 
-async def test_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(office: Office) -> None:
+async def test_pod_with_forged_labels_is_charged_and_stopped_and_the_real_one_goes_on(
+    office: Office, leader: Acting
+) -> None:
     request = wants(gpus=2)
-    async with office.manager() as leader:
-        await run_job(office, leader, request)
-        forged = await office.make_pod(replace(request, pods=wants(gpus=6).pods), name="forged", labels=labels(request))
-        await office.bind(forged)
-        await until_stopped(office, "forged")
-        assert (await ask(leader, wants("bob"))).reason == "team-quota", "it is charged as long as it is there"
-        await office.delete(forged, grace=0)
-        await until(lambda: not has_strays(leader), "it is gone")
-        assert state(leader, request) is JobState.RUNNING
-        assert not await is_stopped(office, "jupyter-alice")
+    await leader.run_job(request)
+    forged = await office.make_pod(replace(request, pods=wants(gpus=6).pods), name="forged", labels=labels(request))
+    await office.bind(forged)
+    await until_stopped(office, "forged")
+    assert (await leader.ask(wants("bob"))).reason == "team-quota", "it is charged as long as it is there"
+    await office.delete(forged, grace=0)
+    await until(lambda: not has_strays(leader), "it is gone")
+    assert leader.state(request) is JobState.RUNNING
+    assert not await is_stopped(office, "jupyter-alice")
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["one Manager", "the next Manager"])
 @pytest.mark.parametrize("waits", [False, True], ids=["admitted at once", "queued before"])
-async def test_pod_without_the_nonce_of_the_admission_is_stopped_and_the_hubs_own_is_the_job(
-    office: Office, waits: bool, restarted: bool
-) -> None:
+async def test_pod_without_the_nonce_of_the_admission_is_stopped(office: Office, waits: bool, restarted: bool) -> None:
     holder, request = wants("holder", gpus=8), wants()
     async with office.manager() as leader:
         if waits:
-            await ask(leader, holder)
-            assert (await ask(leader, request)).decision == "wait"
-            hub_starts(office, leader, request)
-            await service(leader).release_reservation(holder.job, "holder")
-            await until(lambda: started(leader, request), "it may have a pod")
+            await leader.ask(holder)
+            assert (await leader.ask(request)).decision == "wait"
+            leader.hub_starts(request)
+            await leader.service.release_reservation(holder.job, "holder")
+            await until(lambda: leader.started(request), "it may have a pod")
         else:
-            assert (await ask(leader, request)).decision == "admit"
+            assert (await leader.ask(request)).decision == "admit"
         if not restarted:
             await check_forged_nonces(office, leader, request)
     if restarted:
@@ -143,15 +131,15 @@ async def test_pod_without_the_nonce_of_the_admission_is_stopped_and_the_hubs_ow
             await check_forged_nonces(office, leader, request)
 
 
-async def check_forged_nonces(office: Office, leader: LeaderElector, request: AdmissionRequest) -> None:
+async def check_forged_nonces(office: Office, leader: Acting, request: AdmissionRequest) -> None:
     for name, nonce in (("without", ""), ("another", "guessed")):
         await office.bind(await office.make_pod(replace(request, nonce=nonce), name=name))
         await until_stopped(office, name)
     await office.bind(await office.make_pod(request))
-    await until_state(leader, request, JobState.RUNNING)
+    await leader.until_state(request, JobState.RUNNING)
     for name in ("without", "another"):
         await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
-    await until(lambda: states(leader) == {request.job: JobState.RUNNING}, "no other pod is charged")
+    await until(lambda: leader.states() == {request.job: JobState.RUNNING}, "no other pod is charged")
     assert not await is_stopped(office, "jupyter-alice")
 
 
@@ -159,59 +147,55 @@ async def test_copy_of_the_hubs_pod_that_the_next_manager_lists_first_is_stopped
     secret = wants().nonce
     request = wants(nonce=naming.sign(secret, f"{NAMESPACE}/jupyter-alice"))
     async with office.manager() as leader:
-        assert (await ask(leader, request)).decision == "admit"
+        assert (await leader.ask(request)).decision == "admit"
     for name in ("jupyter-alice", "a-copy"):  # lists are by name
         await office.bind(await office.make_pod(replace(request, nonce=secret), name=name))
     async with office.manager() as leader:
         await until_stopped(office, "a-copy")
-        await until_state(leader, request, JobState.RUNNING)
+        await leader.until_state(request, JobState.RUNNING)
         assert not await is_stopped(office, "jupyter-alice")
 
 
-async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(office: Office) -> None:
+async def test_ended_pod_that_claims_a_queued_job_does_not_end_it(office: Office, leader: Acting) -> None:
     holder, waits = wants("holder", gpus=8), wants("alice")
-    async with office.manager() as leader:
-        await ask(leader, holder)
-        assert (await ask(leader, waits)).decision == "wait"
-        await office.bind(await office.make_pod(replace(waits, pods=wants(gpus=0).pods), name="stray"))
-        await until_stopped(office, "stray")
-        await office.finish("stray", 143, "Error")
-        await until(lambda: not has_strays(leader), "it has ended")
-        hub_starts(office, leader, waits)
-        await service(leader).release_reservation(holder.job, "holder")
-        await until(lambda: started(leader, waits), "it may have a pod")
-        await office.finish("stray", 137, "Error")
-        await office.bind(await office.make_pod(waits))
-        await until_state(leader, waits, JobState.RUNNING)
-        await office.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
-        await until_observed(office, leader)
-        assert state(leader, waits) is JobState.RUNNING
-        assert not await is_stopped(office, "jupyter-alice")
+    await leader.ask(holder)
+    assert (await leader.ask(waits)).decision == "wait"
+    await office.bind(await office.make_pod(replace(waits, pods=wants(gpus=0).pods), name="stray"))
+    await until_stopped(office, "stray")
+    await office.finish("stray", 143, "Error")
+    await until(lambda: not has_strays(leader), "it has ended")
+    leader.hub_starts(waits)
+    await leader.service.release_reservation(holder.job, "holder")
+    await until(lambda: leader.started(waits), "it may have a pod")
+    await office.finish("stray", 137, "Error")
+    await office.bind(await office.make_pod(waits))
+    await leader.until_state(waits, JobState.RUNNING)
+    await office.cluster.delete(PODS, "stray", NAMESPACE, grace=0)
+    await until_observed(office, leader)
+    assert leader.state(waits) is JobState.RUNNING
+    assert not await is_stopped(office, "jupyter-alice")
 
 
-async def test_job_of_a_hub_that_sends_no_nonce_is_its_pods(office: Office) -> None:
-    async with office.manager() as leader:
-        await run_job(office, leader, wants(nonce=""))
+async def test_job_of_a_hub_that_sends_no_nonce_is_its_pods(leader: Acting) -> None:
+    await leader.run_job(wants(nonce=""))
 
 
-async def test_pod_whose_labels_contradict_its_annotations_is_stopped(office: Office) -> None:
+async def test_pod_whose_labels_contradict_its_annotations_is_stopped(office: Office, leader: Acting) -> None:
     request = wants()
-    async with office.manager() as leader:
-        await ask(leader, wants("bob", gpus=8))
-        await office.make_pod(request, name="liar", labels={**labels(request), naming.USER_LABEL: "bob"})
-        await until_stopped(office, "liar")
+    await leader.ask(wants("bob", gpus=8))
+    await office.make_pod(request, name="liar", labels={**labels(request), naming.USER_LABEL: "bob"})
+    await until_stopped(office, "liar")
 
 
 # Pods that are no jobs, and nodes
 
 
-async def test_pod_that_is_no_job_goes_on_and_takes_room(office: Office) -> None:
-    async with office.manager() as leader:
-        await office.bind(await office.make_pod(wants(gpus=7), name="other", labels={}, annotations={}))
-        await until(lambda: service(leader).store.nodes["gpu-1"].others.gpus, "it is seen")
-        assert (await ask(leader, wants("bob", gpus=2))).reason == "no-node"
-        assert (await ask(leader, wants("bob"))).decision == "admit"
-        assert not await is_stopped(office, "other")
+async def test_pod_that_is_no_job_goes_on_and_takes_room(office: Office, leader: Acting) -> None:
+    await office.bind(await office.make_pod(wants(gpus=7), name="other", labels={}, annotations={}))
+    await until(lambda: leader.service.store.nodes["gpu-1"].others.gpus, "it is seen")
+    assert (await leader.ask(wants("bob", gpus=2))).reason == "no-node"
+    assert (await leader.ask(wants("bob"))).decision == "admit"
+    assert not await is_stopped(office, "other")
 
 
 async def test_pods_of_other_namespaces_take_room_on_their_node(office: Office) -> None:
@@ -221,24 +205,13 @@ async def test_pods_of_other_namespaces_take_room_on_their_node(office: Office) 
     system["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "31950m"}, "limits": {"cpu": "31950m"}}
     await office.cluster.create(PODS, system, "kube-system")
     async with office.manager() as leader:
-        nodes = service(leader).store.nodes
+        nodes = leader.service.store.nodes
         await until(lambda: nodes["gpu-1"].others.cpu_milli, "it is seen")
-        assert (await ask(leader, wants())).decision == "admit"
-        assert (await ask(leader, wants("bob"))).reason == "no-node", "the node's CPU is used up"
+        assert (await leader.ask(wants())).decision == "admit"
+        assert (await leader.ask(wants("bob"))).reason == "no-node", "the node's CPU is used up"
         await office.cluster.delete(PODS, "driver", "kube-system", grace=0)
         await until(lambda: not nodes["gpu-1"].others.cpu_milli, "it is gone")
-        assert (await ask(leader, wants("bob"))).decision == "admit"
-
-
-async def test_cordoned_node_takes_no_new_job(office: Office) -> None:
-    request = wants()
-    async with office.manager() as leader:
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": True}})
-        await until(lambda: service(leader).store.nodes["gpu-1"].cordoned, "it is seen")
-        answer = await ask(leader, request)
-        assert (answer.decision, answer.reason) == ("wait", "no-node")
-        await office.cluster.patch(NODES, "gpu-1", {"spec": {"unschedulable": None}})
-        await until_state(leader, request, JobState.STARTING)
+        assert (await leader.ask(wants("bob"))).decision == "admit"
 
 
 # Pods that were made without an admission request
@@ -248,13 +221,13 @@ async def test_restarted_manager_frees_what_went_meanwhile_and_holds_what_runs(o
     stays, goes = wants("alice", gpus=4), wants("bob", gpus=4)
     async with office.manager() as leader:
         for request in (stays, goes):
-            await run_job(office, leader, request)
+            await leader.run_job(request)
     await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
     async with office.manager() as leader:
-        assert states(leader) == {stays.job: JobState.RUNNING}
-        assert (await reasons(leader, goes))[-1] == "disappeared"
-        assert (await ask(leader, wants("carol", gpus=5))).decision == "wait"
-        assert (await ask(leader, wants("carol", gpus=4))).decision == "admit"
+        assert leader.states() == {stays.job: JobState.RUNNING}
+        assert (await leader.reasons(goes))[-1] == "disappeared"
+        assert (await leader.ask(wants("carol", gpus=5))).decision == "wait"
+        assert (await leader.ask(wants("carol", gpus=4))).decision == "admit"
 
 
 async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(office: Office) -> None:
@@ -263,16 +236,16 @@ async def test_jobs_of_a_hub_that_did_not_ask_go_on_and_are_charged(office: Offi
     async with office.manager() as leader:
         await office.bind(await office.make_pod(meanwhile))  # by a Hub that has not been restarted yet
         both = dict.fromkeys([before.job, meanwhile.job], JobState.RUNNING)
-        await until(lambda: states(leader) == both, "both are counted")
-        assert (await ask(leader, wants("carol", gpus=4))).decision == "wait"
-        assert await reasons(leader, before) == ["adopted"]
+        await until(lambda: leader.states() == both, "both are counted")
+        assert (await leader.ask(wants("carol", gpus=4))).decision == "wait"
+        assert await leader.reasons(before) == ["adopted"]
 
 
 async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
     (office.folder / "teams.yaml").write_text("teams: {default: {title: Everybody}}")
     async with office.manager() as leader:
-        await ask(leader, wants(gpus=0))
+        await leader.ask(wants(gpus=0))
         request = wants("bob")
         await office.bind(await office.make_pod(request))
-        await until(lambda: states(leader).get(request.job) is JobState.RUNNING, "it is counted")
+        await until(lambda: leader.states().get(request.job) is JobState.RUNNING, "it is counted")
         assert not await is_stopped(office, "jupyter-bob")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -12,13 +10,6 @@ from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database
 from dlspawner.manager.model.activity import ActivityRecord
 from tests.component.manager.history import NOON, Past, write_past
-
-
-@pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Database]:
-    made = await asyncio.to_thread(Database.open, db_url)
-    yield made
-    await made.close()
 
 
 @pytest.fixture

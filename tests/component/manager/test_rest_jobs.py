@@ -14,9 +14,11 @@ import requests
 
 from tests.component.manager import rest
 from tests.component.manager.rest import RestHub
+from tests.component.manager.test_queue_hub import Plain
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import new_name
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
 ONE = {"template": "tiny", "gpus": 1}
 FIELDS = {
     *("id", "user", "server", "team", "team_title", "template", "state", "reason", "why", "position", "priority"),
@@ -28,14 +30,6 @@ FIELDS = {
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestHub]:
     yield from rest.made(tmp_path_factory.mktemp("rest"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(hub: RestHub) -> Iterator[None]:
-    yield
-    hub.clear()
-    for name in ("hub", "manager"):
-        assert "Traceback" not in (hub.state / f"{name}.log").read_text()
 
 
 def waits(hub: RestHub, user: str, gpus: int, server: str = "") -> dict[str, Any]:
@@ -101,25 +95,6 @@ def test_filters_and_pages_return_all_jobs_once(hub: RestHub) -> None:
         assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json"), query
 
 
-def test_cluster_shows_free_gpus_and_cordoned_nodes(hub: RestHub) -> None:
-    before = hub.ask("bob", "GET", "cluster").json()
-    [kind] = before["gpu_types"]
-    assert kind["free"] == kind["total"] == sum(on["total"] for node in before["nodes"] for on in node["gpus"])
-    job = hub.runs("alice", 2)
-    [kind] = hub.ask("bob", "GET", "cluster").json()["gpu_types"]
-    assert kind["free"] == kind["total"] - 2
-    hub.kubectl("cordon", *(node["name"] for node in before["nodes"]))
-    try:
-        wait_for(lambda: hub.ask("bob", "GET", "cluster").json()["gpu_types"][0]["free"] == 0, "all are closed")
-        told = hub.ask("bob", "GET", "cluster").json()
-        assert {node["state"] for node in told["nodes"]} == {"cordoned"}
-        assert told["gpu_types"][0]["unschedulable"] == kind["total"]
-        assert told["gpu_types"][0]["most_on_one_node"] == 0
-    finally:
-        hub.kubectl("uncordon", *(node["name"] for node in before["nodes"]))
-    assert job["nodes"][0] in {node["name"] for node in before["nodes"]}
-
-
 def test_quota_of_own_teams(hub: RestHub) -> None:
     hub.runs("alice", 3)
     vision = {
@@ -137,17 +112,12 @@ def test_quota_of_own_teams(hub: RestHub) -> None:
 
 
 def test_browser_follows_the_link_to_the_csv(hub: RestHub) -> None:
-    browser = requests.Session()
-    form = browser.get(f"{hub.url}/hub/login", timeout=60).text
-    token = re.search(r'name="_xsrf"\s+value="([^"]+)"', form)
-    assert token is not None
-    body = {"username": "alice", "password": hub.password, "_xsrf": token[1]}
-    browser.post(f"{hub.url}/hub/login", data=body, timeout=60)
-    page = browser.get(f"{hub.url}/services/jobs/history?by=user", timeout=60)
-    link = re.search(r'href="([^"]+gpu-hours[.]csv[^"]*)">CSV', page.text)
-    assert link is not None, page.text
-    headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
-    table = browser.get(hub.url + html.unescape(link[1]), headers=headers, timeout=60)
+    with Plain(hub, "alice") as alice:
+        page = alice.visit("/services/jobs/history?by=user")
+        link = re.search(r'href="([^"]+gpu-hours[.]csv[^"]*)">CSV', page.text)
+        assert link is not None, page.text
+        headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
+        table = alice.http.get(hub.url + html.unescape(link[1]), headers=headers, timeout=60)
     assert table.text.startswith("day,user,requested,allocated,measured,used,reclaimed"), table.text
 
 
@@ -158,17 +128,6 @@ def submit(hub: RestHub, who: str, name: str, **body: Any) -> requests.Response:
 def submitted(hub: RestHub, user: str, server: str = "") -> list[str]:
     """All jobs that this server ever had."""
     return [job["id"] for job in hub.items(user, f"jobs?user={user}&server={server}")]
-
-
-def test_submitted_job_starts(hub: RestHub) -> None:
-    server = new_name("s")
-    answer = submit(hub, "alice", server, options={"template": "tiny", "gpus": 2})
-    assert answer.status_code in {201, 202}, answer.text
-    job = answer.json()
-    assert (job["user"], job["server"], job["gpus"], job["team"]) == ("alice", server, 2, "vision")
-    assert answer.headers["Location"] == f"/services/jobs/api/jobs/{job['id']}"
-    assert hub.until("alice", "running", server)["id"] == job["id"]
-    assert submit(hub, "alice", server).status_code == 409, "it runs already"
 
 
 REFUSED = {
@@ -204,6 +163,8 @@ def test_repeated_submit_returns_the_existing_job_also_after_a_restart(hub: Rest
         first, *others = pool.map(lambda _: submit(hub, "alice", server), range(8))
     assert {one.status_code for one in (first, *others)} <= {201, 202}
     assert {one.json()["id"] for one in others} == {first.json()["id"]}
+    assert first.headers["Location"] == f"/services/jobs/api/jobs/{first.json()['id']}"
+    assert hub.until("alice", "running", server)["id"] == first.json()["id"]
     for restarts in (True, False):
         again = submit(hub, "alice", server)
         assert (again.status_code in {201, 202}, again.json()["id"]) == (True, first.json()["id"])

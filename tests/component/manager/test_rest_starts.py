@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any
 
-import aiohttp
 from sqlalchemy import insert
 
 from dlspawner.clients.hub import HubUnavailable
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.db.jobs import MOST_EVENTS
 from dlspawner.manager.db.tables import job_events
-from tests.component.manager.manager_harness import ask, wants
+from tests.component.manager.manager_harness import wants
 from tests.component.manager.portals import Portal
 
 
-async def post(portal: Portal, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    token = await asyncio.to_thread(portal.world.token, "alice")
-    url, headers = f"{portal.served.url}/api/{path}", {"Authorization": f"token {token}"}
-    async with aiohttp.ClientSession() as session, session.post(url, headers=headers, json=body) as answer:
-        return answer.status, await answer.json()
-
-
 async def submit(portal: Portal, gpus: int) -> tuple[int, dict[str, Any]]:
-    return await post(portal, "jobs", {"server": "train", "options": {"template": "tiny", "gpus": gpus}})
+    body = {"server": "train", "options": {"template": "tiny", "gpus": gpus}}
+    return await portal.ask("alice", "jobs", "POST", body)
 
 
 def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
@@ -34,7 +25,7 @@ def is_away(portal: Portal, asks: AdmissionRequest | None = None) -> None:
 
     async def starts(user: str, server: str) -> None:
         if asks is not None:
-            await ask(portal.served.acting, asks)
+            await portal.served.acting.ask(asks)
         raise HubUnavailable("The Hub does not answer.")
 
     portal.hub.starts = starts
@@ -52,9 +43,7 @@ async def test_older_queued_job_does_not_answer_a_start_that_did_not_reach_the_h
     assert (status, told["gpus"], told["id"] != older.job) == (202, 1, True)
 
 
-async def test_repeated_start_is_answered_with_the_queued_job_when_the_answer_of_the_hub_is_lost(
-    portal: Portal,
-) -> None:
+async def test_repeated_start_whose_answer_was_lost_is_answered_with_the_queued_job(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     older = await portal.waits(wants("alice", gpus=8, server="train"))
     is_away(portal, older)
@@ -67,19 +56,16 @@ async def test_repeated_restart_starts_one_job(portal: Portal) -> None:
     older = await portal.waits(wants("alice", gpus=1, server="train"))
     portal.hub.kept["alice", "train"] = {"template": "tiny", "gpus": 1}
     portal.knows("alice", "train")
-    token = await asyncio.to_thread(portal.world.token, "alice")
-    assert (await portal.read("alice", f"api/jobs/{older.job}/cancel", "POST", token=token)).status == 204
+    assert await portal.ask("alice", f"jobs/{older.job}/cancel", "POST") == (204, None)
     newer = wants("alice", gpus=1, server="train")
     is_away(portal, newer)
-    path = f"jobs/{older.job}/requeue"
-    status, told = await post(portal, path)
-    assert (status, told["id"]) == (202, newer.job)
-    status, told = await post(portal, path)
-    assert (status, told["id"]) == (202, newer.job)
+    for _ in range(2):
+        status, told = await portal.ask("alice", f"jobs/{older.job}/requeue", "POST")
+        assert (status, told["id"]) == (202, newer.job)
 
 
 async def events(portal: Portal, job: str) -> Any:
-    return json.loads((await portal.read("alice", f"api/jobs/{job}/events")).body)
+    return (await portal.ask("alice", f"jobs/{job}/events"))[1]
 
 
 async def test_list_of_very_many_events_is_shortened(portal: Portal) -> None:

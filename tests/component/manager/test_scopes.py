@@ -11,9 +11,7 @@ from tests.component.manager.manager_harness import Office, until
 from tests.component.manager.noticing import book_of
 
 
-async def test_administrators_are_notified_while_the_token_lacks_a_scope(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_administrators_are_told_of_missing_scopes(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "_SCOPES_SECONDS", 0.05)
     office.hub.allows = frozenset({*NEEDED} - {"read:servers"} | {"read:servers!user=alice"})
     async with office.manager() as acting:

@@ -15,24 +15,19 @@ from dlspawner.core.job import Job, JobState, Permissions
 from dlspawner.core.scheduling.limits import ApprovalKind, RequiredApproval
 from dlspawner.manager.admission.approvals import ONLY_HUB, may_decide
 from dlspawner.manager.admission.service import NO_SPECIAL_NAMESPACE, WRONG_NAMESPACE, AdmissionRequest
-from dlspawner.manager.controllers.leader import LeaderElector
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import PodRef, read_pods, write_pods
 from tests.component.manager.api_client import asked, decides, set_caps, standings, written
-from tests.component.manager.manager_harness import NAMESPACE, Office, ask, make_namespace, settled, until, wants
-from tests.component.manager.queue_helpers import (
-    hub_starts,
-    notices,
-    record,
-    service,
-    started,
-    state,
-    states,
-    stop,
-    until_state,
+from tests.component.manager.manager_harness import (
+    NAMESPACE,
+    Acting,
+    Office,
+    make_namespace,
+    until,
+    wants,
 )
 
 SECOND = "jobs-special"
@@ -69,40 +64,41 @@ async def test_pod_in_the_second_namespace_is_counted_until_it_is_gone(second: O
     runs, waits = wants("alice", 8, namespace=SECOND), wants("bob", 1)
     pod = await second.make_pod(runs)
     async with second.manager() as leader:
-        (ref,) = record(leader, runs).seen
+        (ref,) = leader.record(runs).seen
         assert ref.namespace == SECOND
-        assert (await ask(leader, waits)).decision == "wait"
+        assert (await leader.ask(waits)).decision == "wait"
         await second.cluster.delete(PODS, pod["metadata"]["name"], SECOND, grace=0)
-        await until_state(leader, runs, JobState.ENDED)
-        assert (await ask(leader, waits)).decision == "admit"
+        await leader.until_state(runs, JobState.ENDED)
+        assert (await leader.ask(waits)).decision == "admit"
 
 
-async def test_stray_in_the_second_namespace_is_stopped_and_its_namesake_goes_on(second: Office) -> None:
-    async with second.manager() as leader:
-        mine = wants("alice", 1)
-        assert (await ask(leader, mine)).decision == "admit"
-        await second.make_pod(mine)
-        await until(lambda: record(leader, mine).seen, "its pod is seen")
-        assert record(leader, mine).seen[0].namespace == ""
-        await second.make_pod(wants("alice", 1, server="b", namespace=SECOND))
-        await until_empty(second, SECOND)
-        assert await staying(second, NAMESPACE) == {"jupyter-alice"}
+async def test_stray_in_the_second_namespace_is_stopped_and_its_namesake_goes_on(
+    second: Office, leader: Acting
+) -> None:
+    mine = wants("alice", 1)
+    assert (await leader.ask(mine)).decision == "admit"
+    await second.make_pod(mine)
+    await until(lambda: leader.record(mine).seen, "its pod is seen")
+    assert leader.record(mine).seen[0].namespace == ""
+    await second.make_pod(wants("alice", 1, server="b", namespace=SECOND))
+    await until_empty(second, SECOND)
+    assert await staying(second, NAMESPACE) == {"jupyter-alice"}
 
 
 async def test_restarted_manager_stops_a_pod_in_the_second_namespace(second: Office) -> None:
     runs = wants("alice", 1, namespace=SECOND)
     await second.make_pod(runs)
     async with second.manager() as leader:
-        await until(lambda: runs.job in states(leader), "it is seen")
-        await settled(leader)
+        await until(lambda: runs.job in leader.states(), "it is seen")
+        await leader.settled()
 
     async def has_no_such_server(user: str, server: str = "") -> bool:
         return True
 
     second.hub.stop_server = has_no_such_server  # type: ignore[method-assign]
     async with second.manager() as leader:
-        assert record(leader, runs).seen[0].namespace == SECOND
-        await stop(leader, runs.job, EventReason.IDLE)
+        assert leader.record(runs).seen[0].namespace == SECOND
+        await leader.stop(runs.job, EventReason.IDLE)
         await until_empty(second, SECOND)
 
 
@@ -114,17 +110,17 @@ async def test_restarted_manager_stops_a_pod_in_the_second_namespace(second: Off
         pytest.param(wants(namespace=SECOND), WRONG_NAMESPACE, id="ordinary, where special jobs are"),
     ],
 )
-async def test_job_in_the_wrong_namespace_is_refused(second: Office, request_: AdmissionRequest, sentence: str) -> None:
-    async with second.manager() as leader:
-        answer = await ask(leader, request_)
-        assert (answer.decision, answer.reason, answer.sentences) == ("refuse", "other-namespace", (sentence,))
+async def test_job_in_the_wrong_namespace_is_refused(
+    second: Office, leader: Acting, request_: AdmissionRequest, sentence: str
+) -> None:
+    answer = await leader.ask(request_)
+    assert (answer.decision, answer.reason, answer.sentences) == ("refuse", "other-namespace", (sentence,))
 
 
-async def test_without_a_second_namespace_there_are_no_special_permissions(office: Office) -> None:
-    async with office.manager() as leader:
-        for namespace in (SECOND, NAMESPACE, ""):
-            answer = await ask(leader, special(namespace=namespace))
-            assert (answer.decision, answer.sentences) == ("refuse", (NO_SPECIAL_NAMESPACE,))
+async def test_without_a_second_namespace_there_are_no_special_permissions(leader: Acting) -> None:
+    for namespace in (SECOND, NAMESPACE, ""):
+        answer = await leader.ask(special(namespace=namespace))
+        assert (answer.decision, answer.sentences) == ("refuse", (NO_SPECIAL_NAMESPACE,))
 
 
 def test_stored_pods_of_the_first_namespace_do_not_name_it() -> None:
@@ -158,59 +154,56 @@ def permitting(second: Office) -> Office:
     return second
 
 
-async def wait_for_approval(leader: LeaderElector, job: AdmissionRequest) -> ApprovalRequest:
-    answer = await ask(leader, job)
+async def wait_for_approval(leader: Acting, job: AdmissionRequest) -> ApprovalRequest:
+    answer = await leader.ask(job)
     assert (answer.decision, answer.reason) == ("wait", "approval"), answer
-    assert state(leader, job) is JobState.PENDING_APPROVAL
+    assert leader.state(job) is JobState.PENDING_APPROVAL
     request = asked(leader, job)
     assert request is not None
     assert request.kind is ApprovalKind.SPECIAL
     return request
 
 
-async def test_special_job_waits_for_an_approval_and_starts_with_it_across_restarts(
-    permitting: Office, db_url: str
-) -> None:
+async def test_special_job_waits_for_an_approval_across_restarts(permitting: Office, db_url: str) -> None:
     job = special(gpus=8)
     async with permitting.manager() as leader:
-        text = " ".join((await ask(leader, job)).sentences)
+        text = " ".join((await leader.ask(job)).sentences)
         assert "It needs special permissions (root): an administrator of the Hub approves each such job." in text
         (request,) = await written(leader, job)
         assert (request.user, request.job) == ("alice", job.job)
         assert request.what == "Special permissions (root) for the image example.org/x:1"
         other = wants("bob", gpus=8)
-        assert (await ask(leader, other)).decision == "admit", "it holds nothing"
-        await service(leader).release_reservation(other.job, "bob")
-        before = record(leader, job)
-        await settled(leader)
+        assert (await leader.ask(other)).decision == "admit", "it holds nothing"
+        await leader.service.release_reservation(other.job, "bob")
+        before = leader.record(job)
+        await leader.settled()
     async with permitting.manager() as leader:
-        assert record(leader, job) == before
+        assert leader.record(job) == before
         assert await decides(leader, asked(leader, job), by="root-admin", why="To install a driver.")
-        await settled(leader)
+        await leader.settled()
     async with permitting.manager() as leader:
-        assert record(leader, job).job.special == Permissions((SpecialPermission.ROOT,), "example.org/x:1", True)
-        hub_starts(permitting, leader, job)
-        await until(lambda: started(leader, job), "the Hub was asked")
+        assert leader.record(job).job.special == Permissions((SpecialPermission.ROOT,), "example.org/x:1", True)
+        leader.hub_starts(job)
+        await until(lambda: leader.started(job), "the Hub was asked")
         await permitting.make_pod(job)
-        await until(lambda: record(leader, job).seen, "its pod is seen")
+        await until(lambda: leader.record(job).seen, "its pod is seen")
         (kept,) = await written(leader, job)
         assert (kept.standing.value, kept.by, kept.reason) == ("approved", "root-admin", "To install a driver.")
-        assert [one.kind.value for one in notices(leader)] == ["approved"]
+        assert [one.kind.value for one in leader.notices()] == ["approved"]
 
 
-async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(permitting: Office) -> None:
+async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(permitting: Office, leader: Acting) -> None:
     copied = special(gpus=0)
     job = replace(copied, nonce=naming.sign(copied.nonce, f"{SECOND}/jupyter-alice"))
-    async with permitting.manager() as leader:
-        request = await wait_for_approval(leader, job)
-        hub_starts(permitting, leader, job)
-        assert await decides(leader, request, by="root-admin")
-        await until(lambda: started(leader, job), "it may have a pod")
-        await permitting.make_pod(replace(copied, namespace=NAMESPACE))
-        await until_empty(permitting, NAMESPACE)
-        await permitting.make_pod(copied)
-        await until(lambda: record(leader, job).seen, "its pod is seen")
-        assert await staying(permitting, SECOND) == {"jupyter-alice"}
+    request = await wait_for_approval(leader, job)
+    leader.hub_starts(job)
+    assert await decides(leader, request, by="root-admin")
+    await until(lambda: leader.started(job), "it may have a pod")
+    await permitting.make_pod(replace(copied, namespace=NAMESPACE))
+    await until_empty(permitting, NAMESPACE)
+    await permitting.make_pod(copied)
+    await until(lambda: leader.record(job).seen, "its pod is seen")
+    assert await staying(permitting, SECOND) == {"jupyter-alice"}
 
 
 @pytest.mark.parametrize(
@@ -224,37 +217,40 @@ async def test_copy_of_a_special_pod_in_the_ordinary_namespace_is_stopped(permit
 )
 @pytest.mark.parametrize("decided", [False, True], ids=["while it waits", "when it was approved"])
 async def test_approval_is_for_image_and_permissions_that_were_asked_for(
-    permitting: Office, change: dict[str, Any], decided: bool
+    permitting: Office, leader: Acting, change: dict[str, Any], decided: bool
 ) -> None:
-    async with permitting.manager() as leader:
-        assert (await ask(leader, wants("holder", gpus=8))).decision == "admit"
-        request = await wait_for_approval(leader, job := special())
-        if decided:
-            assert await decides(leader, request, by="root-admin")
-            assert state(leader, job) is JobState.QUEUED
-        if decided and not change:
-            assert (await ask(leader, job)).reason != "approval"
-            assert state(leader, job) is JobState.QUEUED
-            return
-        again = await wait_for_approval(leader, replace(job, **change))
-        assert (again == request) == (not change)
-        if change:
-            assert not await decides(leader, request, by="root-admin"), "that was for something else"
-            assert state(leader, job) is JobState.PENDING_APPROVAL
+    assert (await leader.ask(wants("holder", gpus=8))).decision == "admit"
+    request = await wait_for_approval(leader, job := special())
+    if decided:
+        assert await decides(leader, request, by="root-admin")
+        assert leader.state(job) is JobState.QUEUED
+    if decided and not change:
+        assert (await leader.ask(job)).reason != "approval"
+        assert leader.state(job) is JobState.QUEUED
+        return
+    again = await wait_for_approval(leader, replace(job, **change))
+    assert (again == request) == (not change)
+    if change:
+        assert not await decides(leader, request, by="root-admin"), "that was for something else"
+        assert leader.state(job) is JobState.PENDING_APPROVAL
 
 
-async def test_denied_special_job_ends(permitting: Office) -> None:
+async def test_one_denial_of_two_ends_the_job(permitting: Office) -> None:
+    set_caps(permitting)
     async with permitting.manager() as leader:
-        request = await wait_for_approval(leader, job := special())
-        assert await decides(leader, request, yes=False, by="root-admin")
-        assert await standings(leader, job) == ["denied"]
-        assert (await ask(leader, job)).decision == "refuse"
+        await leader.ask(job := special(gpus=3))
+        first, second = leader.service.store.requests[job.job]
+        await decides(leader, first, by="root-admin")
+        await decides(leader, second, yes=False, by="root-admin")
+        assert leader.state(job) is JobState.ENDED
+        assert sorted(await standings(leader, job)) == ["approved", "denied"]
+        assert (await leader.ask(job)).decision == "refuse"
 
 
 async def test_permission_that_is_switched_off_is_refused(permitting: Office) -> None:
     switch_on(permitting, SpecialPermission.HOST_PATHS)
     async with permitting.manager() as leader:
-        answer = await ask(leader, special())
+        answer = await leader.ask(special())
         assert (answer.decision, answer.reason) == ("refuse", "not-allowed")
         assert "Special permissions (root) are not switched on any more" in answer.sentences[0]
 
@@ -262,13 +258,13 @@ async def test_permission_that_is_switched_off_is_refused(permitting: Office) ->
 async def test_special_job_beyond_the_soft_cap_needs_both_approvals(permitting: Office) -> None:
     set_caps(permitting)
     async with permitting.manager() as leader:
-        await ask(leader, job := special(gpus=3))
-        waiting = service(leader).store.requests[job.job]
+        await leader.ask(job := special(gpus=3))
+        waiting = leader.service.store.requests[job.job]
         assert {one.kind for one in waiting} == {ApprovalKind.SOFT_CAP, ApprovalKind.SPECIAL}
         for one in waiting:
-            assert state(leader, job) is JobState.PENDING_APPROVAL
+            assert leader.state(job) is JobState.PENDING_APPROVAL
             await decides(leader, one, by="root-admin")
-        assert state(leader, job) is not JobState.PENDING_APPROVAL
+        assert leader.state(job) is not JobState.PENDING_APPROVAL
 
 
 async def test_without_any_quota_special_permissions_need_an_approval(permitting: Office) -> None:

@@ -83,10 +83,9 @@ class SpecialHub(QuotaHub):
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpecialHub]:
-    folder = tmp_path_factory.mktemp("special")
     settings = ("--Manager.lease_seconds=3", f"--Manager.special_namespace={SECOND}")
-    made = SpecialHub(folder, db_url=f"sqlite:///{folder / 'manager.sqlite'}", settings=settings, extra=MORE)
-    with running(made):
+    with running(SpecialHub(tmp_path_factory.mktemp("special"), settings=settings, extra=MORE)) as made:
+        assert isinstance(made, SpecialHub)
         made.kubectl("create", "namespace", SECOND)
         made.add_users(["bob", "sly"])
         yield made
@@ -200,16 +199,3 @@ def test_job_that_needs_two_approvals_starts_when_both_have_approved(hub: Specia
     (pod,) = json.loads(hub.kubectl("-n", SECOND, "get", "pods", "-o", "json"))["items"]
     assert [one["resources"]["limits"][GPU] for one in pod["spec"]["containers"] if one["name"] == "notebook"] == ["3"]
     stopped(hub, "carol")
-
-
-@pytest.mark.browser
-def test_one_denial_of_two_ends_the_request_and_its_user_reads_why(hub: SpecialHub, chromium: Browser) -> None:
-    with at(chromium, hub, "dina") as dina, at(chromium, hub, "vera") as vera, at(chromium, hub, "admin") as admin:
-        request_both(dina, hub, "dina")
-        decide(vera, hub, "Approve 3 GPUs.* for dina")
-        decide(admin, hub, "Deny Special permissions.* to dina", "Not this week.")
-        expect(dina.locator("main")).to_contain_text("It was denied by admin: Not this week.")
-        dina.goto(f"{hub.url}/hub/home")
-        expect(dina.locator("body")).to_contain_text("Denied: Special permissions")
-        expect(dina.locator("body")).to_contain_text("The request has ended.")
-    assert hub.made() == {}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from dlspawner.clients.hub import HubClient, HubRejected, HubServer, HubUnavailable
@@ -17,9 +14,8 @@ from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
 from ssh_gateway.backends.directory import HubAndManager
-from tests.component.manager.manager_harness import ask, until, wants
-from tests.component.manager.portals import Portal, portals
-from tests.component.manager.world import World
+from tests.component.manager.manager_harness import until, wants
+from tests.component.manager.portals import Portal
 
 ALWAYS, NEVER = (Template(name, name, start_on_connect=start) for name, start in (("files", True), ("batch", False)))
 USUAL = Template("ssh", "ssh")
@@ -52,40 +48,28 @@ def test_template_of_a_login(name: str, there: HubServer | None, prefers: bool, 
 
 
 @pytest.fixture
-async def portal(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Portal]:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "cluster" / "kubeconfig"))
-    async with portals(world, tmp_path) as made:
-        made.hub.servers = {("alice", "train")}
-        made.hub.over = {("alice", "train")}
-        template = made.served.acting.settings.templates[0].name
-        made.hub.kept = {("alice", "train"): {"template": template}}
-        yield made
+def portal(portal: Portal) -> Portal:
+    """Alice's server train has stopped."""
+    portal.hub.servers, portal.hub.over = {("alice", "train")}, {("alice", "train")}
+    portal.hub.kept = {("alice", "train"): {"template": portal.served.acting.settings.templates[0].name}}
+    return portal
 
 
-async def asked(
-    portal: Portal, method: str, path: str, token: str = "", body: object = None
-) -> tuple[int, dict[str, Any]]:
-    headers = {"Authorization": f"token {token or portal.world.tokens['gateway']}"}
-    async with (
-        aiohttp.ClientSession(headers=headers) as session,
-        session.request(method, f"{portal.served.url}/api/{path}", json=body) as answer,
-    ):
-        return answer.status, await answer.json()
+async def logs_in(portal: Portal, server: str = "train") -> tuple[int, dict[str, Any]]:
+    """What the gateway is told that asks for alice's server."""
+    return await portal.served.ask(portal.world.tokens["gateway"], f"ssh-starts/alice/{server}", "POST")
 
 
-async def allow_starts(portal: Portal, user: str = "alice") -> None:
-    token = await asyncio.to_thread(portal.world.token, user)
-    assert await asked(portal, "PUT", "ssh-settings", token, {"start_on_connect": True}) == (
-        200,
-        {"start_on_connect": True},
-    )
+async def allow_starts(portal: Portal) -> None:
+    wish = {"start_on_connect": True}
+    assert await portal.ask("alice", "ssh-settings", "PUT", wish) == (200, wish)
 
 
 async def test_login_starts_a_job_once_its_user_allows_it(portal: Portal) -> None:
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    status, found = await logs_in(portal)
     assert (status, found["state"], portal.hub.started) == (200, "off", [])
     await allow_starts(portal)
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    status, found = await logs_in(portal)
     assert (status, found["state"], portal.hub.started) == (200, "starting", [("alice", "train")])
     assert found["page"] == "/services/jobs/wait/alice/train"
 
@@ -97,7 +81,7 @@ async def test_simultaneous_logins_start_one_job(portal: Portal) -> None:
         await portal.runs(wants(user, server=name))
 
     portal.hub.starts = starts
-    answers = await asyncio.gather(*(asked(portal, "POST", "ssh-starts/alice/train") for _ in range(8)))
+    answers = await asyncio.gather(*(logs_in(portal) for _ in range(8)))
     assert portal.hub.started == [("alice", "train")]
     assert len({(status, found["job"]) for status, found in answers}) == 1
 
@@ -115,15 +99,15 @@ async def test_setting_is_changed_on_the_page(portal: Portal) -> None:
 async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> None:
     await allow_starts(portal)
     question = await portal.runs(wants("alice", server="train"))
-    assert (await asked(portal, "POST", "ssh-starts/alice/train"))[1]["state"] == "running"
+    assert (await logs_in(portal))[1]["state"] == "running"
     await portal.office.delete({"metadata": {"name": "jupyter-alice--train"}}, grace=0)
     await until(lambda: question.job not in portal.served.book.records, "it has ended")
     portal.hub.over = {("alice", "train")}
-    status, found = await asked(portal, "POST", "ssh-starts/alice/train")
+    status, found = await logs_in(portal)
     assert (status, portal.hub.started) == (409, [])
     assert "train has ended a moment ago" in found["detail"]
     object.__setattr__(portal.served.manager, "ssh_restart_seconds", 0.0)
-    assert (await asked(portal, "POST", "ssh-starts/alice/train"))[0] == 200
+    assert (await logs_in(portal))[0] == 200
     assert portal.hub.started == [("alice", "train")]
 
 
@@ -134,9 +118,9 @@ async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Por
     acting.settings = replace(acting.settings, templates=(*acting.settings.templates, files))
     portal.hub.servers, portal.hub.over = {("alice", "files")}, {("alice", "files")}
     portal.hub.kept = {("alice", "files"): {"template": "nonsense"}}
-    assert (await asked(portal, "POST", "ssh-starts/alice/files"))[1]["state"] == "starting"
+    assert (await logs_in(portal, "files"))[1]["state"] == "starting"
     assert (portal.hub.started, portal.hub.options) == ([("alice", "files")], [{"template": "files"}])
-    assert (await asked(portal, "POST", "ssh-starts/alice/nonsense"))[1]["state"] == "off"
+    assert (await logs_in(portal, "nonsense"))[1]["state"] == "off"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +140,7 @@ async def test_refusal_has_its_reason(portal: Portal, error: Exception, status: 
         raise error
 
     portal.hub.starts = starts
-    found = await asked(portal, "POST", "ssh-starts/alice/train")
+    found = await logs_in(portal)
     assert (found[0], words in found[1]["detail"]) == (status, True), found
 
 
@@ -164,7 +148,7 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     await allow_starts(portal)
 
     async def starts(user: str, name: str) -> None:
-        await ask(portal.served.acting, wants(user, server=name))
+        await portal.served.acting.ask(wants(user, server=name))
         raise HubRejected(429, f"It waits: {page_path('/services/jobs/', user, name)}")
 
     def people(token: str) -> HubAndManager:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.component.manager.crowds import live
+from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
@@ -36,8 +36,7 @@ class SlowHub(QuotaHub):
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[QuotaHub]:
-    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
-    with running(SlowHub(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}", settings=settings)) as made:
+    with running(SlowHub(tmp_path, settings=SETTINGS)) as made:
         yield made
 
 
@@ -46,7 +45,7 @@ def person(hub: QuotaHub) -> Person:
     """Somebody whose job is being started."""
     found = Person(hub, "torn")
     assert found.start("", template="slow", gpus=1).status_code == 202
-    wait_for(lambda: [state for _, state, _ in live(hub)] == ["starting"] and hub.held() == 1, "it starts", 60)
+    wait_for(lambda: hub.jobs() == {"torn": "starting"} and hub.held() == 1, "it starts", 60)
     wait_for(lambda: "init" in hub.kubectl("get", "pods").lower(), "its init container runs", 60)
     return found
 
@@ -61,7 +60,7 @@ def both(hub: QuotaHub, first: Callable[[], requests.Response], then: Callable[[
 
 
 def check_end(hub: QuotaHub, person: Person) -> None:
-    wait_for(lambda: not live(hub) and not hub.held() and not hub.servers(), "nothing is left of it", 60)
+    wait_for(lambda: not hub.jobs() and not hub.held() and not hub.servers(), "nothing is left of it", 60)
     assert "Traceback" not in (hub.state / "manager.log").read_text()
     person.launch("", template="tiny", gpus=1)
 

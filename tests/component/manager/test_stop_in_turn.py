@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dlspawner.manager.cluster.termination import RUNS
-from tests.component.manager.crowds import live
+from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, running
 from tests.component.manager.test_queue_hub import Plain, ask
 from tests.e2e.people import wait_for
@@ -57,31 +57,14 @@ STAGES = ("before-start", "before-admission", "after-admission", "before-ready")
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
     folder = tmp_path_factory.mktemp("stops")
-    settings = ("--Manager.lease_seconds=3", "--Manager.reservation_seconds=20")
-    made = QuotaHub(
-        folder,
-        db_url=f"sqlite:///{folder / 'manager.sqlite'}",
-        settings=settings,
-        extra=HOOKS.format(folder=str(folder)),
-    )
-    with running(made):
+    with running(QuotaHub(folder, settings=SETTINGS, extra=HOOKS.format(folder=str(folder)))) as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(hub: QuotaHub) -> Iterator[None]:
-    """Every test leaves the cluster and the queue empty, and no traceback."""
+def nothing_waits(hub: QuotaHub, nothing_left: None) -> Iterator[None]:
     yield
     release(hub)
-
-    def empty() -> bool:
-        for name in hub.ready():  # those that waited start meanwhile
-            hub.api("DELETE", f"/users/{name.rstrip('/')}/server")
-        return not hub.servers() and not hub.held() and not live(hub)
-
-    wait_for(empty, "all of it is stopped", 120)
-    assert "Traceback" not in hub.log
-    assert "Traceback" not in (hub.state / "manager.log").read_text()
 
 
 def release(hub: QuotaHub) -> None:
@@ -96,7 +79,7 @@ def start_until(hub: QuotaHub, user: str, stage: str) -> Person:
     hub.start_server("holder", gpus=GPUS)
     wait_for(lambda: hub.ready() == ["holder/"], "all GPUs are held", 60)
     person.start("", gpus=1)
-    wait_for(lambda: states(hub).get(user) == "queued", "it waits", 60)
+    wait_for(lambda: hub.jobs().get(user) == "queued", "it waits", 60)
     wait_for(lambda: hub.servers() == {"holder/": "ready"}, "the Hub has let it go", 60)
     (hub.state / "here").unlink(missing_ok=True)
     (hub.state / f"wait-{stage}").touch()
@@ -105,14 +88,9 @@ def start_until(hub: QuotaHub, user: str, stage: str) -> Person:
     return person
 
 
-def states(hub: QuotaHub) -> dict[str, str]:
-    """The state of every user's job that has not ended."""
-    return {user: state for user, state, _ in live(hub)}
-
-
 def check_cancelled(hub: QuotaHub, person: Person) -> None:
     """It has ended for good, its page says why, and the next one starts."""
-    wait_for(lambda: person.name not in states(hub) and not hub.held(), "it has ended", 20)
+    wait_for(lambda: person.name not in hub.jobs() and not hub.held(), "it has ended", 20)
     release(hub)
     with Plain(hub, person.name) as reader:
         said = "It was cancelled before it ran."  # until its start has ended the Hub shows how that gets on
@@ -132,7 +110,7 @@ def test_stop_of_a_server_that_is_being_started_cancels_its_job(hub: QuotaHub, s
 @pytest.mark.parametrize("stage", STAGES)
 def test_job_that_is_being_started_can_be_cancelled(hub: QuotaHub, stage: str) -> None:
     person = start_until(hub, f"cancels-{stage}", stage)
-    wait_for(lambda: stage != "before-ready" or states(hub)[person.name] == "running", "the Manager knows", 20)
+    wait_for(lambda: stage != "before-ready" or hub.jobs()[person.name] == "running", "the Manager knows", 20)
     told = ask(person, "GET")
     assert (told.status_code, told.json()["state"]) == (200, "starting")
     assert ask(person, "DELETE").status_code == 204
@@ -143,7 +121,7 @@ def test_job_that_is_ready_cannot_be_cancelled(hub: QuotaHub) -> None:
     person = start_until(hub, "ready", "before-admission")
     release(hub)
     wait_for(lambda: hub.ready() == ["ready/"], "it runs", 60)
-    wait_for(lambda: states(hub)[person.name] == "running", "the Manager knows", 20)
+    wait_for(lambda: hub.jobs()[person.name] == "running", "the Manager knows", 20)
     assert ask(person, "GET").status_code == 404
     late = ask(person, "DELETE")
     assert (late.status_code, late.json()["detail"]) == (409, RUNS)
@@ -169,11 +147,11 @@ def test_stop_that_the_manager_was_not_told_of_holds_after_a_kill_of_the_hub(hub
     stopped = person.api("DELETE", person.server_path(""))
     assert stopped.status_code in {202, 204}, stopped.text
     wait_for(lambda: not hub.servers(), "the Hub has stopped it", 60)
-    assert states(hub), "the Manager was not told"
+    assert hub.jobs(), "the Manager was not told"
     hub.kill("hub")
     release(hub)
     hub.start_manager()
     hub.start_hub()
-    wait_for(lambda: not live(hub), "it is cancelled", 90)
+    wait_for(lambda: not hub.jobs(), "it is cancelled", 90)
     wait_for(lambda: not hub.servers(), "the start that was asked for is refused", 60)
     check_cancelled(hub, person)

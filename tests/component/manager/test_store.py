@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import asyncssh
@@ -29,13 +28,6 @@ def make_key(name: str = "laptop") -> PublicKey:
     parsed = parse_keys(asyncssh.generate_private_key("ssh-ed25519", comment=name).export_public_key().decode())
     assert isinstance(parsed, tuple)
     return parsed[0]
-
-
-@pytest.fixture
-async def store(db_url: str) -> AsyncIterator[Database]:
-    store = await asyncio.to_thread(Database.open, db_url)
-    yield store
-    await store.close()
 
 
 async def test_key_is_stored_as_added(store: Database) -> None:

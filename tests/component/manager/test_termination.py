@@ -17,16 +17,7 @@ from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
 from dlspawner.manager.model.records import JobRecord, as_queued
-from tests.component.manager.manager_harness import NAMESPACE, Office, ask, pod_of, settled, until, wants
-from tests.component.manager.queue_helpers import (
-    reasons,
-    record,
-    run_job,
-    service,
-    stop,
-    until_reason,
-    until_state,
-)
+from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, until, wants
 from tests.component.manager.stopping_hub import StoppingHub
 
 SENTENCE = "The job was stopped because it is Tuesday: start it again tomorrow."
@@ -51,10 +42,10 @@ async def until_pod_is_deleted(office: Office) -> None:
 
 async def test_stop_is_an_event_and_its_sentence_stays(office: Office, hub: StoppingHub) -> None:
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        assert await stop(leader, request.job, EventReason.IDLE, SENTENCE)
-        await until_state(leader, request, JobState.ENDED)
-        assert (await reasons(leader, request))[-2:] == ["idle", "gone"]
+        await leader.run_job(request := wants())
+        assert await leader.stop(request.job, EventReason.IDLE, SENTENCE)
+        await leader.until_state(request, JobState.ENDED)
+        assert (await leader.reasons(request))[-2:] == ["idle", "gone"]
         found = await leader.ledger.find(request.job)
     assert found is not None
     assert found.stop is not None
@@ -65,57 +56,54 @@ async def test_stop_is_an_event_and_its_sentence_stays(office: Office, hub: Stop
 async def test_second_reason_does_not_change_the_first(office: Office, hub: StoppingHub) -> None:
     hub.ignores_stops = True
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        assert await stop(leader, request.job, EventReason.IDLE)
-        assert not await stop(leader, request.job, EventReason.LIFETIME)
-        assert "lifetime" not in await reasons(leader, request)
+        await leader.run_job(request := wants())
+        assert await leader.stop(request.job, EventReason.IDLE)
+        assert not await leader.stop(request.job, EventReason.LIFETIME)
+        assert "lifetime" not in await leader.reasons(request)
 
 
-async def test_reservation_without_a_pod_is_not_stopped(office: Office, hub: StoppingHub) -> None:
-    async with office.manager() as leader:
-        await ask(leader, request := wants())
-        assert not await stop(leader, request.job, EventReason.IDLE)
+async def test_reservation_without_a_pod_is_not_stopped(hub: StoppingHub, leader: Acting) -> None:
+    await leader.ask(request := wants())
+    assert not await leader.stop(request.job, EventReason.IDLE)
 
 
 @pytest.mark.parametrize("error", [HubUnavailable("It is away."), HubRejected(400, "alice is pending spawn")])
 async def test_hub_that_cannot_stop_now_is_asked_again(office: Office, hub: StoppingHub, error: HubError) -> None:
     hub.errors = [error] * 3
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await stop(leader, request.job, EventReason.IDLE)
-        await until_state(leader, request, JobState.ENDED)
+        await leader.run_job(request := wants())
+        await leader.stop(request.job, EventReason.IDLE)
+        await leader.until_state(request, JobState.ENDED)
     assert len(hub.asked) == 4
 
 
 async def test_cancelled_job_whose_server_is_ready_after_all_is_stopped(office: Office, hub: StoppingHub) -> None:
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
+        await leader.run_job(request := wants())
         hub.servers = {("alice", "")}
-        await stop(leader, request.job, EventReason.CANCELLED)
-        await until_state(leader, request, JobState.ENDED)
+        await leader.stop(request.job, EventReason.CANCELLED)
+        await leader.until_state(request, JobState.ENDED)
     assert hub.asked == [("alice", "")]
 
 
 async def test_pod_of_a_server_that_the_hub_does_not_know_is_deleted(office: Office, hub: StoppingHub) -> None:
     hub.errors = [HubRejected(404, "No such user")]
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await stop(leader, request.job, EventReason.IDLE)
+        await leader.run_job(request := wants())
+        await leader.stop(request.job, EventReason.IDLE)
         await until_pod_is_deleted(office)
         await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
-        await until_state(leader, request, JobState.ENDED)
+        await leader.until_state(request, JobState.ENDED)
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_hub_that_forbids_stops_is_asked_once_and_administrators_are_told(
-    office: Office, hub: StoppingHub, status: int
-) -> None:
+async def test_hub_that_forbids_stops_is_asked_once(office: Office, hub: StoppingHub, status: int) -> None:
     hub.errors = [HubRejected(status, "Action is not authorized with current scopes")] * 100
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await stop(leader, request.job, EventReason.IDLE)
+        await leader.run_job(request := wants())
+        await leader.stop(request.job, EventReason.IDLE)
         await until_pod_is_deleted(office)
-        notice = service(leader).store.notices.pending(("", NoticeKind.HUB_FORBIDS))
+        notice = leader.service.store.notices.pending(("", NoticeKind.HUB_FORBIDS))
         assert notice is not None
         assert "It says: Action is not authorized with current scopes" in notice.text
         assert hub.asked == [("alice", "")]
@@ -124,13 +112,13 @@ async def test_hub_that_forbids_stops_is_asked_once_and_administrators_are_told(
 async def test_next_manager_carries_out_the_stop_of_one_that_died(office: Office, hub: StoppingHub) -> None:
     hub.ignores_stops = True
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await stop(leader, request.job, EventReason.IDLE)
+        await leader.run_job(request := wants())
+        await leader.stop(request.job, EventReason.IDLE)
     hub.ignores_stops = False
     hub.asked.clear()
     async with office.manager() as leader:
-        await until_state(leader, request, JobState.ENDED)
-        assert (await reasons(leader, request)).count("idle") == 1
+        await leader.until_state(request, JobState.ENDED)
+        assert (await leader.reasons(request)).count("idle") == 1
     assert hub.asked == [("alice", "")]
 
 
@@ -141,31 +129,31 @@ def test_requeued_job_is_preemptible_if_its_user_asked_for_it(asked: bool, demot
     assert (found.job.preemptible, found.demote_at, found.job.nodes) == (asked, None, ())
 
 
-async def test_preempted_job_is_requeued_at_its_place_for_what_was_asked(office: Office, hub: StoppingHub) -> None:
+async def test_preempted_job_is_requeued_at_its_place_for_what_was_asked(
+    office: Office, hub: StoppingHub, leader: Acting
+) -> None:
     """What the cluster added to its pod (here an overhead) is not in the pod that the Hub would make next."""
-    async with office.manager() as leader:
-        await ask(leader, request := wants(requeue=True))
-        before = record(leader, request).job
-        asked = before.request.pods[0].cpu_milli
-        pod = pod_of(request)
-        pod["spec"]["overhead"] = {"cpu": "250m"}
-        await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
-        await until_state(leader, request, JobState.RUNNING)
-        await until(lambda: record(leader, request).job.request.pods[0].cpu_milli == asked + 250, "it is charged")
-        await stop(leader, request.job, EventReason.PREEMPTED)
-        await until_reason(leader, request, "requeued")
-        told = await reasons(leader, request)  # it may be scheduled again already
-        assert told[told.index("requeued") - 1] == "preempted"
-        assert (await ask(leader, request)).decision == "admit"
-        after = record(leader, request)
-        assert (after.job.submitted, after.job.request, after.stop) == (before.submitted, before.request, None)
+    await leader.ask(request := wants(requeue=True))
+    before = leader.record(request).job
+    asked = before.request.pods[0].cpu_milli
+    pod = pod_of(request)
+    pod["spec"]["overhead"] = {"cpu": "250m"}
+    await office.bind(await office.cluster.create(PODS, pod, NAMESPACE))
+    await leader.until_state(request, JobState.RUNNING)
+    await until(lambda: leader.record(request).job.request.pods[0].cpu_milli == asked + 250, "it is charged")
+    await leader.stop(request.job, EventReason.PREEMPTED)
+    await leader.until_reason(request, "requeued")
+    told = await leader.reasons(request)  # it may be scheduled again already
+    assert told[told.index("requeued") - 1] == "preempted"
+    assert (await leader.ask(request)).decision == "admit"
+    after = leader.record(request)
+    assert (after.job.submitted, after.job.request, after.stop) == (before.submitted, before.request, None)
 
 
-async def test_idle_job_is_not_requeued(office: Office, hub: StoppingHub) -> None:
-    async with office.manager() as leader:
-        await run_job(office, leader, request := wants(requeue=True))
-        await stop(leader, request.job, EventReason.IDLE)
-        await until_state(leader, request, JobState.ENDED)
+async def test_idle_job_is_not_requeued(hub: StoppingHub, leader: Acting) -> None:
+    await leader.run_job(request := wants(requeue=True))
+    await leader.stop(request.job, EventReason.IDLE)
+    await leader.until_state(request, JobState.ENDED)
 
 
 # A former leader, which has not noticed yet that another Manager leads
@@ -181,8 +169,8 @@ def take_over(office: Office) -> None:
 async def test_former_leader_does_not_repeat_stops(office: Office, hub: StoppingHub, db_url: str) -> None:
     hub.errors = [HubUnavailable("It is away.")] * 10_000
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await stop(leader, request.job, EventReason.IDLE)
+        await leader.run_job(request := wants())
+        await leader.stop(request.job, EventReason.IDLE)
         await until(lambda: hub.asked, "the Hub is asked")
         take_over(office)
         asked = len(hub.asked)
@@ -190,23 +178,22 @@ async def test_former_leader_does_not_repeat_stops(office: Office, hub: Stopping
         assert len(hub.asked) <= asked + 1, "but for the request that was on its way"
 
 
-async def test_users_stop_that_meets_the_end_of_the_lease_is_left_to_the_next_leader(
-    office: Office, hub: StoppingHub
+async def test_users_stop_at_the_end_of_the_lease_is_left_to_the_next_leader(
+    office: Office, hub: StoppingHub, leader: Acting
 ) -> None:
-    async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        store, decided = service(leader).store, []
-        transact = store.transact
+    await leader.run_job(request := wants())
+    store, decided = leader.service.store, []
+    transact = store.transact
 
-        async def transact_and_lose_the_lease(operation):  # type: ignore[no-untyped-def]
-            decided.append(await transact(operation))
-            take_over(office)
-            return decided[-1]
+    async def transact_and_lose_the_lease(operation):  # type: ignore[no-untyped-def]
+        decided.append(await transact(operation))
+        take_over(office)
+        return decided[-1]
 
-        store.transact = transact_and_lose_the_lease  # type: ignore[method-assign]
-        assert await JobEnder(store, hub).end(record(leader, request), "alice")  # type: ignore[arg-type]
-        assert decided[0] is True
-        assert hub.asked == []
+    store.transact = transact_and_lose_the_lease  # type: ignore[method-assign]
+    assert await JobEnder(store, hub).end(leader.record(request), "alice")  # type: ignore[arg-type]
+    assert decided[0] is True
+    assert hub.asked == []
 
 
 async def test_stop_that_could_not_be_written_is_not_requested(
@@ -225,15 +212,15 @@ async def test_stop_that_could_not_be_written_is_not_requested(
         raise DatabaseUnavailable("It is away.")
 
     async with office.manager() as leader:
-        await run_job(office, leader, request := wants())
-        await settled(leader)
+        await leader.run_job(request := wants())
+        await leader.settled()
         monkeypatch.setattr(termination.Terminator, "_ask_hub", observed)
         monkeypatch.setattr(leader.ledger, "write", fail)
-        stopping = asyncio.create_task(stop(leader, request.job, EventReason.IDLE))
+        stopping = asyncio.create_task(leader.stop(request.job, EventReason.IDLE))
         await asyncio.wait_for(reached.wait(), 60)
         fails.set()
         with pytest.raises(DatabaseUnavailable):
             await stopping
         await until(lambda: answers, "it was decided whether to ask")
         assert (answers, hub.asked) == ([False], [])
-        assert record(leader, request).stop is None
+        assert leader.record(request).stop is None

@@ -92,7 +92,7 @@ async def test_pause_of_a_key_delays_that_key_only() -> None:
 
 
 @pytest.mark.parametrize("error", [HubUnavailable("away"), ZeroDivisionError()])
-async def test_error_of_a_key_is_logged_and_repeated_after_a_pause(
+async def test_failed_key_is_logged_and_repeated_after_a_pause(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     work = Controller({"bad": 1, "good": 1}, {"bad": error})

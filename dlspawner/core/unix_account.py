@@ -155,7 +155,7 @@ def account(user: str, numbers: UnixIds, home: str) -> UnixAccount:
     return UnixAccount(name, numbers.uid, numbers.gid, tuple(groups), home)
 
 
-def passwd(who: UnixAccount, shell: str = "/bin/bash") -> str:
+def passwd(who: UnixAccount, shell: str) -> str:
     """Returns the accounts in the container: root, the owner of the image's files; the user with their shell; nobody.
 
     A user with uid 0 (a special permission) logs in by their own name all the same; a sshd that root runs wants an

@@ -53,6 +53,7 @@ PUBLIC_HOST_KEY = "ssh_host_ed25519_key.pub"
 _PACKAGED = {
     "start": "start.sh",
     "profile.sh": "profile.sh",
+    "shell": "shell",
     "report_ssh_keys.py": "report_ssh_keys.py",
     "report_kernels.py": "report_kernels.py",
     "http_relay.py": "http_relay.py",
@@ -105,10 +106,11 @@ def account(pod: PodDict, user: str) -> unix_account.UnixAccount:
     return unix_account.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
 
 
-def login_shell(pod: PodDict) -> tuple[str, ...]:
-    """The shell of a pod that brings one, for `accounts.passwd`; nothing where it is the usual one."""
+def login_shell(pod: PodDict) -> str:
+    """The shell of the account: the job's own file, which becomes the person's shell."""
     volumes = pod["spec"].get("volumes") or ()
-    return (launch_pod.LOGIN_SHELL,) if any(one["name"] == launch_pod.BUNDLE_VOLUME for one in volumes) else ()
+    bundled = any(one["name"] == launch_pod.BUNDLE_VOLUME for one in volumes)
+    return launch_pod.LOGIN_SHELL if bundled else "/etc/dlspawner/shell"
 
 
 def wants_secret(pod: PodDict) -> bool:
@@ -143,7 +145,7 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
         PUBLIC_HOST_KEY: given.host_key.public + "\n",
         "user_ca.pub": given.user_ca,
         "principals": job.id + "\n",
-        "passwd": unix_account.passwd(who, *login_shell(pod)),
+        "passwd": unix_account.passwd(who, login_shell(pod)),
         "group": unix_account.group(who),
         "index.html": given.page,
         **{key: packaged(name) for key, name in _PACKAGED.items()},

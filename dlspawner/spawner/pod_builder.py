@@ -47,12 +47,12 @@ from dlspawner.spawner import owned_objects
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.manager_link import ManagerLink
 
-# Where the keys of a job's Secret appear below /etc/dlspawner.
 BLOCKED = "You may not start jobs here. Ask an administrator."
+# Where the keys of a job's Secret appear below /etc/dlspawner.
 _FILES = (
     *(
         (name, name)
-        for name in (owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh")
+        for name in (owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh", "shell")
     ),
     *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "http_relay.py", "passwd", "group")),
     ("index.html", "page/index.html"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -42,6 +43,54 @@ def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page:
     page.wait_for_url("**/user/nora/work/lab**", timeout=180_000)
     page.goto(f"{stack.url}/user/nora/work/lab?reset")  # a fresh window, not the notebooks of before
     run_cell(page, "import os; print(open(os.path.expanduser('~/kept.txt')).read())", "still here")
+
+
+# What a kernel, a terminal and a login have for themselves.
+OWN_PREFIXES = ("JUPYTER", "JPY_", "SSH_", "PYDEVD_")
+OWN = {"_", "SHLVL", "PWD", "OLDPWD", "TERM", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "PAGER", "GIT_PAGER"}
+OWN |= {"MAIL", "MPLBACKEND", "LS_COLORS", "LINES", "COLUMNS", "PYXTERM_DIMENSIONS"}
+TERMINAL = """async ([base, line]) => {
+  const token = document.cookie.match(/_xsrf=([^;]+)/)[1];
+  const made = await fetch(base + "api/terminals", {method: "POST", headers: {"X-XSRFToken": token}});
+  const name = (await made.json()).name;
+  const socket = new WebSocket(location.origin.replace("http", "ws") + base + "terminals/websocket/" + name);
+  socket.onmessage = (event) => {
+    if (JSON.parse(event.data)[0] == "setup") socket.send(JSON.stringify(["stdin", line + "\\r"]));
+  };
+}"""
+
+
+def test_kernel_terminal_login_and_command_see_the_same_environment_and_programs(
+    page: Page, stack: Stack, tmp_path: Path
+) -> None:
+    person = stack.person("nils")
+    client = person.ssh(tmp_path)
+    log_in(page, stack, "nils")
+    start_from_form(page, stack, "same", "Notebook", gpus=0)
+    page.wait_for_url("**/user/nils/same/lab**", timeout=180_000)
+    look = "(echo $(for one in python3 jupyter pip tensorboard; do command -v $one; done); env -0) >~/seen-"
+    first = "echo 'export FROM_BASHRC=1' | cat - ~/.bashrc >~/new && mv ~/new ~/.bashrc"
+    assert client.run("same", first).returncode == 0
+    assert client.run("same", look + "command").returncode == 0
+    assert client.run("same", text=look + "login; exit").returncode == 0
+    run_cell(
+        page, f"import subprocess; print('looked', subprocess.run('{look}kernel', shell=True).returncode)", "looked 0"
+    )
+    page.evaluate(TERMINAL, ["/user/nils/same/", look + "part; mv ~/seen-part ~/seen-terminal"])
+    wait_for(lambda: client.run("same", "test -e ~/seen-terminal").returncode == 0, "the terminal has looked")
+
+    seen = {}
+    for place in ("kernel", "terminal", "login", "command"):
+        programs, _, environment = client.run("same", f"cat ~/seen-{place}").stdout.partition("\n")
+        pairs = (text.partition("=")[::2] for text in environment.split("\0") if text)
+        plain = {name: value for name, value in pairs if name not in OWN and not name.startswith(OWN_PREFIXES)}
+        assert plain.pop("FROM_BASHRC", None) == (None if place == "kernel" else "1")
+        seen[place] = programs.split(), plain
+    assert len(seen["kernel"][0]) == 4
+    for place in ("terminal", "login", "command"):
+        assert seen[place] == seen["kernel"], place
+    person.stop("same")
+    person.close()
 
 
 @pytest.mark.longer

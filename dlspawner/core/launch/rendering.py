@@ -299,7 +299,8 @@ def _volumes(template: Template, facts: RenderContext) -> list[Manifest]:
         claims = {_team_volume(mount): mount.claim for mount in facts.team_mounts}
         volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
     if facts.files_secret is not None:
-        items = [{"key": key, "path": path} | ({"mode": 0o444} if path in _BINDS else {}) for key, path in facts.files]
+        modes = dict.fromkeys(_BINDS, 0o444) | {"shell": 0o555}
+        items = [{"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {}) for key, path in facts.files]
         secret = {"secretName": facts.files_secret, "defaultMode": 0o400, "items": items}
         volumes.append({"name": FILES_VOLUME, "secret": secret})
     return volumes

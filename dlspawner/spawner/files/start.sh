@@ -4,7 +4,7 @@
 # It starts the job's own sshd in the background, keeps it running, and runs the command as an init would: signals are
 # passed on, the dead are collected, the exit status is the command's. (As process 1 itself, a command without a handler
 # for TERM would sit out the whole grace period.) Nothing here can fail the job but a command that is not there: without
-# sshd, awk or python3 in the image the job runs on, and the log says what is missing. POSIX sh only, because any image
+# sshd, sed or python3 in the image the job runs on, and the log says what is missing. POSIX sh only, because any image
 # may come here. Where the image `ssh` brought its bundle to /dl, that has what is missing.
 #
 # A person's own image runs with --main, beside a login proxy that has no sshd and ends when main ends: main holds a lock
@@ -18,6 +18,9 @@ files=${DLSPAWNER_FILES:-/etc/dlspawner}
 alive=${DLSPAWNER_ALIVE:-/run/dlspawner}
 bundle=/dl
 image_path=${PATH:-/usr/local/bin:/usr/bin:/bin}
+# /etc/profile of a login shell resets PATH; profile.d/dlspawner.sh restores it from this copy.
+DLSPAWNER_PATH=$image_path
+export DLSPAWNER_PATH
 if [ -x $bundle/bin/busybox ]; then
     # For this script and for SSH sessions, after everything that the image has; the command does not see it.
     PATH=$image_path:$bundle/bin:$bundle/applets
@@ -51,31 +54,16 @@ private_directory() {
     return 1
 }
 
-# One SetEnv line with the job's environment, quoted for sshd. Credentials, the Hub's own variables and what a login
-# sets by itself stay out; so do values with line breaks, which sshd cannot hold.
-environment_line() {
-    # Letter by letter: what a backslash means in the replacement of gsub differs between awks.
-    awk 'function quoted(text,    i, letter, made) {
-        for (i = 1; i <= length(text); i++) {
-            letter = substr(text, i, 1)
-            made = made (letter == "\\" || letter == "\"" ? "\\" : "") letter
-        }
-        return made
-    }
-    BEGIN {
-        line = ""
-        for (name in ENVIRON) {
-            value = ENVIRON[name]
-            if (name !~ /^[A-Za-z_][A-Za-z0-9_]*$/ || value ~ /[\n\r]/ || length(value) > 8192) continue
-            if (toupper(name) ~ /TOKEN|SECRET|PASSW|CREDENTIAL|KEY|^JUPYTER|^JPY_|^MEM_|^CPU_|^SSH_|^DLSPAWNER_(FILES|ALIVE)$/) continue
-            if (name ~ /^(HOME|USER|LOGNAME|SHELL|MAIL|TERM|PWD|OLDPWD|SHLVL|HOSTNAME|_)$/) continue
-            line = line " \"" name "=" quoted(value) "\""
-        }
-        # /etc/profile of a login shell resets PATH; profile.d/dlspawner.sh restores it from this copy.
-        path = ENVIRON["PATH"]
-        if (path != "" && path !~ /[\n\r]/) line = line " \"DLSPAWNER_PATH=" quoted(path) "\""
-        if (line != "") print "SetEnv" line
-    }'
+# What SSH sessions read (the file `shell`): the job's environment without what the Hub adds and what a login sets itself.
+write_environment() { # directory
+    (
+        for name in $(export -p | sed -n 's/^export \(JUPYTERHUB_[A-Za-z0-9_]*\).*/\1/p') JPY_API_TOKEN; do unset "$name"; done
+        unset HOME USER LOGNAME MAIL TERM PWD OLDPWD SHLVL _ DLSPAWNER_FILES DLSPAWNER_ALIVE
+        unset SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK SSH_ORIGINAL_COMMAND
+        DLSPAWNER_PATH=$PATH
+        umask 077
+        export -p >"$1/environment"
+    )
 }
 
 write_configuration() { # directory
@@ -89,7 +77,7 @@ write_configuration() { # directory
         (umask 077 && cat "$key" >"$1/host_key") && key=$1/host_key
     fi
     echo "HostKey $key"
-    environment_line || say "awk is missing: SSH sessions do not see the job's environment"
+    echo "SetEnv \"DLSPAWNER_ENVIRONMENT=$1/environment\""
 }
 
 serve_ssh() {
@@ -97,7 +85,7 @@ serve_ssh() {
         say "sshd was not found in this image: the job runs without SSH (install openssh-server to have it)"
         return
     fi
-    if [ -z "$directory" ] || ! write_configuration "$directory" >"$directory/sshd_config"; then
+    if [ -z "$directory" ] || ! write_environment "$directory" || ! write_configuration "$directory" >"$directory/sshd_config"; then
         say "no directory to write to: the job runs without SSH"
         return
     fi
@@ -129,6 +117,24 @@ make_directories() {
             *) mkdir -p -- "$directory" 2>/dev/null || say "cannot make the directory $directory" ;;
         esac
     done
+}
+
+# A login shell reads ~/.profile, which in the skeleton reads ~/.bashrc: a home without one gets the image's skeleton.
+copy_skeleton() {
+    for file in .profile .bash_profile .bash_login; do
+        if [ -e "${HOME:-}/$file" ]; then return; fi
+    done
+    for file in /etc/skel/.[!.]* /etc/skel/*; do
+        if [ -e "$file" ] && [ ! -e "$HOME/${file##*/}" ]; then cp -R "$file" "$HOME/" 2>/dev/null; fi
+    done
+}
+
+# The person's shell, for terminals of JupyterLab and sessions of SSH: the one that template or image name, or bash.
+find_shell() {
+    for SHELL in "${SHELL:-}" /bin/bash /usr/bin/bash /usr/local/bin/bash /bin/sh $bundle/applets/sh; do
+        if [ -x "$SHELL" ]; then break; fi
+    done
+    export SHELL
 }
 
 report_ssh_keys() {
@@ -294,6 +300,8 @@ find_reset
 if [ $role = main ]; then hold_lock; fi
 if [ $role != login-proxy ]; then
     make_directories
+    copy_skeleton
+    find_shell
     if [ -r "$files/sshd_config" ]; then
         directory=$(private_directory)
         serve_ssh </dev/null 9>&- &

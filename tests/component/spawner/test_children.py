@@ -47,7 +47,7 @@ def test_the_secret_has_the_files_of_sshd() -> None:
     assert secret["metadata"]["name"] == "jupyter-alice--train-ssh"
     assert text(secret, "principals") == "j-aaaaaaaaaaaa\n"
     assert text(secret, "user_ca.pub") == "ssh-ed25519 CA"
-    assert "alice:x:1234:1234:alice:/home/al:/bin/bash\n" in text(secret, "passwd")
+    assert "alice:x:1234:1234:alice:/home/al:/etc/dlspawner/shell\n" in text(secret, "passwd")
     assert "alice:x:1234:\n" in text(secret, "group")
     assert text(secret, "sshd_config").endswith("\nPort 2299\n")
     assert text(secret, "index.html") == "<p>hello</p>"

@@ -61,7 +61,11 @@ class Job:
             f"{self.files}/start",
             *command,
         ]
-        binds = 'for name in passwd group; do mount --bind "$0/$name" "/etc/$name"; done; exec "$@"'
+        binds = """
+            for name in passwd group; do mount --bind "$0/$name" "/etc/$name"; done
+            mount -t tmpfs profile /etc/profile.d; cp "$0/profile.sh" /etc/profile.d/dlspawner.sh
+            exec "$@"
+        """
         uid_1000 = ["unshare", "-U", "--map-user=1000", "--map-group=1000"]
         return ["unshare", "-Urm", "sh", "-ec", binds, str(self.files), *uid_1000, *inside]
 
@@ -72,9 +76,9 @@ class Job:
         terminals = ["-tt"] if terminal else ["-T"]
         return ["ssh", *options, *terminals, "alice@127.0.0.1", *command]
 
-    def ssh(self, *command: str, terminal: bool = False) -> subprocess.CompletedProcess[str]:
+    def ssh(self, *command: str, terminal: bool = False, given: str = "") -> subprocess.CompletedProcess[str]:
         line = self.ssh_line(*command, terminal=terminal)
-        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+        return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, input=given)
 
     def listens(self) -> bool:
         try:
@@ -102,9 +106,11 @@ def job(tmp_path: Path) -> Job:
     texts = {
         owned_objects.HOST_KEY: key.private,
         "principals": "j-job\n",
-        "passwd": unix_account.passwd(account),
+        "passwd": unix_account.passwd(account, f"{files}/shell"),
         "group": unix_account.group(account),
         "start": owned_objects.packaged("start.sh"),
+        "shell": owned_objects.packaged("shell"),
+        "profile.sh": owned_objects.packaged("profile.sh"),
         "report_ssh_keys.py": owned_objects.packaged("report_ssh_keys.py"),
         "report_kernels.py": owned_objects.packaged("report_kernels.py"),
         "sshd_config": f"{owned_objects.packaged('sshd_config')}Port {port}\n",
@@ -112,6 +118,7 @@ def job(tmp_path: Path) -> Job:
     }
     for name, text in texts.items():
         (files / name).write_text(text)
+    (files / "shell").chmod(0o555)
     (files / owned_objects.HOST_KEY).chmod(0o440)  # as fsGroup makes it, on a node that gives the files to the person
     return Job(files, home, port)
 
@@ -122,11 +129,9 @@ def started(job: Job) -> Iterator[Job]:
     env = {
         "NVIDIA_VISIBLE_DEVICES": "0,1",
         "JUPYTERHUB_API_TOKEN": "hub-token",
-        "WANDB_API_KEY": "their-key",
-        "ODD": 'a "b" \\c $HOME `id` #d',
-        "BROKEN_OUT": 'x\\" Y=injected "z',
-        "ENDING": "C:\\dir\\",
+        "SHELL": "/bin/bash",
         "DLSPAWNER_LOG_DIR": str(job.home / "runs"),
+        **TEMPLATES,
     }
     with (job.home.parent / "log").open("wb") as log:
         job.process = subprocess.Popen(job.command("sleep", "600", **env), stderr=log, start_new_session=True)
@@ -140,26 +145,40 @@ def started(job: Job) -> Iterator[Job]:
         job.process.wait()
 
 
+# Variables as templates set them, and as only a few programs can pass them on.
+TEMPLATES = {
+    "WANDB_API_KEY": "their-key",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MEM_FRACTION": "0.9",
+    "LINES": "two\n  lines\nexport JUPYTERHUB_X=1\n",
+    "ODD": 'a "b" \\c $HOME `id` #d',
+    "QUOTES": "it's \"x\\\" Y=injected",
+    "EMPTY": "",
+    **{f"LONG_{number}": "x" * 100_000 for number in range(5)},
+}
 needs_sshd = pytest.mark.skipif(SSHD is None, reason="sshd is not installed")
 
 
 @needs_sshd
-def test_a_certificate_gets_a_shell_with_the_jobs_environment_and_no_credentials(started: Job) -> None:
-    seen = started.ssh("id -un; pwd; env")
+def test_a_certificate_gets_a_shell_with_the_environment_of_the_job_but_for_the_hubs(started: Job) -> None:
+    (started.home / ".bashrc").write_text("export FROM_BASHRC=1\n")
+    program = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+    by_command = started.ssh(program)
+    by_login = started.ssh(terminal=False, given=f"exec {program}\n")
 
-    assert seen.returncode == 0, seen.stderr
-    lines = seen.stdout.splitlines()
-    assert lines[:2] == ["alice", str(started.home)]
-    assert "NVIDIA_VISIBLE_DEVICES=0,1" in lines
-    assert 'ODD=a "b" \\c $HOME `id` #d' in lines
-    assert 'BROKEN_OUT=x\\" Y=injected "z' in lines
-    assert "ENDING=C:\\dir\\" in lines
-    assert not any(line.startswith("Y=") for line in lines)
-    assert any(line.startswith("PATH=") and line.endswith(SBIN) for line in lines)
+    for seen in (by_command, by_login):
+        assert seen.returncode == 0, seen.stderr
+        environment = json.loads(seen.stdout)
+        assert {name: environment.get(name) for name in TEMPLATES} == TEMPLATES
+        assert environment["PATH"].endswith(SBIN)
+        assert (environment["SHELL"], environment["HOME"]) == ("/bin/bash", str(started.home))
+        assert environment["FROM_BASHRC"] == "1"
+        assert not any(name.startswith(("JUPYTERHUB_", "DLSPAWNER_ENV")) for name in environment)
+    assert started.ssh("id -un; pwd").stdout.splitlines() == ["alice", str(started.home)]
     assert (started.home / "runs").is_dir()
     assert int(started.ssh("grep SigIgn /proc/self/status").stdout.split()[1], 16) & 0b110 == 0
     processes = started.ssh("cat /proc/$PPID/cmdline /proc/[0-9]*/cmdline | tr '\\0' ' '").stdout
-    assert not any(secret in seen.stdout + processes for secret in ("hub-token", "their-key"))
+    assert not any(secret in processes for secret in ("hub-token", "their-key"))
 
 
 @needs_sshd

@@ -92,19 +92,19 @@ def test_group_names_are_safe_and_different() -> None:
 
 def test_passwd_and_group_name_the_person_and_their_groups() -> None:
     alice = UnixAccount("alice", 5012, 5012, (UnixGroup("vision", 7001),), "/home/alice")
-    assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in unix_account.passwd(alice)
+    assert "alice:x:5012:5012:alice:/home/alice:/bin/bash\n" in unix_account.passwd(alice, "/bin/bash")
     assert "\nalice:x:5012:\nvision:x:7001:alice\n" in unix_account.group(alice)
 
 
 def test_root_by_permission_keeps_the_user_name() -> None:
     alice = UnixAccount("alice", 0, 0, (), "/home/alice")
-    assert unix_account.passwd(alice).splitlines() == [
+    assert unix_account.passwd(alice, "/bin/bash").splitlines() == [
         "root:x:0:0:root:/root:/bin/sh",
         "alice:x:0:0:alice:/home/alice:/bin/bash",
         "sshd:x:65533:65534:sshd:/run/sshd:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
-    assert "sshd:" not in unix_account.passwd(UnixAccount("alice", 5012, 5012, (), "/home/alice"))
+    assert "sshd:" not in unix_account.passwd(UnixAccount("alice", 5012, 5012, (), "/home/alice"), "/bin/bash")
 
 
 def test_an_own_group_that_has_a_name_keeps_it() -> None:

@@ -110,6 +110,15 @@ def test_containers_wait_for_the_init_containers(cluster: Client, pods: str, mac
     assert cluster.request("GET", f"{pods}/p/log").raw == b"by init\n"
 
 
+def test_shared_memory_is_64_mebibytes_unless_a_volume_in_memory_has_another_size(
+    cluster: Client, pods: str, machine: Machine
+) -> None:
+    volume = {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "96Mi"}}
+    second = {"volumeMounts": [{"name": "m", "mountPath": "/m"}]}
+    script = "df -k /dev/shm /m | awk 'NR > 1 { print $2 }'; touch /m/mine && echo made"
+    assert _output(cluster, pods, machine.pod(script, container=second, volumes=[volume])) == "65536\n98304\nmade\n"
+
+
 def test_log_options_limit_the_log(cluster: Client, pods: str, machine: Machine) -> None:
     # Both streams are in the log; which of two lines written at once comes first is not said.
     script = "echo error >&2; sleep 1; seq 1 5; echo last"

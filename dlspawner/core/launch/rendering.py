@@ -34,6 +34,7 @@ from dlspawner.core.units import Manifest
 JOB_FILES = "/etc/dlspawner"
 JOB_DIRECTORY = "/job"  # how a path option says it
 HOME_VOLUME, FILES_VOLUME = "home", "job-files"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of the job
 START = f"{JOB_FILES}/start"
 
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
@@ -188,7 +189,7 @@ def _fragment(
     base = {"containers": containers, **_pod(template, choices, facts)}
     if _brings_ssh(template, facts):
         base["initContainers"] = [launch_pod.init_container(str(facts.ssh_image))]
-    spec = merge_pod(base, substitute(template.pod, values))
+    spec = _with_amounts(template, merge_pod(base, substitute(template.pod, values)))
     if facts.files_secret is not None:
         spec = _with_start(template, facts, spec)
     metadata = {
@@ -222,6 +223,32 @@ def _work_container(
     if template.work_container == NOTEBOOK_CONTAINER:
         container["args"] = _command(template, values)
     return container
+
+
+def _with_amounts(template: Template, spec: Manifest) -> Manifest:
+    """The work container knows its CPU and memory by JupyterHub's names, and has as much shared memory as memory.
+
+    Container runtimes give 64 MiB of shared memory, in which PyTorch's data loaders die of bus errors. A template that
+    mounts something at /dev/shm keeps it.
+    """
+    work = next(one for one in spec["containers"] if one["name"] == template.work_container)
+    named = {one["name"] for one in work["env"]}
+    resources = work.get("resources") or {}
+    told: list[Manifest] = []
+    for kind, word in (("limits", "LIMIT"), ("requests", "GUARANTEE")):
+        amounts = resources.get(kind) or {}
+        cpu, memory = (units.parse_quantity(str(amounts.get(name))) for name in ("cpu", "memory"))
+        told += [] if memory is None else [{"name": f"MEM_{word}", "value": str(units.memory_bytes(memory))}]
+        told += [] if cpu is None else [{"name": f"CPU_{word}", "value": str(float(cpu))}]
+    work = {**work, "env": [*work["env"], *(one for one in told if one["name"] not in named)]}
+    volumes = spec["volumes"]
+    if all(one["mountPath"] != SHARED_MEMORY for one in work["volumeMounts"]):
+        limit = (resources.get("limits") or {}).get("memory")
+        memory_volume = {"medium": "Memory"} | ({"sizeLimit": str(limit)} if limit else {})
+        volumes = [*volumes, {"name": "shared-memory", "emptyDir": memory_volume}]
+        work["volumeMounts"] = [*work["volumeMounts"], _mount("shared-memory", SHARED_MEMORY, read_only=False)]
+    containers = [work if one["name"] == work["name"] else one for one in spec["containers"]]
+    return {**spec, "containers": containers, "volumes": volumes}
 
 
 def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, Any]) -> Manifest:
@@ -300,7 +327,9 @@ def _volumes(template: Template, facts: RenderContext) -> list[Manifest]:
         volumes += [{"name": name, "persistentVolumeClaim": {"claimName": of}} for name, of in claims.items()]
     if facts.files_secret is not None:
         modes = dict.fromkeys(_BINDS, 0o444) | {"shell": 0o555}
-        items = [{"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {}) for key, path in facts.files]
+        items = [
+            {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {}) for key, path in facts.files
+        ]
         secret = {"secretName": facts.files_secret, "defaultMode": 0o400, "items": items}
         volumes.append({"name": FILES_VOLUME, "secret": secret})
     return volumes

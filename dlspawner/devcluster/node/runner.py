@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # From reading the specification to the command's first instruction; only a very loaded machine needs seconds.
@@ -32,11 +32,12 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A directory or file of the machine at a path inside the container."""
+    """A directory or file of the machine at a path inside the container, or memory with so many bytes."""
 
     source: str
     target: str
     readonly: bool = False
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def _specification(command: Command) -> dict[str, object]:
             "gid": root.gid,
             "hide": list(root.hide),
             "visible": list(root.visible),
-            "mounts": [{"source": m.source, "target": m.target, "readonly": m.readonly} for m in mounts],
+            "mounts": [asdict(mount) for mount in mounts],
         }
     return spec
 

@@ -173,7 +173,7 @@ class Root:
         os.mkdir("/dev/pts")
         mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
         os.mkdir("/dev/shm")
-        mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+        mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=64m")  # as runtimes do
         links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             links[name] = f"/proc/self/fd/{number}"
@@ -233,7 +233,10 @@ class Root:
     def volume(self, volume: Spec) -> None:
         source, target = OLD + volume["source"], os.path.normpath(volume["target"])
         self.make(target, directory=os.path.isdir(source))
-        bind(source, target, readonly=volume["readonly"])
+        if volume["memory"]:
+            mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={volume['memory']}")
+        else:
+            bind(source, target, readonly=volume["readonly"])
         self.ours[os.path.realpath(target)] = True
 
     def seal(self) -> None:
@@ -252,7 +255,7 @@ def build(spec: Spec) -> None:
     bind(OLD + spec["tmp"], "/tmp", readonly=False)
     root.ours["/tmp"] = True
     for path in spec["visible"]:
-        root.volume({"source": path, "target": path, "readonly": True})
+        root.volume({"source": path, "target": path, "readonly": True, "memory": 0})
         root.ours[path] = False
     for path in spec["hide"]:
         root.hide(path)

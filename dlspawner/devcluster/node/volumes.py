@@ -3,7 +3,8 @@
 Everything of the pod's own (emptyDir, secret, configMap, downwardAPI, projected) lies below the pod's directory and
 goes with it; claims lie where the provisioner put them and stay. Nothing here mounts: the sandbox does.
 Not simulated: updates of a mounted Secret or ConfigMap (nor a new token when a service account's is about to expire),
-quotas of emptyDir, network file systems. Where the cluster gives no tokens (the embedded API), there is no such file.
+quotas of emptyDir (one in memory has its size, and each container its own), network file systems. Where the cluster
+gives no tokens (the embedded API), there is no such file.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from dlspawner.clients.kubernetes import (
     KubernetesError,
     ObjectNotFound,
 )
+from dlspawner.devcluster import quantity
 from dlspawner.devcluster.node import env
 from dlspawner.devcluster.node.env import Facts
 from dlspawner.devcluster.node.runner import Mount
 
 Json = Mapping[str, Any]
 DEFAULT_MODE = 0o644
+_MEMORY = "1Gi"  # of a volume in memory without a limit
 _NO_SUCH_PATH = "could not find the requested resource"
 _KINDS = {"secret": SECRETS, "configMap": CONFIG_MAPS}
 
@@ -60,13 +63,20 @@ def mounts(container: Json, pod: Json, paths: Mapping[str, Path], variables: Map
         for volume in pod["spec"].get("volumes") or []
         if (volume.get("persistentVolumeClaim") or {}).get("readOnly") or not volume.keys().isdisjoint(_READ_ONLY)
     }
+    memory = {volume["name"]: _memory(volume) for volume in pod["spec"].get("volumes") or []}
     for mount in container.get("volumeMounts") or []:
         if mount["name"] not in paths:
             raise env.ConfigError(f'volume "{mount["name"]}" is not defined')
         sub_path = mount.get("subPath") or env.expand(mount.get("subPathExpr") or "", variables)
         source = below(paths[mount["name"]], sub_path)
         readonly = bool(mount.get("readOnly")) or mount["name"] in readonly_volumes
-        yield Mount(str(source), mount["mountPath"], readonly)
+        yield Mount(str(source), mount["mountPath"], readonly, memory[mount["name"]])
+
+
+def _memory(volume: Json) -> int:
+    """The size of a volume in memory; 0 for any other."""
+    empty = volume.get("emptyDir") or {}
+    return int(quantity.parse(empty.get("sizeLimit") or _MEMORY)) if empty.get("medium") == "Memory" else 0
 
 
 _READ_ONLY = {"secret", "configMap", "downwardAPI", "projected"}

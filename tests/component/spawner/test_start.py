@@ -152,7 +152,7 @@ TEMPLATES = {
     "MEM_FRACTION": "0.9",
     "LINES": "two\n  lines\nexport JUPYTERHUB_X=1\n",
     "ODD": 'a "b" \\c $HOME `id` #d',
-    "QUOTES": "it's \"x\\\" Y=injected",
+    "QUOTES": 'it\'s "x\\" Y=injected',
     "EMPTY": "",
     **{f"LONG_{number}": "x" * 100_000 for number in range(5)},
 }

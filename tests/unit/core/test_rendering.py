@@ -61,6 +61,31 @@ def test_gpus_bring_their_resource_place_and_share() -> None:
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
 
 
+def test_the_work_container_knows_its_amounts_and_has_as_much_shared_memory_as_memory() -> None:
+    fragment = rendered(cpu="500m", memory="1.5Gi")
+    told = {name: value for name, value in environment(fragment).items() if name.startswith(("MEM_", "CPU_"))}
+    memory = str(3 * 2**29)
+    assert told == {"MEM_LIMIT": memory, "MEM_GUARANTEE": memory, "CPU_LIMIT": "0.5", "CPU_GUARANTEE": "0.5"}
+    assert mounts(fragment)["/dev/shm"]["name"] == "shared-memory"
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1536Mi"}} in fragment["spec"][
+        "volumes"
+    ]
+
+
+def test_a_templates_own_amounts_and_shared_memory_count() -> None:
+    own = {
+        "name": "notebook",
+        "resources": {"limits": {"memory": "1Gi"}},
+        "env": [{"name": "CPU_LIMIT", "value": "mine"}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}]
+    fragment = rendered(replace(NOTEBOOK, pod={"containers": [own], "volumes": volumes}))
+    assert environment(fragment)["MEM_LIMIT"] == str(2**30)
+    assert environment(fragment)["CPU_LIMIT"] == "mine"
+    assert [one["name"] for one in fragment["spec"]["volumes"] if "Memory" in str(one)] == ["shm"]
+
+
 def test_without_gpus_nothing_of_a_gpu_is_asked_for() -> None:
     spec = rendered(gpus=0)["spec"]
     assert set(spec["containers"][0]["resources"]["limits"]) == {"cpu", "memory"}
@@ -122,7 +147,7 @@ def test_team_data_is_written_only_if_team_and_template_allow_it(
 def test_a_job_without_storage_mounts_none() -> None:
     bare = replace(NOTEBOOK, options=(), mounts=Mounts(TeamDataAccess.NONE, TeamDataAccess.NONE))
     assert "DLSPAWNER_JOB_DIR" not in environment(rendered(bare))
-    assert set(mounts(rendered(bare))) == {"/etc/dlspawner", "/etc/passwd"}
+    assert set(mounts(rendered(bare))) == {"/dev/shm", "/etc/dlspawner", "/etc/passwd"}
 
 
 def test_the_files_of_the_job_are_a_secret_and_some_have_a_second_place() -> None:

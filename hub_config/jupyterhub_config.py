@@ -125,7 +125,6 @@ c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
 # Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
 c.KubeSpawner.ip = "$(POD_IP)"
 c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
-c.KubeSpawner.extra_pod_config = {"enableServiceLinks": False}  # or every job would see the Services of all others
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.delete_pvc = False  # a user removed from the Hub keeps the data: claims are an administrator's to delete

@@ -39,6 +39,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import OpenApiException
 
 from dlspawner.backoff import delays
+from dlspawner.no_proxy import reach_directly
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,7 @@ class KubernetesClient:
             else:
                 kubernetes_config.load_incluster_config(client_configuration=configuration)
                 namespace = _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip()
+            reach_directly(configuration.host)
             return cls(configuration, namespace)
         except (kubernetes_config.ConfigException, OSError, yaml.YAMLError) as error:
             where = f"kubeconfig {path}" if path else "no KUBECONFIG, and not inside a cluster"

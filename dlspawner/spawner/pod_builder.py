@@ -236,6 +236,8 @@ def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
         fs_group = None if launch.numbers else (spec.get("securityContext") or {}).get("fsGroup")
         plain = security.run_as(plain, who.joining(launch.groups), fs_group=fs_group)
     merged = as_one_person(merge_pod(plain, _pod_fragment(launch)))
+    # Or the job would see the Services of all others; said here, because extra_pod_config is replaced as a whole.
+    merged["spec"].setdefault("enableServiceLinks", False)
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, NoReturn
 
 from aiohttp import ClientError
 from jupyterhub.utils import maybe_future
+from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
@@ -35,6 +36,7 @@ from traitlets.config.loader import DeferredConfig
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.no_proxy import reach_directly
 from dlspawner.spawner import orphans, reach, start_problems
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused, limit_problem
@@ -83,6 +85,7 @@ class StartingSpawner(KubeSpawner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        reach_directly(Configuration.get_default_copy().host)  # as KubeSpawner has just configured its client
         QuietRefusals.install(self.log)
         self._limit_problem = limit_problem(self.consecutive_failure_limit)
         if self._limit_problem:

@@ -91,7 +91,11 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def cluster(server: Server, tmp_path: Path) -> AsyncIterator[KubernetesClient]:
+async def cluster(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubernetesClient]:
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "internal.example.com")
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG % server.url, encoding="utf-8")
     async with await KubernetesClient.connect(path) as connected:

@@ -64,7 +64,9 @@ def test_the_list_is_requested_again_after_an_invalid_answer(name: str, monkeypa
         thread.start()
         monkeypatch.setenv("JUPYTERHUB_SERVICE_URL", f"http://127.0.0.1:{server.getsockname()[1]}/")
         monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "token")
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
         monkeypatch.setattr(report_kernels.time, "sleep", sleep)
         with pytest.raises(_Slept):
             report_kernels.main()
         thread.join(60)
+        assert not thread.is_alive(), "the notebook server was asked, not the proxy"

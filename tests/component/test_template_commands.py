@@ -67,8 +67,11 @@ async def job(arguments: list[str], hub_api: str, **environment: str) -> AsyncIt
     url = f"http://127.0.0.1:{free_port()}"
     # Short, because paths of sockets have at most a hundred characters.
     temporary = tempfile.TemporaryDirectory(prefix="job-")
+    for name in ("random", "socket", "select", "token", "queue", "inspect", "signal", "tornado"):
+        (Path(temporary.name) / f"{name}.py").write_text("raise SystemExit('a file of the person')\n")
     process = await asyncio.create_subprocess_exec(
         *arguments,
+        cwd=temporary.name,
         env={
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": "/nonexistent",

@@ -78,10 +78,16 @@ class Launched(Stack):
         cluster = [f"--kubeconfig={CLUSTER}"] if CLUSTER else []
         return [sys.executable, "-m", "dlspawner.local", f"--state={self.state}", *ports, *cluster, *self.more]
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The person's shell is behind a proxy, which must be asked for nothing on this machine."""
+        names = () if CLUSTER else ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        return {**os.environ, **dict.fromkeys(names, "http://127.0.0.1:9")}
+
     def start(self, seconds: float = 180) -> None:
         """Start and wait for the banner."""
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(self.command(), cwd=ROOT, stdout=output, stderr=output)
+            self.process = subprocess.Popen(self.command(), cwd=ROOT, env=self.env, stdout=output, stderr=output)
         try:
             wait_for(self._banner, "the banner", seconds)
         except BaseException:

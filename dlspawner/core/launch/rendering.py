@@ -54,9 +54,10 @@ async def ready(self, process):
 proxy._http_ready_func = ready
 standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
 """
+# Isolated (-I): neither files of the working directory nor people's own packages take the place of modules.
 PAGE_COMMAND = (
-    *("python3", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
-    *("python3", f"{JOB_FILES}/http_relay.py", "{unix_socket}"),
+    *("python3", "-I", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
+    *("python3", "-I", f"{JOB_FILES}/http_relay.py", "{unix_socket}"),
 )
 
 _POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}

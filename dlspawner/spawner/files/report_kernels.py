@@ -15,6 +15,7 @@ from typing import Any
 
 USUALLY = 60.0
 SOON = 10.0
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxy variables lead out of the cluster
 
 
 def ask(method: str, url: str, body: "object | None" = None) -> Any:
@@ -28,7 +29,7 @@ def ask(method: str, url: str, body: "object | None" = None) -> Any:
         },
         method=method,
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+    with DIRECTLY.open(request, timeout=20) as answer:
         return json.loads(answer.read())
 
 

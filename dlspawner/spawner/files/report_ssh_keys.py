@@ -45,7 +45,8 @@ def main() -> None:
         },
         method="PUT",
     )
-    urllib.request.urlopen(request, timeout=10).close()  # noqa: S310
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxy variables lead out of the cluster
+    directly.open(request, timeout=10).close()
 
 
 if __name__ == "__main__":

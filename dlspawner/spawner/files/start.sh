@@ -139,7 +139,7 @@ find_shell() {
 
 report_ssh_keys() {
     if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && command -v python3 >/dev/null; then
-        python3 "$files/report_ssh_keys.py" </dev/null >/dev/null 2>&1
+        python3 -I "$files/report_ssh_keys.py" </dev/null >/dev/null 2>&1
     fi
 }
 
@@ -147,7 +147,7 @@ report_ssh_keys() {
 report_kernels() {
     if [ -n "${DLSPAWNER_MANAGER_URL:-}" ] && [ -n "${JUPYTERHUB_API_TOKEN:-}" ] && [ -r "$files/report_kernels.py" ] &&
         command -v python3 >/dev/null; then
-        exec python3 "$files/report_kernels.py" </dev/null >/dev/null 2>&1
+        exec python3 -I "$files/report_kernels.py" </dev/null >/dev/null 2>&1
     fi
 }
 
@@ -172,7 +172,7 @@ become() {
         bundle) exec $bundle/libexec/env --default-signal=INT,QUIT "PATH=$image_path" "$@" ;;
         env) exec env --default-signal=INT,QUIT "$@" ;;
         perl) exec perl -e '$SIG{INT} = $SIG{QUIT} = "DEFAULT"; exec { $ARGV[0] } @ARGV or exit 127' -- "$@" ;;
-        python3) exec python3 -c 'import os, signal, sys
+        python3) exec python3 -I -c 'import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])' "$@" ;;

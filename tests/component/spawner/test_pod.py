@@ -50,6 +50,7 @@ async def test_the_pod_names_its_job_and_keeps_kubespawners_names(
     assert pod["metadata"]["name"] == "jupyter-alice--train"
     assert pod["metadata"]["labels"]["component"] == "singleuser-server"
     assert {"name": "notebook-port", "containerPort": 8888} in container(pod)["ports"]
+    assert pod["spec"]["enableServiceLinks"] is False
 
 
 async def test_gpus_are_limits_and_hidden_from_jobs_without_them(

@@ -251,6 +251,7 @@ def test_public_keys_in_the_home_directory_are_reported(job: Job) -> None:
             "HOME": str(job.home),
             "DLSPAWNER_MANAGER_URL": f"http://127.0.0.1:{server.server_port}/services/jobs",
             "JUPYTERHUB_API_TOKEN": "hub-token",
+            "http_proxy": "http://127.0.0.1:9",
         }
         subprocess.run([sys.executable, str(job.files / "report_ssh_keys.py")], env=env, check=True, timeout=60)
         answer.join(60)

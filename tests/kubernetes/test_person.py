@@ -145,7 +145,7 @@ async def test_the_person_has_a_name_a_home_and_groups(world: World) -> None:
     name = naming.unix_name("Ann Lee")
 
     assert job.run("id -un; id -gn; pwd; echo $HOME; awk -F: -v u=$(id -u) '$3 == u {print $6, $7}' /etc/passwd") == (
-        f"{name}\n{name}\n/home/{name}\n/home/{name}\n/home/{name} /bin/bash"
+        f"{name}\n{name}\n/home/{name}\n/home/{name}\n/home/{name} /etc/dlspawner/shell"
     )
     commit = "git -c user.email=a@b.c commit --quiet --allow-empty -m x && git log --format=%an"
     assert job.run(f"cd ~; git init -q repo; cd repo; {commit}") == name

@@ -196,8 +196,11 @@ class Root:
         return self.ours[path]
 
     def make(self, target: str, *, directory: bool) -> None:
-        """Make sure that ``target`` exists, as a directory or as a file to mount over."""
-        if os.path.lexists(target) and os.path.exists(target):
+        """Make sure that ``target`` exists, as a directory or as a file to mount over.
+
+        A file of the machine's is no place for a mount: it goes when the machine replaces that file (``useradd`` does).
+        """
+        if os.path.exists(target) and (directory or self.owner(target)):
             return
         parent = os.path.dirname(target)
         while not os.path.isdir(parent):
@@ -206,6 +209,8 @@ class Root:
             parent = os.path.dirname(parent)
         if not self.owner(os.path.realpath(parent)):
             self.cover(os.path.realpath(parent))
+        if not directory:
+            libc.umount2(os.fsencode(target), MNT_DETACH)  # the machine's file, if there is one
         try:
             os.makedirs(target if directory else os.path.dirname(target), exist_ok=True)
             if not directory:
@@ -231,13 +236,13 @@ class Root:
             mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=755,size=4k")
 
     def volume(self, volume: Spec) -> None:
-        source, target = OLD + volume["source"], os.path.normpath(volume["target"])
+        source, target = OLD + volume["source"], os.path.realpath(volume["target"])
         self.make(target, directory=os.path.isdir(source))
         if volume["memory"]:
             mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={volume['memory']}")
         else:
             bind(source, target, readonly=volume["readonly"])
-        self.ours[os.path.realpath(target)] = True
+        self.ours[target] = True
 
     def seal(self) -> None:
         check(libc.umount2(OLD.encode(), MNT_DETACH), "leave the machine's root")

@@ -2,6 +2,9 @@
 
 import asyncio
 import base64
+from pathlib import Path
+
+import pytest
 
 from dlspawner.clients.kubernetes import CLAIMS, CONFIG_MAPS, PODS, SECRETS
 from tests.component.devcluster.conftest import World, main_status
@@ -74,6 +77,31 @@ async def test_every_kind_of_volume_is_mounted(world: World) -> None:
     test -f /etc/hostname && touch /tmp/private && echo fine"""
     text = await world.output("vols", script, spec_volumes=volumes, volumeMounts=mounts)
     assert text.split() == ["alphaalphabetavols", "400", "600", "/all:", "a", "b", "/gone:", "g", "fine"]
+
+
+async def test_a_file_that_the_machine_replaces_leaves_the_mount_over_it_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``useradd`` on the machine replaces /etc/passwd, over which running jobs have theirs."""
+    monkeypatch.setenv("DEVCLUSTER_PATH", str(tmp_path / "machine"))
+    (tmp_path / "machine").mkdir()
+    file = tmp_path / "machine/passwd"
+    file.write_text("of the machine")
+    await _secret(world, "keys", a="of the job")
+    volumes = [
+        {"name": "keys", "secret": {"secretName": "keys"}},
+        {"name": "host", "hostPath": {"path": str(tmp_path / "host"), "type": "DirectoryOrCreate"}},
+    ]
+    mounts = [{"name": "keys", "mountPath": str(file), "subPath": "a"}, {"name": "host", "mountPath": "/host"}]
+    script = f"echo begun; until test -e /host/replaced; do sleep 0.1; done; cat {file}"
+    await world.pod("late", script, spec_volumes=volumes, volumeMounts=mounts)
+    await world.said("late")
+
+    (tmp_path / "machine/new").write_text("of the machine, replaced")
+    (tmp_path / "machine/new").rename(file)
+    (tmp_path / "host/replaced").touch()
+    await world.phase("late", "Succeeded")
+    assert world.log("late") == "begun\nof the job"
 
 
 async def test_claim_is_provided_bound_and_kept(world: World) -> None:

@@ -13,6 +13,7 @@ STATE ?= var
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
+PEOPLE := $(VENV)/python
 CHP := hub_config/images/proxy
 PIP := $(BIN)/pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -122,9 +123,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25'  # Debian's takes minutes to resolve
 
+# With the Python of people (kernels, terminals, ssh), where `pip install` breaks nothing of the product's.
 $(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json $(wildcard jupyter_extension/*.toml jupyter_extension/*/*.* jupyter_extension/*/*/*.*) | $(VENV)/bin/python
 	@echo "Installing JupyterHub, KubeSpawner and what jobs run (a minute or two, once) …"
 	@$(PIP) --editable '.[jobs]' ./jupyter_extension
+	@$(BIN)/python -m venv $(PEOPLE) && PIP_PYTHON=$(PEOPLE)/bin/python $(PIP) 'pip>=25' ipykernel
+	@$(BIN)/python -m venv --without-pip --system-site-packages $(PEOPLE)  # afterwards: nothing of the system's instead
+	@$(PEOPLE)/bin/python -m ipykernel install --prefix=$(VENV) --env PATH '$(CURDIR)/$(PEOPLE)/bin:$${PATH}' >/dev/null 2>&1
 	@cp $(CHP)/package.json $(CHP)/package-lock.json $(VENV) && npm ci --loglevel=error --no-fund --no-audit --prefix $(VENV)
 	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
 	@touch $@

@@ -93,6 +93,41 @@ def test_kernel_terminal_login_and_command_see_the_same_environment_and_programs
     person.close()
 
 
+# A package that would break the server if the server saw it, with a program.
+WHEEL = """
+import zipfile
+info = "jupyter_server-0.1.dist-info/"
+files = {
+    "jupyter_server.py": "def main(): print('installed', 6 * 7)\\n",
+    info + "METADATA": "Metadata-Version: 2.1\\nName: jupyter_server\\nVersion: 0.1\\n",
+    info + "WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    info + "entry_points.txt": "[console_scripts]\\ntry-it = jupyter_server:main\\n",
+}
+files[info + "RECORD"] = "".join(name + ",,\\n" for name in [*files, info + "RECORD"])
+with zipfile.ZipFile("jupyter_server-0.1-py3-none-any.whl", "w") as wheel:
+    for name, text in files.items():
+        wheel.writestr(name, text)
+"""
+
+
+def test_people_install_packages_and_the_server_stays_as_it_is(page: Page, stack: Stack, tmp_path: Path) -> None:
+    person = stack.person("pia")
+    client = person.ssh(tmp_path)
+    person.launch("packages", template="ipython")
+    assert client.run("packages", "python3 -", text=WHEEL).returncode == 0
+    installed = client.run("packages", "pip install --no-index ./jupyter_server-0.1-py3-none-any.whl && try-it")
+    assert installed.stdout.endswith("installed 42\n"), installed.stdout + installed.stderr
+    person.stop("packages")
+
+    person.launch("packages", template="ipython")
+    log_in(page, stack, "pia")
+    page.goto(f"{stack.url}/user/pia/packages/lab")
+    look = "import subprocess, jupyter_server; print(subprocess.getoutput('try-it'), 'by', jupyter_server.__name__)"
+    run_cell(page, look, "installed 42 by jupyter_server")
+    person.stop("packages")
+    person.close()
+
+
 @pytest.mark.longer
 def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(page: Page, stack: Stack) -> None:
     person = stack.person("olga")

@@ -17,17 +17,20 @@ set -u
 files=${DLSPAWNER_FILES:-/etc/dlspawner}
 alive=${DLSPAWNER_ALIVE:-/run/dlspawner}
 bundle=/dl
-image_path=${PATH:-/usr/local/bin:/usr/bin:/bin}
+# Last comes where pip puts programs: the command is the image's, whatever people have installed.
+image_path=${PATH:-/usr/local/bin:/usr/bin:/bin}:${HOME:-}/.local/bin
+# Terminals and SSH sessions find people's Python first, where that is not the server's.
+python_path=${DLSPAWNER_PYTHON:+$DLSPAWNER_PYTHON/bin:}
 # /etc/profile of a login shell resets PATH; profile.d/dlspawner.sh restores it from this copy.
-DLSPAWNER_PATH=$image_path
-export DLSPAWNER_PATH
+DLSPAWNER_PATH=$python_path$image_path
 if [ -x $bundle/bin/busybox ]; then
     # For this script and for SSH sessions, after everything that the image has; the command does not see it.
     PATH=$image_path:$bundle/bin:$bundle/applets
-    export PATH
 else
     bundle=
+    PATH=$image_path
 fi
+export PATH DLSPAWNER_PATH
 
 say() {
     echo "dlspawner: $*" >&2
@@ -60,6 +63,7 @@ write_environment() { # directory
         for name in $(export -p | sed -n 's/^export \(JUPYTERHUB_[A-Za-z0-9_]*\).*/\1/p') JPY_API_TOKEN; do unset "$name"; done
         unset HOME USER LOGNAME MAIL TERM PWD OLDPWD SHLVL _ DLSPAWNER_FILES DLSPAWNER_ALIVE
         unset SSH_CLIENT SSH_CONNECTION SSH_TTY SSH_AUTH_SOCK SSH_ORIGINAL_COMMAND
+        PATH=$python_path$PATH
         DLSPAWNER_PATH=$PATH
         umask 077
         export -p >"$1/environment"

@@ -170,7 +170,7 @@ def test_a_certificate_gets_a_shell_with_the_environment_of_the_job_but_for_the_
         assert seen.returncode == 0, seen.stderr
         environment = json.loads(seen.stdout)
         assert {name: environment.get(name) for name in TEMPLATES} == TEMPLATES
-        assert environment["PATH"].endswith(SBIN)
+        assert environment["PATH"].endswith(f"{SBIN}:{environment['HOME']}/.local/bin")
         assert (environment["SHELL"], environment["HOME"]) == ("/bin/bash", str(started.home))
         assert environment["FROM_BASHRC"] == "1"
         assert not any(name.startswith(("JUPYTERHUB_", "DLSPAWNER_ENV")) for name in environment)

@@ -17,6 +17,7 @@ from dlspawner.devcluster.node.runner import Command, Mount, Root
 
 USER = 1000
 PATH_SETTING = "DEVCLUSTER_PATH"
+PYTHON = Path(sys.prefix) / "python"  # people's Python, apart from the server's, as in the job image; made by `make`
 _SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TEMPORARY = Path("/tmp")  # noqa: S108  (containers have their own: what we need of the machine's is bound into it)
 
@@ -26,6 +27,8 @@ def environment(gpus: Sequence[str], hostname: str) -> dict[str, str]:
     extra = [entry for entry in os.environ.get(PATH_SETTING, "").split(":") if entry]
     path = ":".join([str(Path(sys.executable).parent), *extra, _SYSTEM])
     result = {"PATH": path, "HOME": "/", "LANG": "C.UTF-8", "HOSTNAME": hostname}
+    if PYTHON.is_dir():
+        result["DLSPAWNER_PYTHON"] = str(PYTHON)
     if gpus:
         result["NVIDIA_VISIBLE_DEVICES"] = ",".join(gpus)
     return result

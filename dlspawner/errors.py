@@ -5,7 +5,7 @@
 
     dlspawner.spawner.Refused   a launch was refused in a sentence; lives there because it has to be one of JupyterHub's
 
-Decisions are values, not exceptions (``core.options.Rejected``). Each owner of an outside thing translates that thing's
+Decisions are values, not exceptions (``core.decisions``). Each owner of an outside thing translates that thing's
 errors at once and keeps its own small tree beside itself. This module imports nothing, so everybody may import it.
 """
 

@@ -171,7 +171,7 @@ class ClusterConfig:
 
     @property
     def gpu_resources(self) -> frozenset[str]:
-        """Every resource name that asks for a GPU, for ``rendering.hide_gpus``."""
+        """Every resource name that asks for a GPU, for ``launch.pod.disable_gpus_by_default``."""
         return frozenset(kind.resource for kind in self.gpu_types)
 
     def allowed_priorities(self, team: Team) -> tuple[PriorityLevel, ...]:

@@ -1,6 +1,6 @@
 """Nodes, and which pods may be on them: labels, taints, cordons.
 
-A ``Placement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as the
+A ``NodePlacement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as the
 Manager needs to know which nodes to look at; the scheduler has the last word. Left to it: affinity between pods,
 preferences, volumes, ports.
 

@@ -1,6 +1,6 @@
 """The person in the container: numbers and names of a unix account, and the files ``passwd`` and ``group``.
 
-Numbers come from an authenticator (``read_numbers``), from the Manager's allocation, or from the spawner's own
+Numbers come from an authenticator (``read_unix_ids``), from the Manager's allocation, or from the spawner's own
 configuration; names are the product's (``naming.unix_name``). Rules:
 
 * A number is used as it was given or not at all. Any other value is ``InvalidIds``, never replaced by another
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class UnixGroup:
-    """A unix group; ``name`` is its source's name until it is in an ``Account``."""
+    """A unix group; ``name`` is its source's name until it is in a ``UnixAccount``."""
 
     name: str
     gid: int

@@ -6,7 +6,7 @@ no page of ours loads are not among them; an administrator's own templates take 
 Every page is made of the Hub's templates, works without JavaScript, and says nothing that its reader may not know
 (`access`). With JavaScript its live parts are looked at again.
 
-GET static/PATH: the style sheet and scripts of the pages (`hub_static`), for all clients, as the Hub's own are.
+GET static/PATH: the style sheet and scripts of the pages (`http.static_files`), for all clients, as the Hub's own are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cluster that the contract is stated about: the one of $KUBECONFIG, or an embedded API server of our own.
 
-Nothing here may skip on either: what is about the embedded server alone lies in `embedded`, pure functions in `pure`.
+Nothing here may skip on either: what is about the embedded server alone lies in `embedded`.
 Every test has a namespace of its own; objects without a namespace get names of their own.
 """
 

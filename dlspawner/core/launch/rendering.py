@@ -1,6 +1,6 @@
 """Rendering: a template, what the user chose and the facts of this launch become a fragment of a pod.
 
-The fragment is merged over KubeSpawner's pod: ``hide_gpus(merge_pod(pod, render(…)), cluster.gpu_resources)``. What
+The fragment is merged over KubeSpawner's pod: ``disable_gpus_by_default(merge_pod(pod, render(…)), …)``. What
 every job of a kind needs is added here and not repeated in each YAML file: command and sshd wrapper, addresses,
 storage, CPU, memory and GPUs. What the template's own ``pod:`` says is merged last and wins.
 
@@ -102,7 +102,7 @@ PROGRAM_PLACEHOLDERS = frozenset({"login_proxy"})
 
 
 def placeholder_names(template: Template) -> frozenset[str]:
-    """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings``."""
+    """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings.template_file``."""
     return (
         CONTEXT_PLACEHOLDERS
         | CHOICE_PLACEHOLDERS

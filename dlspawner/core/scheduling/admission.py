@@ -1,10 +1,10 @@
 """Quota: may this job start now, and if not, why not and what then?
 
 * *Guaranteed* jobs are charged to their team's quota of a GPU type, and start on the team's share of the nodes
-  (``shares``): there are no guaranteed jobs of other teams, and preemptible ones leave for them. They start elsewhere
+  (``quota_layout``): there are no guaranteed jobs of other teams, and preemptible ones leave for them. They start elsewhere
   too where no share suffers: on GPUs that belong to no share; anywhere when their own share is not what it should be (a
   node is closed, another job is misplaced, no node of it suits the job), or when quotas can not be laid out. There they
-  leave to other teams what these wait for (``guests``).
+  leave to other teams what these wait for (``guaranteed``).
 * *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and no job is stopped for them.
 * Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
 

@@ -1,6 +1,6 @@
 """The world at one moment, as the Manager knows it: nodes, and jobs that hold something or want something.
 
-``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``World`` is the same
+``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``ClusterState`` is the same
 with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and is at
 any time what building it anew would give (``tests/unit/core/test_world.py``).
 
@@ -13,7 +13,7 @@ The holders of resources:
 * A queued job with ``nodes`` has a *reservation*: victims were asked to leave for it. It counts for its team and its
   user as if it were held. Others may use reserved resources only as far as the victims will make up for it.
 
-Refused: a World that is copied for every change, which costs more than the decision.
+Refused: a state that is copied for every change, which costs more than the decision.
 
 Decayed usage: how much a team has used lately, of which half is forgotten after every half-life.
 
@@ -435,7 +435,7 @@ def _levels() -> defaultdict[str, defaultdict[int, int]]:
 
 @dataclass(slots=True)
 class TeamUsage:
-    """Kept by ``World``, which alone changes it."""
+    """Kept by ``ClusterState``, which alone changes it."""
 
     guaranteed: defaultdict[str, int] = field(default_factory=_counts)  # by type, promises included
     reserved: defaultdict[str, int] = field(default_factory=_counts)  # the part that no job holds yet

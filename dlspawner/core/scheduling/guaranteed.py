@@ -1,9 +1,9 @@
-"""Guaranteed jobs: the search for their nodes, and for victims there. The rules are in ``quota``.
+"""Guaranteed jobs: the search for their nodes, and for victims there. The rules are in ``admission``.
 
 Guests: guaranteed jobs outside their team's share, and what they leave to the teams that wait inside their quota.
 
 * At once: the nodes of another team's share that a waiting job of it needs, if only guests are in its way there.
-* Once it may not be passed any more (``queueing``): the nodes that come closest to holding another team's job that no
+* Once it may not be passed any more (``queue``): the nodes that come closest to holding another team's job that no
   open share would hold, because quotas can not be laid out or a node is away. Of several such jobs only the one that
   came first is heeded, and a guest that came before it does not wait for it.
 

@@ -45,7 +45,7 @@ def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
 
 @dataclass(slots=True)
 class NodeInfo:
-    """A node with what is held and promised there; kept by ``World``, which alone changes it."""
+    """A node with what is held and promised there; kept by ``ClusterState``, which alone changes it."""
 
     node: Node
     gpus: dict[str, int] = field(default_factory=dict)  # free, by resource

@@ -3,7 +3,7 @@
 Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
 every Manager that acquires it increases its term, also the same Manager after a restart. Every write of jobs looks at
 the term in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes
-nothing (`Fenced`), and neither does a write that was still on its way when its Manager began anew. The clock of the
+nothing (`NotLeader`), and neither does a write that was still on its way when its Manager began anew. The clock of the
 lease is the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than
 any lease may last was written by a clock that has been set back since, and is over.
 """
@@ -83,7 +83,7 @@ class JobRepository:
         await self._store.write(expire)
 
     async def ensure_leader(self, term: int) -> None:
-        """Fenced when a later term has begun: before what no database can refuse."""
+        """NotLeader when a later term has begun: before what no database can refuse."""
         await self._store.read(lambda connection: _check(connection, term))
 
     async def load(self) -> list[JobRecord]:
@@ -195,7 +195,7 @@ class JobRepository:
         usage: Mapping[str, DecayedUsage] | None = None,
         claimed: Collection[str] = (),
     ) -> None:
-        """All of it or nothing; Fenced when a later term has begun, Known when a ``claimed`` id is a job's already.
+        """All of it or nothing; NotLeader when a later term has begun, DuplicateJob when a ``claimed`` id is a job's already.
 
         ``usage``: all teams', where it is to be kept.
         """
@@ -226,7 +226,7 @@ class JobRepository:
         return await self._store.read(query)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
-        """Another change of the Manager that acts; Fenced when a later term has begun."""
+        """Another change of the Manager that acts; NotLeader when a later term has begun."""
 
         def checked(connection: Connection) -> T:
             _check(connection, term)

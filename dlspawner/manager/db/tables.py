@@ -140,7 +140,7 @@ jobs = Table(
     Column("ended", UtcDateTime),
     Column("pod_uid", String(64)),
     Column("pod_name", String(255)),
-    # `notice`: when a victim is stopped; `yields`: when a guaranteed job turns preemptible; `stop_…`: that it was
+    # `notice`: when a victim is stopped; `demote_at`: when a guaranteed job turns preemptible; `stop_…`: that it was
     # decided to stop the job, and what its owner reads about it.
     Column("notice", UtcDateTime),
     Column("demote_at", UtcDateTime),

@@ -1,5 +1,5 @@
 """What was: GPU-hours of jobs by day, their use over time, and how long all of that is kept.
 
-`hoursrows` has the database's part, `keeping` what the acting Manager does once a minute, `api` and `page` what people
-ask. What counts as what is `core.gpu_hours`' to say.
+`gpu_hours` is what the leader does once a minute, `db.gpu_hours` its part of the database, `http.api.history` and
+`http.portal.history` show it. The rules are in `core.accounting`.
 """

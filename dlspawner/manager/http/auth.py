@@ -4,7 +4,7 @@ A request identifies its caller by a Hub token in its Authorization header or, f
 service's own OAuth login. With the cookie, everything but reading a page also needs the page's `_xsrf` value, and that
 the browser does not say that another site's page has sent it: without these the request is anonymous. Tokens in URLs
 are not taken, because URLs end up in logs and histories. Answers of the Hub are kept for half a minute, which is how
-long a revoked token lives on here; with what goes on for long, twice that (`lasting`). What the Hub has said of a
+long a revoked token lives on here; with what goes on for long, twice that. What the Hub has said of a
 *service's* token holds for ten minutes more while the Hub does not answer within two seconds, so that no SSH key
 waits for a restart of the Hub. Such a token changes with the Hub's configuration, by a start; if that Hub answers
 later than that, or not the Manager, what was taken back lives on for so long.

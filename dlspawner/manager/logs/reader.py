@@ -235,7 +235,7 @@ class ReadLimiter:
 
     @contextlib.asynccontextmanager
     async def wait_for_slot(self, who: str) -> AsyncIterator[None]:
-        """Wait for this person's turn; `TooMany` at once where their line is full."""
+        """Wait for this person's turn; `TooManyReads` at once where their line is full."""
         person = self._people.setdefault(who, _Person())
         if person.asked >= AT_ONCE + WAITING:
             raise TooManyReads(f"You are reading {AT_ONCE} logs, and {WAITING} more wait: ask again when one has come.")

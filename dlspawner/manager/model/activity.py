@@ -40,7 +40,7 @@ Seconds = float | None  # how long ago; None for never
 
 @dataclass(frozen=True, slots=True)
 class ActivityRecord:
-    """The known use of one job; see `core.idle.Activity`. ``ssh_gateway`` has reported the open session,
+    """The known use of one job; see `core.idle.JobActivity`. ``ssh_gateway`` has reported the open session,
     ``ssh_by`` was the last gateway with a report; ``watched`` is also when the clock was set."""
 
     kernel_report: datetime | None = None

@@ -1,6 +1,6 @@
 """The pods and events of the namespace, and being woken when one of them changes.
 
-``listwatch`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
+``reflector`` follows them; here they are kept, in the form that KubeSpawner and its hooks know (``pods``, ``events``).
 KubeSpawner looks at its dictionary again and again, up to five seconds apart. Here every waiter for a pod is woken at
 the moment the watch's event arrives. What was last seen of a pod that went is remembered for a while: why it went may
 be said nowhere else.

@@ -90,7 +90,7 @@ class CertificateDoorkeeper:
 
 
 async def doorkeeper(cluster: KubernetesClient, node: str, ip: str, directory: Path) -> Doorkeeper:
-    """The one that fits the cluster; raises `ClusterError` when it does not say."""
+    """The one that fits the cluster; raises the errors of `clients.kubernetes` when it does not say."""
     try:
         published = await cluster.get(CONFIG_MAPS, "extension-apiserver-authentication", "kube-system")
     except ObjectNotFound:

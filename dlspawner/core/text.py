@@ -20,6 +20,7 @@ here it is about letters that show nothing or turn around what stands beside the
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import overload
@@ -52,6 +53,15 @@ def last_words(text: str, longest: int = 200) -> str:
     """The end of what a container wrote: the cause of a failure is rarely at its beginning."""
     flat = _flat(text)
     return flat if len(flat) <= longest else f"… {flat[-longest:]}"
+
+
+def ended_by(code: int) -> str:
+    """An exit code in words. Above 128 it is a signal's number, as far as there are so many signals."""
+    number = code - 128
+    if not 1 <= number <= 64:
+        return f"exit code {code}"
+    name = next((f" ({one.name})" for one in signal.Signals if one == number), "")
+    return f"signal {number}{name}"
 
 
 def _flat(text: str) -> str:

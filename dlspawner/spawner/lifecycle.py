@@ -34,10 +34,10 @@ from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado import web
 
 from dlspawner.backoff import delays
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner import owned_objects, reach, recovery
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pods import token, uid
 from dlspawner.spawner.kube.requests import NO_END
 from dlspawner.spawner.start import StartingSpawner

@@ -33,9 +33,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dlspawner.core import text
-from dlspawner.spawner.kube import pod_status
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pods import PodRequests, variable
 from dlspawner.spawner.kube.reflector import SLICE_SECONDS
 

@@ -42,8 +42,8 @@ from dlspawner.backoff import delays
 from dlspawner.core import naming, unix_account
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import security
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.kube.requests import ApiError
 

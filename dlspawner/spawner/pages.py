@@ -19,12 +19,11 @@ from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 from dlspawner.clients.manager import PendingJobStatus, UserNotice
 from dlspawner.core import endpoints, naming
 from dlspawner.core.config import Team
-from dlspawner.core.launch import options, rendering
+from dlspawner.core.launch import options, pod_status, rendering
 from dlspawner.core.launch.options import InvalidOptions
 from dlspawner.core.template import Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import forms, pod_builder
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import STATE_ENDED
 from dlspawner.ssh_config import vscode_link

@@ -33,9 +33,9 @@ from jupyterhub.objects import Server
 from jupyterhub.utils import maybe_future
 from kubespawner.objects import make_owner_reference
 
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner import owned_objects, reach
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pods import uid
 
 

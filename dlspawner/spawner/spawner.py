@@ -34,12 +34,12 @@ from traitlets import default
 from dlspawner.clients.manager import PendingJobStatus
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import PodDict, StartStep
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings, reload
 from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict, StartStep
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner

@@ -36,11 +36,11 @@ from traitlets.config.loader import DeferredConfig
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.no_proxy import reach_directly
 from dlspawner.spawner import orphans, reach, start_problems
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused, limit_problem
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
 from dlspawner.spawner.kube.pods import PodRequests, token, uid
 from dlspawner.spawner.kube.requests import ApiError, Requests, without_secrets

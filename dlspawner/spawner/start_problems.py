@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
@@ -45,10 +45,10 @@ from typing import Any
 
 from dlspawner.core import naming, pod_events, text
 from dlspawner.core.decisions import JOB_ENDED
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import ImagePull, PodDict, moment_of, stands_on, start_failure
 from dlspawner.core.text import ASK
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import ImagePull, PodDict, moment_of, stands_on, start_failure
 from dlspawner.spawner.kube.pods import PodRequests, uid
 from dlspawner.spawner.kube.requests import ApiError
 
@@ -270,8 +270,8 @@ def _pull(image: str, detail: str) -> StartProblem:
 
 
 def _crashes(container: PodDict, patience: float | None) -> StartProblem:
-    ended: Mapping[str, object] = (container.get("lastState") or {}).get("terminated") or {}
-    code = f" with exit code {ended['exitCode']}" if "exitCode" in ended else ""
+    ended: PodDict = (container.get("lastState") or {}).get("terminated") or {}
+    code = f" with {text.ended_by(int(ended['exitCode']))}" if "exitCode" in ended else ""
     detail = str(ended.get("message") or "")
     return StartProblem(
         f"The job's container {container.get('name')} ends again and again{code}", ASK, patience, detail

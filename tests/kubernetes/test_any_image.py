@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 import requests
 
+from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod import merge_pod
-from dlspawner.spawner.kube import pod_status
 from tests.contract.client import RESTRICTED, Client
 from tests.e2e.people import wait_for
 from tests.harness.ports import free_port

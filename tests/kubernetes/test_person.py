@@ -17,10 +17,10 @@ import pytest
 from kubernetes_asyncio import client, config
 
 from dlspawner.core import naming
+from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod import merge_pod
+from dlspawner.core.launch.pod_status import Terminated
 from dlspawner.spawner import StartRefused
-from dlspawner.spawner.kube import pod_status
-from dlspawner.spawner.kube.pod_status import Terminated
 from tests.contract.client import Client
 from tests.kubernetes.conftest import IMAGE_PREFIX, IMAGE_TAG, Image, Kubectl, made_node
 from tests.kubernetes.jobs import SHARED, World, shipped

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kubernetes_asyncio import client, config
 
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube import reflector
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
 from tests.contract.client import RESTRICTED_CONTAINER
 

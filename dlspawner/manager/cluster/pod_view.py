@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from dlspawner.core import naming
+from dlspawner.core import naming, text
 from dlspawner.core.config import ClusterConfig, CpuMemory
 from dlspawner.core.decisions import Refuse
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.launch import pod_status
 from dlspawner.core.nodes import Node, has_type
 from dlspawner.core.resources import MOST_GPUS, PodRequest, ResourceRequest, foreign_usage, request_of, strip_manifest
-from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER
 from dlspawner.core.units import Manifest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -26,8 +26,6 @@ from dlspawner.manager.model.records import JobRecord, PodRef
 
 log = logging.getLogger("dlspawner.manager")
 _LONGEST_NAME = 255
-_SIGNALS = 128  # an exit code above: the signal that ended the program
-_NEVER = datetime.max.replace(tzinfo=UTC)
 _MOST = CpuMemory(2**62, 2**62)
 
 
@@ -44,26 +42,35 @@ class ObservedPod:
     over: bool  # it has ended and holds nothing, although the object exists
     namespace: str  # as `JobNamespaces.to_key` returns it
     manifest: Manifest  # the parts of its spec that count
-    failure: str = ""  # how the program of an ended pod failed by itself
+    failure: str = ""  # how the program failed by itself
+    evicted: str = ""  # the sentence about a pod that the cluster has ended
     stopped: bool = False  # True if the deletion has ended the pod, and not its program
 
 
-def read_pod(manifest: Manifest, namespaces: JobNamespaces) -> ObservedPod:
+def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod | None = None) -> ObservedPod:
+    """``before``: the pod as it was last seen. What had ended it then is why it is deleted now."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
-    phase = status.get("phase")
-    failure = _failure(metadata, status) if phase == "Failed" else ""
+    phase, terminating = status.get("phase"), bool(metadata.get("deletionTimestamp"))
+    _, ended = pod_status.program_end(manifest)
+    by_itself = bool(ended) and (not terminating or pod_status.ended_before_deletion(manifest))
+    over = phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status)))
+    evicted = pod_status.ended_by_cluster(manifest) if terminating or over else ""
+    failure = _failure(ended) if by_itself and not evicted else ""
+    if terminating and not evicted and before is not None and before.failure:
+        by_itself, failure = True, before.failure
     return ObservedPod(
         uid=str(metadata["uid"]),
         name=str(metadata["name"]),
         job=naming.read_job(metadata),
         node=(manifest.get("spec") or {}).get("nodeName") or None,
         running=phase == "Running",
-        terminating=bool(metadata.get("deletionTimestamp")),
-        over=phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status))),
+        terminating=terminating,
+        over=over,
         namespace=namespaces.to_key(str(metadata.get("namespace") or "")),
         manifest=strip_manifest(manifest),
         failure=failure,
-        stopped=bool(metadata.get("deletionTimestamp")) and not failure and not _ended_before(metadata, status),
+        evicted=evicted,
+        stopped=terminating and not by_itself,
     )
 
 
@@ -75,40 +82,11 @@ def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
 
 
-def _failure(metadata: Manifest, status: Manifest) -> str:
-    """Returns how the job's main program failed; empty if the deletion of its pod has ended it."""
-    end = _end(status)
-    code = int(end.get("exitCode") or 0)
-    if not code or (metadata.get("deletionTimestamp") and (code > _SIGNALS or _ended(end) > _asked(metadata))):
-        return ""
+def _failure(end: Mapping[str, Any]) -> str:
+    """Returns how the job's program failed; empty if it did not."""
     if end.get("reason") == "OOMKilled":
         return "it used more memory than it had."
-    return f"signal {code - _SIGNALS}." if code > _SIGNALS else f"exit code {code}."
-
-
-def _ended_before(metadata: Manifest, status: Manifest) -> bool:
-    """True if the program ended before the deletion was requested; within the same second the deletion counts."""
-    return _ended(_end(status)) < _asked(metadata)
-
-
-def _end(status: Manifest) -> Manifest:
-    """Returns the end of the job's main container; empty while it runs."""
-    ends = {one.get("name"): (one.get("state") or {}).get("terminated") for one in _statuses(status)}
-    return next((ends[name] for name in (MAIN_CONTAINER, NOTEBOOK_CONTAINER) if ends.get(name)), None) or {}
-
-
-def _ended(end: Manifest) -> datetime:
-    """Returns when a container ended, to the second; without a time it counts as late."""
-    return _moment(end["finishedAt"]) if end.get("finishedAt") else _NEVER
-
-
-def _asked(metadata: Manifest) -> datetime:
-    """Returns when a pod's deletion was requested."""
-    return _moment(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(microsecond=0)
+    return f"{text.ended_by(int(end['exitCode']))}." if end.get("exitCode") else ""
 
 
 def _may_run(status: Mapping[str, Any]) -> bool:
@@ -141,9 +119,9 @@ def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> Re
     return ResourceRequest(kinds[0].name if kinds else None, (charged,))
 
 
-def claimed_name(text: str) -> str:
+def claimed_name(claim: str) -> str:
     """Returns a name that a pod claims, as far as every database accepts it."""
-    return text.replace("\0", "").encode(errors="replace").decode()[:_LONGEST_NAME]
+    return claim.replace("\0", "").encode(errors="replace").decode()[:_LONGEST_NAME]
 
 
 def observe(

@@ -37,6 +37,7 @@ from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, WatchEve
 from dlspawner.core import naming
 from dlspawner.core.config import Team
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.launch import pod_status
 from dlspawner.core.nodes import ForeignUsage, Node, read_node
 from dlspawner.core.resources import foreign_usage
 from dlspawner.core.scheduling.cluster_state import ClusterState
@@ -232,7 +233,8 @@ class Reconciler:
         metadata, status = change.object["metadata"], change.object.get("status") or {}
         record = self.book.records.get((metadata.get("labels") or {}).get(naming.JOB_LABEL, ""))
         starts = record is not None and record.job.state is JobState.STARTING and not record.is_pending
-        return starts and not metadata.get("deletionTimestamp") and status.get("phase") in {None, "Pending", "Running"}
+        ended = metadata.get("deletionTimestamp") or pod_status.program_end(change.object)[1]
+        return starts and not ended and status.get("phase") in {None, "Pending", "Running"}
 
     def due_pods(self) -> list[str]:
         """Returns the uids of pods with unprocessed events, and after the first complete lists the key for those."""
@@ -266,15 +268,18 @@ class Reconciler:
         try:
             if change.type == "DELETED":
                 self._settle(*self._neighbours.remove(uid))
-                await self.remove(uid)
+                await self.remove(uid, self._read(change.object))
             elif naming.JOB_LABEL in (metadata.get("labels") or {}) or uid in self._jobs:
                 self._settle(*self._neighbours.remove(uid))  # it may have got its label only now
-                await self._see(pod_view.read_pod(change.object, self.namespaces))
+                await self._see(self._read(change.object))
             else:
                 self._settle(*self._meet(change.object))
         except DatabaseRejected:
             log.error("the database rejects pod=%s; what it holds is counted on its node only", metadata["name"])  # noqa: TRY400
             self._settle(*self._meet(change.object))
+
+    def _read(self, pod: Manifest) -> ObservedPod:
+        return pod_view.read_pod(pod, self.namespaces, self._pods.get(str(pod["metadata"]["uid"])))
 
     async def _see(self, pod: ObservedPod) -> None:
         known = self._pods.get(pod.uid)
@@ -286,9 +291,10 @@ class Reconciler:
             self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
         await self.book.transact(lambda turn: self._covered(turn, pod, before))
 
-    async def remove(self, uid: str) -> None:
+    async def remove(self, uid: str, last: ObservedPod | None = None) -> None:
+        """The pod is gone; ``last``: as it was then, where that is known."""
         self._pods.pop(uid, None)
-        await self.book.transact(lambda turn: self._gone(turn, uid))
+        await self.book.transact(lambda turn: self._gone(turn, uid, last))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
 
     def _forget(self, uid: str) -> None:
@@ -324,7 +330,7 @@ class Reconciler:
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            lifecycle.finish(turn, seen, failure=pod.failure, stopped=pod.stopped)
+            lifecycle.finish(turn, seen, failure=pod.failure, evicted=pod.evicted, stopped=pod.stopped)
         elif reason is not None:
             lifecycle.observe(turn, seen, reason)
 
@@ -369,10 +375,12 @@ class Reconciler:
         log.warning("pod=%s is charged and will be deleted: %s", pod.name, why)
         lifecycle.charge_unadmitted(turn, record, f"pod={pod.name} {why}")
 
-    def _gone(self, turn: Transaction, uid: str) -> None:
+    def _gone(self, turn: Transaction, uid: str, last: ObservedPod | None) -> None:
         for record in tuple(turn.store.records.values()):
             if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
-                lifecycle.on_pods_gone(turn, record)
+                lifecycle.on_pods_gone(
+                    turn, record, failure=last.failure if last else "", evicted=last.evicted if last else ""
+                )
 
     def _forget_unlisted(self, turn: Transaction) -> None:
         """After the first complete lists: pods that are not in them went while no Manager watched."""

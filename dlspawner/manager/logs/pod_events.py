@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, WatchEvent
-from dlspawner.core import naming, pod_events
+from dlspawner.core import naming, pod_events, text
 from dlspawner.core.units import Manifest
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.db.repository import JobRepository
@@ -141,7 +141,7 @@ def ended(source: PodLogSource, container: LoggedContainer, now: datetime) -> Po
     key = hashlib.sha256(f"{source.uid}/{container.name}/{container.run}".encode()).hexdigest()[:40]
     how = _ENDS.get(container.why)
     if how is None:
-        how = "has ended" if container.code in {0, None} else f"ended with exit code {container.code}"
+        how = f"ended with {text.ended_by(container.code)}" if container.code else "has ended"
     return PodEventMessage(key, now, container.why[:64] or "Ended", f"The container {container.name} {how}.")
 
 

@@ -143,6 +143,7 @@ class EventReason(StrEnum):
     )
     FINISHED = "finished", "Its program has ended.", "the pods have ended with exit code 0", "Its program has ended."
     FAILED = "failed", "Its program has failed.", "a pod has ended with a failure", "Its program has failed:", True
+    EVICTED = "evicted", "The cluster ended it.", "the cluster has ended the pods", "The cluster ended it.", True
     GONE = "gone", "Its pod is gone.", "the pods of a stopped job are gone", "It was stopped."
     DISAPPEARED = (
         "disappeared",

@@ -353,10 +353,11 @@ def recover(turn: Transaction, record: JobRecord, pod: str) -> None:
     turn.write(record, EventReason.POD_RECOVERED, f"pod={pod}")
 
 
-def finish(turn: Transaction, record: JobRecord, *, failure: str, stopped: bool) -> None:
-    """The last pod of the job has ended: by itself, with or without a failure, or because it was stopped."""
-    reason = EventReason.FAILED if failure else EventReason.GONE if stopped else EventReason.FINISHED
-    turn.write(as_ended(record), reason, failure)
+def finish(turn: Transaction, record: JobRecord, *, failure: str, evicted: str, stopped: bool) -> None:
+    """The last pod of the job has ended: by the cluster, by itself with or without a failure, or by a stop."""
+    ending = EventReason.GONE if stopped else EventReason.FINISHED
+    reason = EventReason.EVICTED if evicted else EventReason.FAILED if failure else ending
+    turn.write(as_ended(record), reason, evicted or failure)
 
 
 def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> None:
@@ -364,12 +365,15 @@ def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> N
     turn.write(as_ended(record) if ends else record, EventReason.POD_NEVER_CREATED)
 
 
-def on_pods_gone(turn: Transaction, record: JobRecord) -> None:
+def on_pods_gone(turn: Transaction, record: JobRecord, *, failure: str = "", evicted: str = "") -> None:
     """The pods of a job are gone: the job has ended, or is pending again with its first submit time."""
     job = record.job
     if record.stop is not None and record.stop.code is EventReason.PREEMPTED and job.requeue:
         withdraw(turn, job.id)
         requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
+        return
+    if record.stop is None and (failure or evicted):
+        finish(turn, record, failure=failure, evicted=evicted, stopped=True)
         return
     was_stopped = job.state is JobState.STOPPING or record.stop is not None
     turn.write(as_ended(record), EventReason.GONE if was_stopped else EventReason.DISAPPEARED)

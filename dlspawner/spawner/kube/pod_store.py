@@ -17,7 +17,7 @@ from typing import Any
 
 from kubespawner.spawner import EventReflector, PodReflector
 
-from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube.reflector import (
     SLICE_SECONDS,
     CompactObject,

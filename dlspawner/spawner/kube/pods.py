@@ -26,9 +26,9 @@ from typing import Any
 from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.spawner.kube import pod_status
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.requests import ApiError, GaveUp, Requests
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core.launch import pod_status
+from dlspawner.core.naming import JOB_LABEL
 from dlspawner.core.resources import PodRequest, ResourceRequest, request_of
 from dlspawner.core.units import GPU
 from dlspawner.manager.cluster.pod_view import observe, pod_request, read_pod
@@ -15,14 +17,17 @@ from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.
 DELETED = {"deletionTimestamp": "2026-01-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
+DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit"}
+DRAINED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
 MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
 
 
 def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
     end = {"exitCode": code, **({"finishedAt": at} if at else {})}
     statuses = [{"name": "notebook", "state": {"terminated": end}}]
+    labels = {JOB_LABEL: "j-abcdefghij23"}
     return {
-        "metadata": {"name": "p", "uid": "u", "namespace": "jobs", **metadata},
+        "metadata": {"name": "p", "uid": "u", "namespace": "jobs", "labels": labels, **metadata},
         "spec": {"containers": [{"name": "notebook", "image": "any"}]},
         "status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": statuses},
     }
@@ -35,6 +40,7 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
         pytest.param(3, MORNING, {}, "exit code 3.", False, id="one that has failed"),
         pytest.param(0, MORNING, DELETED, "", False, id="one that had ended before its pod was deleted"),
         pytest.param(3, MORNING, DELETED, "exit code 3.", False, id="one that had failed before"),
+        pytest.param(139, MORNING, DELETED, "signal 11 (SIGSEGV).", False, id="one that a signal had ended before"),
         pytest.param(0, NOON, DELETED, "", True, id="one that ends at once when it is asked to"),
         pytest.param(0, LATER, DELETED, "", True, id="one that takes its time"),
         pytest.param(143, LATER, DELETED, "", True, id="one that a signal ends"),
@@ -42,18 +48,56 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
         pytest.param(0, None, DELETED, "", True, id="one that tells no time"),
     ],
 )
-def test_end_of_program_or_pod(
-    code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool
+@pytest.mark.parametrize("state", ["phase", "terminated", "waiting"])
+def test_end_of_program_or_pod(  # noqa: PLR0917 - a table
+    code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool, state: str
 ) -> None:
-    found = read_pod(pod(code, at, metadata), JobNamespaces("jobs"))
-    assert (found.over, found.failure, found.stopped) == (True, failure, stopped)
+    seen = pod(code, at, metadata)
+    if state != "phase":  # a sidecar, or the next run, keeps the pod from its end
+        seen["status"]["phase"] = "Running"
+    if state == "waiting":
+        container = seen["status"]["containerStatuses"][0]
+        container["lastState"], container["state"] = container["state"], {"waiting": {"reason": "CrashLoopBackOff"}}
+    found = read_pod(seen, JobNamespaces("jobs"))
+    assert (found.over, found.failure, found.stopped) == (state == "phase", failure, stopped)
+
+
+def test_failure_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it() -> None:
+    names, deleted = JobNamespaces("jobs"), pod(3, NOON, DELETED)
+    crashed, restarted = read_pod(pod(3, NOON, {}), names), pod(0, None, {})
+    restarted["status"] = {"phase": "Running", "containerStatuses": [{"name": "notebook", "state": {"running": {}}}]}
+    assert read_pod(deleted, names, crashed).failure == "exit code 3."
+    assert read_pod(deleted, names, read_pod(restarted, names, crashed)).stopped
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata", "status", "sentence"),
+    [
+        pytest.param(137, DELETED, DISK, "more to its temporary disk than it may", id="evicted, and then deleted"),
+        pytest.param(0, {}, DISK, "more to its temporary disk than it may", id="evicted, and ended well"),
+        pytest.param(0, DELETED, DRAINED, "emptying the job's node", id="drained"),
+        pytest.param(143, {}, {"reason": "OutOfcpu"}, "could not give what", id="refused by its node"),
+        pytest.param(143, DELETED, {}, "", id="deleted"),
+    ],
+)
+def test_end_by_the_cluster_is_told_as_the_hub_tells_it(
+    code: int, metadata: dict[str, Any], status: dict[str, Any], sentence: str
+) -> None:
+    seen = pod(code, LATER, metadata)
+    seen["status"].update(status)
+    found = read_pod(seen, JobNamespaces("jobs"))
+    judged = pod_status.evaluate(seen)
+    assert sentence in found.evicted
+    assert not found.failure
+    assert not sentence or (isinstance(judged, pod_status.Terminated) and judged.reason == found.evicted)
 
 
 @pytest.mark.parametrize(
     ("exit_codes", "failure"),
     [
         pytest.param({"main": 3, "notebook": 143}, "exit code 3.", id="of several the first that failed by itself"),
-        pytest.param({"notebook": 139}, "signal 11.", id="a signal"),
+        pytest.param({"notebook": 139}, "signal 11 (SIGSEGV).", id="a signal"),
+        pytest.param({"notebook": 255}, "exit code 255.", id="more than there are signals"),
         pytest.param({"sshd": 1, "notebook": 0}, "", id="sshd does not count"),
         pytest.param({}, "", id="nothing is known"),
     ],

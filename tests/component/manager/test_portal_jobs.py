@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -10,9 +11,11 @@ from urllib.parse import quote
 import pytest
 
 from dlspawner.clients.hub import HubRejected, HubUnavailable
-from dlspawner.clients.kubernetes import EVENTS
+from dlspawner.clients.kubernetes import EVENTS, PODS
+from dlspawner.clients.manager import ManagerClient
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.job import JobState
+from dlspawner.core.link import derive_hub_token
 from dlspawner.core.template import Endpoint, EndpointProtocol
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
@@ -21,6 +24,7 @@ from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import NAMESPACE, until, wants
 from tests.component.manager.portals import Portal
 
+log = logging.getLogger(__name__)
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
 HOSTILE = '"><script>alert(1)</script>'
 
@@ -29,7 +33,7 @@ HOSTILE = '"><script>alert(1)</script>'
     ("code", "reason", "sentence"),
     [
         pytest.param(0, "Completed", "Its program has ended.", id="success"),
-        pytest.param(139, "Error", "Its program has failed: signal 11.", id="a signal"),
+        pytest.param(139, "Error", "Its program has failed: signal 11 (SIGSEGV).", id="a signal"),
         pytest.param(137, "OOMKilled", "Its program has failed: it used more memory than it had.", id="memory"),
     ],
 )
@@ -43,6 +47,38 @@ async def test_ended_job_has_a_sentence_and_its_log(portal: Portal, code: int, r
     assert f'href="/services/jobs/jobs/{question.job}"' in page.body
     assert f'href="/services/jobs/jobs/{question.job}/log"' in page.body
     assert sentence in (await portal.read("alice", f"jobs/{question.job}")).text
+
+
+CRASHED = {"name": "notebook", "lastState": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}
+DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "sentence"),
+    [
+        pytest.param(
+            {"containerStatuses": [{**CRASHED, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            "failed",
+            "Its program has failed: exit code 3.",
+            id="a crash",
+        ),
+        pytest.param({"conditions": [DRAINED]}, "evicted", "is emptying the job's node: start it again.", id="a drain"),
+    ],
+)
+async def test_reason_that_a_pod_told_before_it_was_deleted_is_the_one_on_every_page_and_for_the_hub(
+    portal: Portal, status: dict[str, Any], reason: str, sentence: str
+) -> None:
+    question, name = await portal.runs(wants("alice", server="train")), "jupyter-alice--train"
+    await portal.office.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
+    await portal.office.delete((await portal.office.pods())[name], grace=0)
+    await until(lambda: has_ended(portal, question), "it has ended")
+    portal.hub.over.add(("alice", "train"))
+    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+    assert (await portal.served.acting.reasons(question))[-1] == reason
+    assert sentence in await hub.stop_reason(question.job)
+    for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
+        answer = await portal.read("alice", page)
+        assert sentence in answer.text + answer.body, page
 
 
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:

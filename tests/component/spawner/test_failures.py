@@ -11,10 +11,10 @@ import pytest
 
 from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import pod_status
+from dlspawner.core.launch.pod_status import ALIVE, Terminated
 from dlspawner.spawner import start_problems
-from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube import requests as kube_requests
-from dlspawner.spawner.kube.pod_status import ALIVE, Terminated
 
 OBJECTS = Path(__file__).parent / "kubernetes_objects"
 PAGE = Path(__file__).resolve().parents[3] / "hub_config" / "FAILURES.md"

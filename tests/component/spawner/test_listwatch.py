@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube import reflector
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.reflector import CompactObject, pack
 from tests.harness.loop_probe import others

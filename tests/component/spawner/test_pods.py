@@ -15,9 +15,9 @@ from kubernetes_asyncio.client import ApiClient
 
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.kube.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import PodWatch
 from dlspawner.spawner.kube.pods import STILL_ENDING, STILL_THERE, STILL_THERE_WITH_HOME, PodRequests
 from dlspawner.spawner.kube.requests import ApiError, GaveUp

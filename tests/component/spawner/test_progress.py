@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core.launch.pod_status import ImagePull, StartStage, start_step
 from dlspawner.spawner import start_problems
-from dlspawner.spawner.kube.pod_status import ImagePull, StartStage, start_step
 from tests.harness.spawner_builders import make_spawner
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)

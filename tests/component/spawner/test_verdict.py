@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dlspawner.core import naming
+from dlspawner.core.launch.pod_status import ALIVE, Terminated, evaluate, evaluate_gone, is_over, stays_ended
 from dlspawner.spawner import start_problems
-from dlspawner.spawner.kube.pod_status import ALIVE, Terminated, evaluate, evaluate_gone, is_over, stays_ended
 
 
 def pod(phase: str = "Running", *containers: dict[str, Any], **status: Any) -> dict[str, Any]:
@@ -64,7 +64,13 @@ def test_pod_is_alive(alive: dict[str, Any]) -> None:
         pytest.param(pod("Unknown", running()), 1, "gpu-1 does not answer", id="unknown phase"),
         pytest.param(pod("Succeeded", ended(0)), 0, "finished", id="succeeded"),
         pytest.param(pod("Running", ended(0)), 0, "ended by itself", id="server ended with 0"),
-        pytest.param(pod("Running", ended(143)), 143, "signal 15", id="killed"),
+        pytest.param(pod("Running", ended(143)), 143, "signal 15 (SIGTERM): start", id="killed"),
+        pytest.param(
+            pod("Failed", ended(139, message="Bad address")), 139, "(SIGSEGV) after “Bad address”", id="words"
+        ),
+        pytest.param(pod("Running", ended(162)), 162, "signal 34", id="a real-time signal"),
+        pytest.param(pod("Running", ended(193)), 193, "exit code 193", id="more than there are signals"),
+        pytest.param(pod("Running", ended(255, message="No")), 255, "exit code 255 (“No”)", id="minus one"),
     ],
 )
 def test_pod_has_ended(dead: dict[str, Any] | None, code: int, words: str) -> None:

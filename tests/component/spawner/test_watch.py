@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dlspawner.spawner.kube.pod_status import PodDict
+from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube.pod_store import REMEMBERED, PodWatch
 from dlspawner.spawner.kube.reflector import pack
 

@@ -2,7 +2,7 @@
 
     PUT   jobs/{id}/admission       may it start? asking again gets the same answer
     POST  jobs/{id}/released        its pod was not made, and will not be: why, for its person
-    GET   jobs/{id}/ending          why it is being stopped; 404 if the Manager did not decide that
+    GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
     PUT   users/{name}/account      the user's uid and gid, the same for ever
@@ -43,10 +43,13 @@ from dlspawner.manager.http.api.models.responses import (
     UserPendingJobsModel,
 )
 from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admission_of, log
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.notice import clean
 from dlspawner.manager.state.lifecycle import on_start_interrupted
 
 _LONGEST_WHY = 1000
+_SEEN_ENDS = frozenset({EventReason.FAILED, EventReason.EVICTED})
 
 
 class _ForJobs(HubOnlyHandler):
@@ -88,14 +91,17 @@ class ReservationReleasedHandler(_ForJobs):
 
 
 class StopReasonHandler(HubOnlyHandler):
-    """Why a job is being stopped, for the Hub to tell its person."""
+    """Why a job is being stopped, or how it has ended, for the Hub to tell its person."""
 
     async def get(self, job: str) -> None:
         acting = self.manager.leader
-        record = await acting.ledger.find(job) if acting is not None else None
-        if record is None or record.stop is None:
-            raise HttpProblem(404, "Nobody here has decided to stop this job.")
-        self.reply(StopReasonModel(reason=record.stop.code, sentence=record.stop.message))
+        kept = await acting.ledger.job_history(job) if acting is not None else None
+        told = kept is not None and (kept.stop is not None or kept.reason in _SEEN_ENDS)
+        if acting is None or kept is None or not told:
+            raise HttpProblem(404, "Nobody here has decided to stop this job, or seen why it ended.")
+        detail = (await acting.ledger.end_details([kept])).get(job, "")
+        reason = kept.stop.code if kept.stop is not None else kept.reason
+        self.reply(StopReasonModel(reason=reason, sentence=end_sentence(kept.reason, detail, kept.stop)))
 
 
 class PendingJobsHandler(_ForJobs):

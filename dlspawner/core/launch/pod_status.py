@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -47,6 +47,7 @@ REMOVED = "The job was removed from outside the Hub: start it again, or ask an a
 BEGUN = "The Hub was restarted before the job was there: start it again, unless it waits in the queue."
 
 _LOST = "The job's node went away: start the job again."
+_UNKNOWN = "The job failed and the cluster does not say why: ask an administrator."
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
 # DisruptionTarget's reason -> what the cluster did, and why.
 _DISRUPTIONS = {
@@ -93,12 +94,8 @@ def evaluate_gone(last: PodDict | None) -> Terminated:
     """Judges the end of a pod that is gone by its last known state, which may say that it was being evicted."""
     if last is None:
         return Terminated(1, REMOVED)
-    code, _ = _exit(last)
-    status: PodDict = last.get("status") or {}
-    if is_silent(last) or status.get("reason"):
-        return Terminated(code, _deletion(last, ""))
-    # Not its phase: the deletion itself ends its programs.
-    return Terminated(code, _disruption(status) or REMOVED)
+    code, container = _exit(last)
+    return Terminated(code, _deletion(last, container))
 
 
 def evaluate(pod: PodDict | None) -> PodState:
@@ -112,10 +109,10 @@ def evaluate(pod: PodDict | None) -> PodState:
     if status.get("phase") == "Succeeded":
         return Terminated(0, FINISHED)
     if status.get("phase") == "Failed":
-        return Terminated(code, _failure(status, container))
+        return Terminated(code, ended_by_cluster(pod) or container or _UNKNOWN)
     if container:
         return Terminated(code, container)
-    return Terminated(1, _deletion(pod, "")) if status.get("phase") == "Unknown" else ALIVE
+    return Terminated(1, ended_by_cluster(pod)) if status.get("phase") == "Unknown" else ALIVE
 
 
 def is_over(pod: PodDict) -> bool:
@@ -186,8 +183,8 @@ def start_failure(message: str) -> tuple[str, str] | None:
     return f"The image has no program {found[1]}", "choose an image that has it, or another command"
 
 
-def _exit(pod: PodDict) -> tuple[int, str]:
-    """The exit code of the container that the job stands on, and a sentence about it; the person's own goes first."""
+def program_end(pod: PodDict) -> tuple[str, PodDict]:
+    """Name and end of the container that the job stands on, the person's own first; nothing while all of them run."""
     found = {container.get("name"): container for container in _statuses(pod.get("status") or {})}
     for name in stands_on(pod):
         container: PodDict = found.get(name, {})
@@ -196,8 +193,14 @@ def _exit(pod: PodDict) -> tuple[int, str]:
         if (state.get("waiting") or {}).get("reason") in ("CrashLoopBackOff", "RunContainerError"):
             ended = (container.get("lastState") or {}).get("terminated") or ended
         if ended:
-            return int(ended.get("exitCode", 1)), _ending(name, ended, _memory(pod, name))
-    return 1, ""
+            return name, ended
+    return "", {}
+
+
+def _exit(pod: PodDict) -> tuple[int, str]:
+    """The exit code of the container that the job stands on, and a sentence about it."""
+    name, ended = program_end(pod)
+    return int(ended.get("exitCode", 1)), _ending(name, ended, _memory(pod, name)) if ended else ""
 
 
 def stands_on(pod: PodDict) -> tuple[str, ...]:
@@ -227,16 +230,29 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
         return f"{cause}: {step}."
     if code == 0:
         return f"{FINISHED} {whose} ended by itself."
-    if code > 128:
-        return f"{whose} was ended by signal {code - 128}: start it again."
-    words = text.last_words(said)
+    how, words = text.ended_by(code), text.last_words(said)
+    if how.startswith("signal"):
+        return f"{whose} was ended by {how}{f' after “{words}”' if words else ''}: start it again."
     if words:
-        return f"{whose} failed with exit code {code} (“{words}”): correct that and start the job again."
+        return f"{whose} failed with {how} (“{words}”): correct that and start the job again."
     # Without a Manager its log is deleted with the pod.
-    return f"{whose} failed with exit code {code} and left no message: start the job again."
+    return f"{whose} failed with {how} and left no message: start the job again."
 
 
-def _failure(status: PodDict, container: str) -> str:
+def ended_by_cluster(pod: PodDict) -> str:
+    """The sentence about a pod that the cluster has ended, whatever its programs did; empty for any other."""
+    if is_silent(pod):
+        step = (
+            "ask an administrator to remove the node, which your home directory is on."
+            if launch_pod.needs_home_node(pod)
+            else "start it under another name, or ask an administrator."
+        )
+        return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"
+    status: PodDict = pod.get("status") or {}
+    return _rejection(status) if status.get("phase") == "Failed" else _disruption(status)
+
+
+def _rejection(status: PodDict) -> str:
     reason, said = str(status.get("reason") or ""), str(status.get("message") or "")
     if reason == "Evicted":
         return _eviction(said)
@@ -246,13 +262,7 @@ def _failure(status: PodDict, container: str) -> str:
         return "The job reached its time limit: start it again if it is not done."
     if reason in ("UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods") or reason.startswith("OutOf"):
         return "The job's node could not give what the cluster had promised: start the job again."
-    return (
-        _REJECTIONS.get(reason)
-        or _disruption(status)  # which ended the container
-        or container
-        or (_LOST if _is_abandoned(status) else "")
-        or "The job failed and the cluster does not say why: ask an administrator."
-    )
+    return _REJECTIONS.get(reason) or _disruption(status) or (_LOST if _is_abandoned(status) else "")
 
 
 def _is_abandoned(status: PodDict) -> bool:
@@ -272,17 +282,17 @@ def _eviction(said: str) -> str:
 
 
 def _deletion(pod: PodDict, container: str) -> str:
-    if is_silent(pod):
-        step = (
-            "ask an administrator to remove the node, which your home directory is on."
-            if launch_pod.needs_home_node(pod)
-            else "start it under another name, or ask an administrator."
-        )
-        return f"The job's node {_node(pod)} does not answer and the cluster has given the job up: {step}"
-    status: PodDict = pod.get("status") or {}
-    if status.get("phase") == "Failed":
-        return _failure(status, container)
-    return _disruption(status) or REMOVED
+    # Not its phase: the deletion itself ends its programs.
+    return ended_by_cluster(pod) or (container if ended_before_deletion(pod) else "") or REMOVED
+
+
+def ended_before_deletion(pod: PodDict) -> bool:
+    """True if the program ended before its pod's deletion was requested; in the same second the deletion counts."""
+    metadata, finished = pod["metadata"], moment_of(program_end(pod)[1].get("finishedAt"))
+    deleted = moment_of(metadata.get("deletionTimestamp"))
+    if finished is None or deleted is None:
+        return finished is not None
+    return finished < deleted - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _disruption(status: PodDict) -> str:

@@ -154,9 +154,9 @@ def show(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
-        return str(value) if abs(value) < 10**18 else "a huge number"
+        return str(value) if abs(value) < 10**40 else "a huge number"
     if isinstance(value, float):
-        return f"{value:g}"
+        return str(value)
     return "an object" if isinstance(value, dict) else f"a {type(value).__name__}"
 
 

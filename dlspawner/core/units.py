@@ -11,7 +11,10 @@ import re
 from fractions import Fraction
 from typing import Any
 
-_QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)(?:([eE][0-9]{1,2})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII)
+# The grammar of k8s.io/apimachinery/pkg/api/resource/quantity.go without negative numbers; of so many digits at most.
+_QUANTITY = re.compile(
+    r"\+?(?=\.?[0-9])([0-9]{0,40}\.?[0-9]{0,40})(?:[eE]([+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i))?", re.ASCII
+)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _LARGEST = 2**63 - 1
@@ -25,7 +28,7 @@ def parse_quantity(text: str) -> Fraction | None:
     number, exponent, suffix = match.groups()
     value = Fraction(number)
     if exponent:
-        value *= Fraction(10) ** int(exponent[1:])
+        value *= Fraction(10) ** int(exponent)
     elif suffix in _BINARY:
         value *= 1024 ** _BINARY[suffix]
     elif suffix:

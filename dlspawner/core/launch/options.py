@@ -325,7 +325,7 @@ class _Share:
         if not least <= amount <= limit:
             problems.append(
                 f"{self.option.title if self.option else self.name} must be between {self._text(least)} and "
-                f"{self._text(limit)} for {self.basis}; you asked for {self._text(amount)}."
+                f"{self._text(limit)} for {self.basis}; you asked for {wanted}."
             )
         return amount
 
@@ -375,10 +375,13 @@ def _for_one(soft: int | None, hard: int | None) -> list[str]:
 
 LONGEST = {OptionKind.STRING: 4096, OptionKind.PATH: 1024, OptionKind.IMAGE: 512}
 
+# The grammar of github.com/distribution/reference, by which container runtimes read names of images.
+_LABEL, _PART = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?", r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
-    r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+    rf"(?:(?:{_LABEL}(?:\.{_LABEL})*|\[[A-Fa-f0-9:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}))?"
 )
+_DECIMAL = r"[+-]?(?=\.?[0-9])[0-9]{0,20}\.?[0-9]{0,20}([eE][+-]?[0-9]{1,2})?"
 _TRUE, _FALSE = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
 # Control characters other than tab and line ends; what turns the direction of writing, so that a text reads otherwise
 # than it is; Unicode's own line ends; halves of surrogate pairs, which JSON can carry and UTF-8 can not.
@@ -395,6 +398,9 @@ class WrongValueError(Exception):
 
 def read_value(option: Option, value: object) -> Value | None:
     """The value in the option's own type; its default, or ``None`` without one, where nothing was given."""
+    if isinstance(value, str):
+        # Browsers send CR LF for each line end of a text area, at which a shell's commands break.
+        value = re.sub(r"\r\n?", "\n", value) if option.kind is OptionKind.STRING else value.strip()
     if value is None or value == "":
         if option.default is None:
             return None
@@ -417,30 +423,33 @@ def _integer(option: Option, value: Value) -> int:
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
-    elif isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", value, re.ASCII):
+    elif isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", value, re.ASCII):
         number = int(value)
     if number is None:
         raise WrongValueError(f"must be a whole number{_range(option)}; you gave {show(value)}.")
-    return _within(option, number, "asked for")
+    return _within(option, number, f"asked for {_as_given(value)}")
 
 
 def _number(option: Option, value: Value) -> float:
     number = math.nan
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value) if abs(value) < 1e300 else math.nan
-    elif isinstance(value, str) and re.fullmatch(
-        r"\s*[+-]?[0-9]{0,20}\.?[0-9]{1,20}([eE][+-]?[0-9]{1,2})?\s*", value, re.ASCII
-    ):
+    elif isinstance(value, str) and re.fullmatch(_DECIMAL, value, re.ASCII):
         number = float(value)
     if not math.isfinite(number):
         raise WrongValueError(f"must be a number{_range(option)}; you gave {show(value)}.")
-    return _within(option, number, "gave")
+    return _within(option, number, f"gave {_as_given(value)}")
 
 
-def _within(option: Option, number: _Number, verb: str) -> _Number:
+def _as_given(value: Value) -> str:
+    """The number as it was typed, for a sentence; for texts that are known to spell one."""
+    return value if isinstance(value, str) else show(value)
+
+
+def _within(option: Option, number: _Number, what: str) -> _Number:
     low, high = option.minimum, option.maximum
     if (low is not None and number < low) or (high is not None and number > high):
-        raise WrongValueError(f"must be{_range(option)}; you {verb} {show(number)}.")
+        raise WrongValueError(f"must be{_range(option)}; you {what}.")
     return number
 
 
@@ -459,14 +468,14 @@ def _bound(option: Option, bound: int | float | Fraction) -> str:
         return (
             units.memory(int(exact)) if exact >= 1024 and exact.denominator == 1 else units.cpu(units.cpu_milli(exact))
         )
-    return f"{float(bound):g}" if isinstance(bound, float) else str(bound)
+    return f"{bound:.15g}" if isinstance(bound, float) else str(bound)
 
 
 def _boolean(_: Option, value: Value) -> bool:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.strip().lower() in _TRUE | _FALSE:
-        return value.strip().lower() in _TRUE
+    if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
     raise WrongValueError(f"must be yes or no; you gave {show(value)}.")
 
 
@@ -480,7 +489,7 @@ def _choice(option: Option, value: Value) -> str:
 
 
 def _quantity(option: Option, value: Value) -> str:
-    text = value.strip() if isinstance(value, str) else show(value)
+    text = _as_given(value)
     number = None if isinstance(value, bool) else units.parse_quantity(text)
     if number is None:
         raise WrongValueError(f"must be an amount such as 4, 500m or 16Gi; you gave {show(value)}.")

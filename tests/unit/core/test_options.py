@@ -14,6 +14,7 @@ from dlspawner.core.launch.options import (
     BUILT_IN,
     InvalidOptions,
     SelectedOptions,
+    check_value,
     find_template,
     offered_options,
     select_options,
@@ -29,12 +30,22 @@ ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
     "no GPU at all": ({"gpus": 0}, "gpus", 0),
     "an option without default stays empty": ({}, "note", None),
     "text over several lines where it may be": ({"note": "a\nb"}, "note", "a\nb"),
+    "line ends of a browser's form, of Windows, of old files": (
+        {"note": "set -e\r\na\rb\r\n"},
+        "note",
+        "set -e\na\nb\n",
+    ),
+    "the most letters, counted without them": ({"note": "\r\n" * 4096}, "note", "\n" * 4096),
+    "text with blanks around": ({"note": " a "}, "note", " a "),
+    "a path with blanks and a line end around": ({"log_dir": "\xa0runs \r\n"}, "log_dir", "runs"),
+    "nothing but blanks": ({"memory": " "}, "memory", None),
     "text that looks like YAML, holes and shell is text": ({"note": "${x}: [$(id)]"}, "note", "${x}: [$(id)]"),
     "a number with a point": ({"rate": "0.5"}, "rate", 0.5),
     "a ticked box": ({"fast": "on"}, "fast", True),
     "an empty box": ({"fast": "false"}, "fast", False),
     "an amount of memory": ({"memory": "8Gi"}, "memory", "8Gi"),
     "an amount of CPU as JSON": ({"cpu": 2}, "cpu", "2"),
+    "bytes as a number with a point": ({"memory": 1073741824.0}, "memory", "1073741824.0"),
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -53,6 +64,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown option": ({"gpuz": 1}, "“Notebook” has no option “gpuz” (did you mean gpus?)."),
     "too much CPU for the GPUs": ({"gpus": 2, "cpu": "9"}, "CPUs must be between 100m and 8 for 2 × a100; you asked"),
     "too much memory": ({"memory": "17Gi"}, "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 17Gi."),
+    "a number, in bytes": (
+        {"memory": 21474836480.0},
+        "Memory must be between 64Mi and 16Gi for 1 × a100; you asked for 21474836480.0.",
+    ),
+    "too little, with an exponent": (
+        {"cpu": "1e-3"},
+        "CPUs must be between 100m and 4 for 1 × a100; you asked for 1e-3.",
+    ),
+    "too large a number": ({"rate": "1234567.5"}, "Learning rate must be between 0 and 1; you gave 1234567.5."),
+    "too large a number, as it was typed": ({"rate": "1e7"}, "Learning rate must be between 0 and 1; you gave 1e7."),
+    "more than there are numbers": ({"gpus": 2**60}, f"GPUs must be between 0 and 8; you asked for {2**60}."),
     "an amount that is none": ({"memory": "lots"}, "Memory must be an amount such as 4, 500m or 16Gi; you gave “lots”"),
     "a NUL": ({"note": "a\0b"}, "Note must be printable text."),
     "text that is written backwards": ({"note": "a\u202eb"}, "Note must be printable text."),
@@ -80,6 +102,44 @@ def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> No
     assert isinstance(rejected, InvalidOptions)
     assert len(rejected.sentences) == 1
     assert rejected.sentences[0].startswith(sentence)
+
+
+SHA = {name: f"@{name}:{'0a' * (bits // 8)}" for name, bits in (("sha256", 256), ("sha384", 384), ("sha512", 512))}
+IMAGES = [
+    *("debian", "debian:12", "library/debian", "a__b/c-d--e.f_g", *(f"x/y:1{digest}" for digest in SHA.values())),
+    *(
+        "Registry.Example.ORG:5000/team/x:T_1.2-3",
+        "LAB/x",
+        "localhost/x",
+        "[::1]:5000/x",
+        "[FD00::a]/x/y",
+        "127.0.0.1/x",
+    ),
+]
+NO_IMAGES = [
+    *(
+        "Debian",
+        "registry.org/Team/x",
+        "a..b",
+        "a/",
+        "/a",
+        "a:",
+        "a b",
+        "-a/b",
+        "a-.b/c",
+        "[::1",
+        "[::1]",
+        "a:0/",
+        "x@sha256:1",
+    ),
+    *("https://registry.org/x", f"x{SHA['sha256'].upper()}", f"x{SHA['sha512'][:-1]}", "x:" + "t" * 129, "ü/x"),
+]
+
+
+@pytest.mark.parametrize("name", IMAGES + NO_IMAGES, ids=lambda name: name[:24])
+def test_an_image_is_what_a_container_runtime_takes(name: str) -> None:
+    problem = check_value(BUILT_IN["image"], name)
+    assert (problem is None) == (name in IMAGES), problem
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def run(given: Given) -> int:
 def log_in(given: Given) -> int:
     url = login.url_of(given.url)
     asked = f"Token, from {url}/hub/token: "
-    token = login.checked((getpass.getpass(asked) if sys.stdin.isatty() else sys.stdin.readline()).strip())
+    token = login.checked(getpass.getpass(asked) if sys.stdin.isatty() else sys.stdin.readline())
     service = Service(url, token)
     name = service.me()
     service.get("jobs", {"limit": "1"})

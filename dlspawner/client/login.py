@@ -48,6 +48,7 @@ def url_of(text: str) -> str:
 
 
 def _parts(text: str) -> SplitResult:
+    text = text.strip()
     parts = urlsplit(text if "://" in text else f"https://{text}")
     right = parts.scheme in {"http", "https"} and parts.hostname and parts.username is None and parts.port != 0
     if not right or not all("!" <= char <= "~" for char in parts.netloc + parts.path):
@@ -56,7 +57,8 @@ def _parts(text: str) -> SplitResult:
 
 
 def checked(token: str) -> str:
-    """Returns a token that fits into a header."""
+    """Returns a token that fits into a header, without the white space that was pasted with it."""
+    token = token.strip()
     if not (0 < len(token) <= 4096 and all("!" <= char <= "~" for char in token)):
         raise ClientProblem("That is no token: it is one word of letters and digits.", 2)
     return token

@@ -39,6 +39,7 @@ from dlspawner.manager.http.api import history as api_history
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, ServiceEnvironmentMissing, make_auth, read_service
 from dlspawner.manager.http.portal import history, ssh_keys
 from dlspawner.manager.logs.collector import JobLogs
+from dlspawner.manager.model.ssh_keys import MAX_RSA_BITS, MIN_RSA_BITS
 from dlspawner.manager.server import ServerCannotStart, bind, close_hub_client, drain, make_web
 from dlspawner.manager.state.config_reload import ConfigReloader, initial
 from dlspawner.manager.state.metrics import ManagerMetrics
@@ -99,6 +100,13 @@ class Manager(Application):
         Secret gateway-keys. People who use `dlspawner ssh-config`, or the files of the page SSH keys, have them pinned
         then; it is read anew each time. Empty, the default: OpenSSH asks them whether they know the
         gateway's key.""",
+    ).tag(config=True)
+    min_rsa_bits = Integer(
+        MIN_RSA_BITS,
+        min=1024,
+        max=MAX_RSA_BITS,
+        help="""Bits that an RSA key needs to be registered for SSH. Default: 2048, which PuTTYgen makes. Keys that are
+        registered already stay. Of the certificates of a CA (Gateway.user_ca_file), RSA keys need 2048 bits.""",
     ).tag(config=True)
     special_namespace = Unicode(
         help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
@@ -317,6 +325,7 @@ class Manager(Application):
             meters=meters,
             authenticate_prometheus=self.authenticate_prometheus,
             ssh_target=read_target(self.ssh_address),
+            min_rsa_bits=self.min_rsa_bits,
             ssh_host_key_file=Path(self.ssh_host_key_file) if self.ssh_host_key_file else None,
         )
 

@@ -66,7 +66,7 @@ def _read_line(line: str) -> bytes:
     key = read_public(line)
     if not is_strong(key):
         raise ValueError(
-            f"a {key.algorithm.decode()} key that is too weak for a CA: ed25519, ECDSA or RSA from 3072 bits"
+            f"a {key.algorithm.decode()} key that is too weak for a CA: ed25519, ECDSA or RSA from 2048 bits"
         )
     return key.public_data
 

@@ -1,7 +1,7 @@
 """Certificates of the organisation's CA: the conditions of a login, and the limits that a certificate sets. Pure.
 
 Rules, as OpenSSH's for TrustedUserCAKeys: a certificate without principals is refused, and so is one with an unknown
-critical option. The login's user must be one of the principals (in lower case, as the Hub keeps names). Permitted
+critical option. The login's user must be one of the users whom the principals name. Permitted
 addresses are compared with the user's own, through `ssh -J` as well. A forced command and missing permissions are
 written into the gateway's own certificate for the job; the job's sshd enforces them.
 
@@ -11,7 +11,7 @@ The sentences are for users with a verified signature under a certificate that a
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -44,11 +44,16 @@ class UserCertificate:
         return f"certificate {self.serial} {self.key_id[:100]}"
 
 
-def certificate_refusal(certificate: UserCertificate, user: str, source: str, now: float) -> str | None:
-    """Returns the reason why the certificate does not let this user in from ``source`` now; None if it does."""
+def certificate_refusal(
+    certificate: UserCertificate, user: str, source: str, now: float, unknown: Collection[str] = ()
+) -> str | None:
+    """Returns the reason why the certificate does not let this user in from ``source`` now; None if it does.
+
+    A principal names the user of exactly this name; one that is ``unknown`` to the Hub, the user in lower case.
+    """
     if not certificate.for_users:
         return "this certificate is for a host, not for a person"
-    if user not in {principal.lower() for principal in certificate.principals}:
+    if user not in {name.lower() if name in unknown else name for name in certificate.principals}:
         return "this certificate is for another login name"
     if now < certificate.valid_after:
         return f"this certificate is not valid before {_time(certificate.valid_after)}"

@@ -41,15 +41,25 @@ class JobEndpoint:
     created: str = ""
 
 
-def parse_login(text: str) -> LoginName | None:
-    """Returns the login, with the user's name as the Hub keeps it; ``None`` for an impossible user name."""
+def parse_logins(typed: str, folded: str) -> tuple[LoginName, ...]:
+    """Returns what a login name can mean: as typed first, then with the user's name folded; none if impossible.
+
+    ``folded`` is the name after SASLprep. JupyterHub keeps user names in lower case, unless its authenticator
+    normalises them in another way.
+    """
+    found = [_parse_login(typed), _parse_login(folded)]
+    if found[1] is not None:
+        found[1] = LoginName(found[1].user.lower(), found[1].server)
+    return tuple(dict.fromkeys(login for login in found if login is not None))
+
+
+def _parse_login(text: str) -> LoginName | None:
     user, plus, server = text.rpartition("+")
     if not plus:
         user, server = text, ""
     if not _is_name(user) or (server and not _is_name(server)):
         return None
-    # JupyterHub's authenticators lower-case user names before anything else.
-    return LoginName(user.lower(), server if plus else None)
+    return LoginName(user, server if plus else None)
 
 
 def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
@@ -124,8 +134,8 @@ def jump_server(host: str, user: str) -> str | None:
     host = host.removesuffix(DOMAIN)
     if "+" not in host:
         return host if _is_name(host) else None
-    login = parse_login(host)
-    return login.server if login is not None and login.user == user else None
+    login = _parse_login(host)  # OpenSSH writes hosts in lower case
+    return login.server if login is not None and login.user in {user, user.lower()} else None
 
 
 def printable(text: str) -> str:

@@ -1,9 +1,9 @@
 """The login of one client: `log_in` has its steps; `ClientConnection` collects the credentials, and counts the client.
 
 Until a credential is proven every failure is the same answer after the same time: names that do not exist, names that
-cannot exist, and wrong credentials all cost one look-up. The credential of the present request is proven, never an
-earlier one. On a stream of ``ssh -J`` the user is known already: the credential on the inside must be the same user's,
-and the login's name, which OpenSSH fills in from the local account, opens nothing.
+cannot exist, and wrong credentials all cost the same look-ups. The credential of the present request is proven, never
+an earlier one. On a stream of ``ssh -J`` the user is known already: the credential on the inside must be the same
+user's, and the login's name, which OpenSSH fills in from the local account, opens nothing.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ TOO_MANY = "too many failed attempts: connect again with one key (ssh -o Identit
 
 @dataclass(frozen=True, slots=True)
 class SignedKey:
-    """A public key whose signature was verified just now, and the registered keys of the login's user."""
+    """A public key whose signature was verified just now."""
 
     data: bytes
-    registered: tuple[RegisteredKey, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +56,22 @@ Credential = SignedKey | UserCertificate | Token  # of a certificate the signatu
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The present authentication attempt: the login as written and its meaning, and the credential for the log.
+    """The present authentication attempt: the login as written and its meanings, and the credential for the log.
 
+    The first meaning that the credential proves holds; the last one is the folded name, and owes for wrong tokens.
     ``judged`` is False if the attempt costs nothing; ``proven`` is True after a proven credential that was refused.
     """
 
     written: str = ""
-    login: routing.LoginName = NOBODY
+    logins: tuple[routing.LoginName, ...] = (NOBODY,)
     method: str = ""
     key: str = ""
     judged: bool = True
     proven: bool = False
+
+    @property
+    def login(self) -> routing.LoginName:
+        return self.logins[-1]
 
 
 async def log_in(connection: ClientConnection, credential: Credential) -> Session | None:
@@ -92,18 +96,20 @@ async def log_in(connection: ClientConnection, credential: Credential) -> Sessio
 
 
 async def authenticate(connection: ClientConnection, credential: Credential) -> Identity | None:
-    """Returns the identity that a credential proves for the present login."""
-    client = connection.client
+    """Returns the identity that a credential proves for the present login, whose meaning is known then."""
+    client, attempt = connection.client, connection.attempt
     match credential:
         case SignedKey():
-            identity = _verify_key(connection, credential)
+            identity = await _verify_key(connection, credential)
         case UserCertificate():
-            identity = _verify_certificate(connection, credential)
+            identity = await _verify_certificate(connection, credential)
         case Token():
             identity = await _verify_token(connection, credential)
     if identity is not None:
+        meant = tuple(login for login in attempt.logins if login.user == identity.user)
+        connection.attempt = replace(connection.attempt, logins=meant)
         connection.count_judged(identity.method, identity.credential, identity)
-        client.gateway.penalties.proven(client.source, identity.user, client.gateway.now())
+        client.gateway.penalties.proven(client.source, attempt.login.user, client.gateway.now())
     return identity
 
 
@@ -123,9 +129,9 @@ async def authorise(connection: ClientConnection, identity: Identity) -> Access:
     return Access(identity, wanted)
 
 
-def _verify_key(connection: ClientConnection, credential: SignedKey) -> Identity | None:
+async def _verify_key(connection: ClientConnection, credential: SignedKey) -> Identity | None:
     gateway = connection.client.gateway
-    found = proof.verify_key(connection.attempt.login.user, credential.data, credential.registered)
+    found = await connection.key_owner(credential.data)
     if found is None:
         return None
     identity, key = found
@@ -133,13 +139,22 @@ def _verify_key(connection: ClientConnection, credential: SignedKey) -> Identity
     return identity
 
 
-def _verify_certificate(connection: ClientConnection, certificate: UserCertificate) -> Identity | None:
-    client, login = connection.client, connection.attempt.login
-    problem = certificates.certificate_refusal(certificate, login.user, client.source, time.time())
-    problem = problem or client.gateway.revalidator.revocations.refusal(certificate.badge)
-    if problem == UNKNOWN:  # users do not pay for an administrator's mistake
+async def _verify_certificate(connection: ClientConnection, certificate: UserCertificate) -> Identity | None:
+    client, attempt, login, problem = connection.client, connection.attempt, NOBODY, None
+    capitals = {name for name in certificate.principals if name != name.lower() == attempt.login.user}
+    try:
+        unknown = await client.gateway.auth_backend.deleted_users(capitals)
+        for login in attempt.logins:
+            problem = certificates.certificate_refusal(certificate, login.user, client.source, time.time(), unknown)
+            if problem is None:
+                break
+        problem = problem or client.gateway.revalidator.revocations.refusal(certificate.badge)
+        judged = problem != UNKNOWN
+    except BackendUnavailable as unavailable:
+        problem, judged = str(unavailable), False
+    if not judged:  # users do not pay for an administrator's mistake, nor for a Hub that is away
         connection.charged = False
-        connection.attempt = replace(connection.attempt, judged=False)
+        connection.attempt = replace(attempt, judged=False)
     if problem is not None or login is NOBODY:
         client.show(problem or "this is no login name")
         return None
@@ -151,8 +166,8 @@ async def _verify_token(connection: ClientConnection, token: Token) -> Identity 
 
     A token that proves nothing is charged, also if its client does not wait for the answer.
     """
-    client, login, started = connection.client, connection.attempt.login, time.monotonic()
-    gateway, user = client.gateway, login.user
+    client, attempt, started = connection.client, connection.attempt, time.monotonic()
+    gateway, user = client.gateway, attempt.login.user
     refusal = gateway.penalties.token_refusal(client.source, user, gateway.now())
     charged, owner = True, None
     try:
@@ -160,7 +175,8 @@ async def _verify_token(connection: ClientConnection, token: Token) -> Identity 
             client.show(refusal)
         elif len(token.text) <= LONGEST_TOKEN:
             owner = await gateway.auth_backend.token_owner(token.text)
-        identity = proof.verify_token(user, token.method, owner)
+        proofs = [proof.verify_token(login.user, token.method, owner) for login in attempt.logins]
+        identity = next(filter(None, proofs), None)
         charged = identity is None
     except BackendUnavailable as problem:
         charged, identity = False, None
@@ -168,7 +184,7 @@ async def _verify_token(connection: ClientConnection, token: Token) -> Identity 
     finally:
         if charged:
             gateway.penalties.token_failed(client.source, user, gateway.now(), judged=refusal is None)
-    if identity is None or login is NOBODY:
+    if identity is None or attempt.login is NOBODY:
         await asyncio.sleep(max(0.0, started + gateway.limits.failure_seconds - time.monotonic()))
         return None
     return replace(identity, token=token.text)
@@ -289,17 +305,19 @@ class ClientConnection(LoginHandler):
     # User and credentials
 
     def begin_auth(self, username: str) -> bool:
-        self.attempt = Attempt(username, self._read_login(username))
+        typed = self.client.leg.login_name
+        self.attempt = Attempt(typed, self._read_logins(typed, username) or (NOBODY,))
         return True
 
-    def _read_login(self, username: str) -> routing.LoginName:
-        login, jump = routing.parse_login(username), self.client.jump
+    def _read_logins(self, typed: str, folded: str) -> tuple[routing.LoginName, ...]:
+        logins, jump = routing.parse_logins(typed, folded), self.client.jump
         if jump is None:
-            return login or NOBODY
+            return logins
         # The name of a local account counts for nothing; one with a server's name in it is meant.
-        if login is not None and login.server is not None:
-            return login if login.user == jump.user else NOBODY
-        return routing.LoginName(jump.user, jump.server)
+        named = [login for login in logins if login.server is not None]
+        if named:
+            return tuple(login for login in named if login.user == jump.user)
+        return (routing.LoginName(jump.user, jump.server),)
 
     def public_key_auth_supported(self) -> bool:
         return True
@@ -318,8 +336,7 @@ class ClientConnection(LoginHandler):
         self._begin_attempt("publickey", key.get_fingerprint())
         if not self._attempts.may_ask():
             return False
-        user = self.attempt.login.user
-        return proof.verify_key(user, key.public_data, await self._registered(user)) is not None
+        return await self.key_owner(key.public_data) is not None
 
     def trusts(self, ca: asyncssh.SSHKey, certificate: UserCertificate) -> bool:
         """As `validate_public_key`, for a certificate. The log has its key until the CA is trusted: an untrusted
@@ -334,8 +351,7 @@ class ClientConnection(LoginHandler):
     async def proven(self, credential: asyncssh.SSHKey | UserCertificate) -> bool:
         if isinstance(credential, UserCertificate):
             return await self._log_in(credential)
-        registered = await self._registered(self.attempt.login.user)
-        return await self._log_in(SignedKey(credential.public_data, registered))
+        return await self._log_in(SignedKey(credential.public_data))
 
     async def validate_password(self, username: str, password: str) -> bool:
         return await self._token("password", password)
@@ -352,7 +368,12 @@ class ClientConnection(LoginHandler):
         return await self._token("keyboard-interactive", responses[0] if len(responses) == 1 else "")
 
     def _begin_attempt(self, method: str, key: str = "") -> None:
-        self.attempt = Attempt(self.attempt.written, self.attempt.login, method, key)
+        self.attempt = Attempt(self.attempt.written, self.attempt.logins, method, key)
+
+    async def key_owner(self, key: bytes) -> tuple[Identity, RegisteredKey] | None:
+        """Returns the identity that a signature of this key proves for the present login; all names are looked up."""
+        found = [proof.verify_key(login.user, key, await self._registered(login.user)) for login in self.attempt.logins]
+        return next(filter(None, found), None)
 
     async def _registered(self, user: str) -> tuple[RegisteredKey, ...]:
         """Returns the user's keys, looked up once per connection and name."""
@@ -370,7 +391,7 @@ class ClientConnection(LoginHandler):
 
         Counted here and not in `attempt_failed`: a client that drops an attempt for the next never gets there.
         """
-        client, gateway = self.client, self.client.gateway
+        client, gateway, text = self.client, self.client.gateway, text.strip()
         self._begin_attempt(method)
         may_guess = self._attempts.may_guess()
         if text:

@@ -21,8 +21,8 @@ module (`seal`, `opens`) and asyncssh (`encrypt_packet` …), one packet after t
 4253 §6, RFC 5647 and OpenSSH's PROTOCOL (``-etm`` MACs) and PROTOCOL.chacha20poly1305; in all of them the length is
 readable before the packet is complete, and does not count for the padding.
 
-Refused: MACs over plain packets (without ``-etm``), which are not offered. Ciphers without a class here use asyncssh's
-own layer.
+Refused: MACs over plain packets (without ``-etm``), which only few clients need. Ciphers without a class here use
+asyncssh's own layer.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ of another owner.
 
 Only ed25519: every client still in use knows it, and asyncssh shares an RSA key's choice of hash between connections.
 
-Offered and accepted algorithms: those without a fail or a warning of ssh-audit, and keys of sufficient length.
+Offered and accepted algorithms: those without a fail of ssh-audit, and keys of sufficient length.
 """
 
 from __future__ import annotations
@@ -135,7 +135,13 @@ ENCRYPTION_ALGS = [
     "aes256-ctr",
     "aes128-ctr",
 ]
-MAC_ALGS = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"]
+MAC_ALGS = [
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    # For clients without -etm and GCM: curl's sftp (libssh2 before 1.11), older SSH.NET and sshj.
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+]
 SIGNATURE_ALGS = [
     "ssh-ed25519",
     "sk-ssh-ed25519@openssh.com",
@@ -147,7 +153,7 @@ SIGNATURE_ALGS = [
     "rsa-sha2-256",
 ]
 HOST_KEY_ALGS = ["ssh-ed25519"]
-RSA_BITS = range(3072, 8192 + 1)
+RSA_BITS = range(2048, 8192 + 1)
 
 # OpenSSH sends some requests (such as the obsolete eow@openssh.com) only if the other end's version contains OpenSSH.
 # Each end of the relay receives the truth about the far one, without a number: workarounds for bugs depend on numbers.

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 import asyncssh
-from asyncssh.constants import MSG_KEXINIT
+from asyncssh.constants import MSG_KEXINIT, MSG_USERAUTH_REQUEST
 from asyncssh.packet import PacketDecodeError, SSHPacket
 from asyncssh.public_key import SSHOpenSSHCertificate, decode_ssh_public_key
 
@@ -56,6 +56,9 @@ class LoginHandler(asyncssh.SSHServer):
 
 class Downstream(RelayConnection, asyncssh.SSHServerConnection):
     """The leg to the client."""
+
+    # The name of the present login as the client sent it; asyncssh's is folded by SASLprep.
+    login_name = ""
 
     _exchange_timer: asyncio.TimerHandle | None = None
 
@@ -135,10 +138,25 @@ class Downstream(RelayConnection, asyncssh.SSHServerConnection):
         # New keys cost the gateway more than the client, and a login needs none: no known client asks for any.
         if pkttype == MSG_KEXINIT and self._session_id and not self._auth_complete:
             raise asyncssh.ProtocolError("new keys are for after the login")
+        if pkttype == MSG_USERAUTH_REQUEST:
+            packet = self._read_login(packet)
         # An exchange that the gateway began has no limit: a suspended client delays it like everything else.
         if pkttype == MSG_KEXINIT and self._auth_complete and not self.rekeying:
             self._look_for_keys(self._loop.time())
         return super().process_packet(pkttype, pktid, packet)
+
+    def _read_login(self, request: SSHPacket) -> SSHPacket:
+        """Notes the login's name; returns the request without white space around a password, which asyncssh refuses."""
+        payload = request.get_full_payload()
+        name, at = text_at(payload, 1)
+        method, at = text_at(payload, text_at(payload, at)[1])
+        self.login_name = (name or b"").decode("utf-8", "replace")
+        password, end = text_at(payload, at + 1)
+        if method == b"password" and password is not None:
+            payload = payload[: at + 1] + text(password.strip()) + payload[end:]
+        request = SSHPacket(payload)
+        request.get_byte()
+        return request
 
     def _look_for_keys(self, since: float) -> None:
         """Ends the connection if the client has abandoned its key exchange, else checks again later.

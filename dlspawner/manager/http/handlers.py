@@ -35,6 +35,7 @@ from dlspawner.manager.http.api.models.requests import explain
 from dlspawner.manager.http.api.models.responses import ProblemModel, as_json
 from dlspawner.manager.http.auth import HubServiceInfo, ServiceAuth, identify_again, is_hub, may_enter
 from dlspawner.manager.model.access import AccessRight, Viewer, viewer_of
+from dlspawner.manager.model.ssh_keys import MIN_RSA_BITS
 from dlspawner.manager.state.metrics import ManagerMetrics
 
 NOT_LEADER = "This Manager decides about no jobs: cluster_file, teams_file and templates_dir are not set."
@@ -121,6 +122,7 @@ class ManagerContext:
     ssh_target: Target | None = None  # the gateway, for the commands that people copy
     ssh_host_key_file: Path | None = None
     ssh_restart_seconds: float = 300.0  # after its end a job is not started by a login: editors reconnect by themselves
+    min_rsa_bits: int = MIN_RSA_BITS
     keys_per_user: int = 50  # the gateway reads all of them at every login
     running: OpenRequests = field(default_factory=OpenRequests)
     locks: NamedLocks = field(default_factory=NamedLocks)  # requests that are carried out once

@@ -1,9 +1,9 @@
 """SSH public keys as people paste them: read strictly, or refuse with a sentence that says what to do instead.
 
 PURE: text in, values out. Accepted is what OpenSSH writes into a .pub file, and several of those, one a line:
-ed25519, ECDSA on the three NIST curves, both with security-key variants (sk-), and RSA of at least 3072 bits. What
-leaves here is rebuilt from the decoded key, so nothing a user typed reaches a database or an `authorized_keys` line
-except the cleaned comment.
+ed25519, ECDSA on the three NIST curves, both with security-key variants (sk-), and RSA that is long enough. What leaves
+here is rebuilt from the decoded key, so nothing a user typed reaches a database or an `authorized_keys` line except the
+cleaned comment.
 
 Refused: `authorized_keys` options (they would be promises that the gateway does not keep), certificates (they expire;
 the organisation's CA is trusted as a whole), DSA and short RSA. `asyncssh.import_public_key` would read PEM, PKCS#8,
@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 MAX_INPUT = 16 * 1024
 MAX_NAME = 100
-RSA_BITS = range(3072, 8192 + 1)  # above, a verification costs the gateway milliseconds for nothing
+MIN_RSA_BITS = 2048  # what PuTTYgen makes
+MAX_RSA_BITS = 8192  # above, a verification costs the gateway milliseconds for nothing
 
 ACCEPTED = {
     "ssh-ed25519": "Ed25519",
@@ -84,7 +85,7 @@ class KeyRejected:
         return PRIVATE in self.sentences
 
 
-def parse_keys(text: str) -> tuple[PublicKey, ...] | KeyRejected:
+def parse_keys(text: str, min_rsa_bits: int = MIN_RSA_BITS) -> tuple[PublicKey, ...] | KeyRejected:
     """All keys of the input, each once, in its order; or every reason why not. All or nothing."""
     if is_private(text):
         return KeyRejected((PRIVATE,))
@@ -95,7 +96,7 @@ def parse_keys(text: str) -> tuple[PublicKey, ...] | KeyRejected:
     lines = list(_lines(text))
     if not lines:
         return KeyRejected((EMPTY,))
-    read = [(number, parse_line(line)) for number, line in lines]
+    read = [(number, parse_line(line, min_rsa_bits)) for number, line in lines]
     problems = [
         f"Line {number}: {sentence}" if len(lines) > 1 else sentence
         for number, result in read
@@ -111,7 +112,7 @@ def parse_keys(text: str) -> tuple[PublicKey, ...] | KeyRejected:
     return tuple(unique.values())
 
 
-def parse_line(line: str) -> PublicKey | KeyRejected:
+def parse_line(line: str, min_rsa_bits: int = MIN_RSA_BITS) -> PublicKey | KeyRejected:
     type_, _, rest = line.partition(" ")
     refusal = _refuse_type(type_, rest)
     if refusal:
@@ -126,8 +127,8 @@ def parse_line(line: str) -> PublicKey | KeyRejected:
     if isinstance(loaded, RSAPublicKey):
         bits = loaded.key_size
         # OpenSSL verifies no larger exponents with keys of this size: the key would never log in.
-        if bits not in RSA_BITS or loaded.public_numbers().e.bit_length() > 64:
-            return KeyRejected((RSA_SIZE.format(bits=bits, least=RSA_BITS[0], most=RSA_BITS[-1]),))
+        if not min_rsa_bits <= bits <= MAX_RSA_BITS or loaded.public_numbers().e.bit_length() > 64:
+            return KeyRejected((RSA_SIZE.format(bits=bits, least=min_rsa_bits, most=MAX_RSA_BITS),))
     return PublicKey(f"{type_} {base64.b64encode(blob).decode('ascii')}", clean_name(comment), bits)
 
 

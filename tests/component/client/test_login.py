@@ -48,6 +48,11 @@ def test_other_addresses_are_refused(given: str) -> None:
         login.url_of(given)
 
 
+def test_white_space_around_what_was_pasted_is_left_out() -> None:
+    assert login.url_of(" https://hub.example.org/hub/token\n") == "https://hub.example.org"
+    assert login.service({"DLSPAWNER_URL": "https://hub", "DLSPAWNER_TOKEN": "\tsecret \r\n"}).token == "secret"
+
+
 def test_login_is_kept_readable_for_its_owner_alone(server: Scripted, home: Path) -> None:
     server.answers = [ALICE, EMPTY]
     assert cli.main(["login", f"{server.url}/hub/home"]) == 0

@@ -42,8 +42,15 @@ from tests.component.gateway.peers import (
 async def test_token_opens_the_owner_s_job(running: Running, mallory: Client, method: str) -> None:
     running.people.tokens["secret"] = TokenOwner("alice", every_server)
     options = ("-o", f"PreferredAuthentications={method}")
-    status, out, err = await with_token(mallory, "secret", "alice+train", *options)
-    assert (status, out) == (0, "in\n"), err
+    for typed in ("secret", " secret\t", "\u00a0secret"):
+        status, out, err = await with_token(mallory, typed, "alice+train", *options)
+        assert (status, out) == (0, "in\n"), err
+
+
+async def test_token_read_from_a_file_with_its_line_end_opens_the_job(running: Running) -> None:
+    running.people.tokens["secret"] = TokenOwner("alice", every_server)
+    async with connect(running.port, password="secret\r\n") as ssh:
+        assert (await ssh.run("echo in")).stdout == "in\n"
 
 
 async def test_token_reads_only_names_of_jobs_that_it_may_open(

@@ -9,8 +9,9 @@ import asyncssh
 import pytest
 
 from ssh_gateway.core.packets import text
+from ssh_gateway.core.proof import TokenOwner, every_server
 from tests.component.gateway.hostile import DISCONNECT, USERAUTH_FAILURE, call, drop
-from tests.component.gateway.peers import Client, Running, log_lines
+from tests.component.gateway.peers import PASSWORD, Client, Running, Sshd, log_lines
 
 PIECES = ["../", "\x1b[2J", "\n", "\u202e", "alice", "+", "train", "%2f", "а", "'", '"', "$(id)", "\t", " "]
 PROHIBITED = "\x1b\n\u202e\t"  # of these pieces, by SASLprep (RFC 4013): they end the connection
@@ -85,15 +86,36 @@ async def test_invalid_login_name_is_disconnected(running: Running, ending: byte
 
 
 @pytest.mark.parametrize(
-    "name", ["ａｌｉｃｅ＋ｔｒａｉｎ", "ALICE+train", "al\u00adice+train"],
+    ("name", "asked"),
+    [
+        ("ａｌｉｃｅ＋ｔｒａｉｎ", {"ａｌｉｃｅ＋ｔｒａｉｎ", "alice"}),
+        ("ALICE+train", {"ALICE", "alice"}),
+        ("al\u00adice+train", {"alice"}),
+    ],
     ids=["full-width", "capitals", "a soft hyphen"],
-)  # fmt: skip
-async def test_login_name_is_normalised_before_the_check(
-    running: Running, alice: Client, mallory: Client, name: str
+)
+async def test_login_name_is_taken_as_typed_or_folded(
+    running: Running, alice: Client, mallory: Client, name: str, asked: set[str]
 ) -> None:
-    """Names are folded (SASLprep, then lower case) before anything is looked up: a folded one opens nothing more."""
+    """Folded by SASLprep, then to lower case: what is asked depends on the name alone, and opens nothing more."""
     assert (await alice.ssh("-l", name, "gateway", "echo in")).text == "in\n"
     refused = await mallory.ssh("-l", name, "gateway", "echo in")
     assert (refused.status, refused.out) == (255, b"")
     assert "Permission denied" in refused.err
-    assert set(running.people.asked) == {"alice"}
+    assert set(running.people.asked) == asked
+
+
+@pytest.mark.parametrize("name", ["Zoe", "ﬁona", "Ångström"])
+async def test_user_whose_name_folding_would_change_enters(
+    running: Running, mallory: Client, mallorys_key: asyncssh.SSHKey, sshd: Sshd, name: str
+) -> None:
+    """By key, by token, and by ``ssh -J``; the job of a user with the folded name is another one."""
+    running.people.register(name, mallorys_key)
+    running.people.tokens["hers"] = TokenOwner(name, every_server)
+    running.places.targets[name, "train"] = sshd.target()
+    for way in (("-l", f"{name}+train", "gateway"), ("-J", f"{name}@gateway", "train"),
+                ("-J", f"{name}@gateway", f"{name}+train@{name}+train")):  # fmt: skip
+        assert (await mallory.ssh(*way, "echo in")).text == "in\n"
+    assert set(running.people.used) == {(name, 1)}
+    env, options = mallory.with_token("hers")
+    assert (await mallory.ssh(*options, *PASSWORD, "-l", f"{name}+train", "gateway", "echo in", env=env)).text == "in\n"

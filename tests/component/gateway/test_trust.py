@@ -47,7 +47,7 @@ def test_wrong_file_is_named_by_its_line_and_not_repeated(
 
 
 def test_file_without_strong_keys_is_refused(tmp_path: Path) -> None:
-    short = asyncssh.generate_private_key("ssh-rsa", key_size=2048).export_public_key().decode()
+    short = asyncssh.generate_private_key("ssh-rsa", key_size=1024).export_public_key().decode()
     (tmp_path / "ca").write_text(short)
     with pytest.raises(KeysUnusable, match=f"{tmp_path}/ca: .*too weak for a CA.*Gateway.user_ca_file"):
         TrustedCas(tmp_path / "ca").load()

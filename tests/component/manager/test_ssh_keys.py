@@ -47,7 +47,7 @@ ACCEPTED = {
     "ecdsa on the three curves, 256": generated("ecdsa-sha2-nistp256"),
     "ecdsa on the three curves, 384": generated("ecdsa-sha2-nistp384"),
     "ecdsa on the three curves, 521": generated("ecdsa-sha2-nistp521"),
-    "rsa of 3072 bits": generated("ssh-rsa", key_size=3072),
+    "rsa as PuTTYgen makes it": generated("ssh-rsa", key_size=2048),
     "an ed25519 security key": security_key_ed25519(),
     "an ecdsa security key": security_key_ecdsa(),
     "without a comment": f"ssh-ed25519 {BODY}",
@@ -73,7 +73,7 @@ REJECTED = {
     "a key with something behind it": (f"ssh-ed25519 {packed(b'ssh-ed25519', bytes(32))[:-1]}AAA=", "damaged"),
     "a key that says another type inside": (f"ssh-rsa {BODY}", "damaged"),
     "a body that is not base64": ("ssh-ed25519 AAAA…", "damaged"),
-    "a short rsa key": (generated("ssh-rsa", key_size=2048), "2048 bits; 3072 to 8192"),
+    "a short rsa key": (generated("ssh-rsa", key_size=1536), "1536 bits; 2048 to 8192"),
     "dsa": ("ssh-dss AAAAB3NzaC1kc3MAAACBAP", "ssh-keygen -t ed25519"),
     "a certificate": (f"ssh-ed25519-cert-v01@openssh.com {BODY}", "certificate"),
     "options": (f'no-pty,command="rm -rf ~" {ED25519}', "options in front"),
@@ -110,6 +110,12 @@ def test_private_key_is_recognised_and_not_repeated(text: str) -> None:
     assert parsed.private
     assert "was not stored" in parsed.sentences[0]
     assert text.rsplit(maxsplit=1)[-1] not in " ".join(parsed.sentences).split()
+
+
+def test_rsa_key_needs_the_bits_that_the_administrator_wants() -> None:
+    parsed = parse_keys(ACCEPTED["rsa as PuTTYgen makes it"], 3072)
+    assert isinstance(parsed, KeyRejected)
+    assert "2048 bits; 3072 to 8192" in parsed.sentences[0]
 
 
 def test_several_keys_are_read_once_each() -> None:

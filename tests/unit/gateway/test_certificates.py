@@ -16,6 +16,11 @@ THIS = "this certificate"
 ROWS: dict[str, tuple[UserCertificate, str, str | None]] = {
     "in its time, for its principal": (GOOD, "alice", None),
     "a principal as people write it": (replace(GOOD, principals=("bob", "Alice")), "alice", None),
+    "a principal that is another user": (
+        replace(GOOD, principals=("Al",)),
+        "al",
+        "this certificate is for another login name",
+    ),
     "of another user": (GOOD, "bob", "this certificate is for another login name"),
     "of a host": (replace(GOOD, for_users=False), "alice", "this certificate is for a host, not for a person"),
     "too early": (replace(GOOD, valid_after=151.0), "alice", f"{THIS} is not valid before 1970-01-01 00:02 UTC"),
@@ -35,5 +40,5 @@ ROWS: dict[str, tuple[UserCertificate, str, str | None]] = {
 def test_certificate_is_accepted_or_refused_with_a_sentence(
     certificate: UserCertificate, user: str, said: str | None
 ) -> None:
-    assert certificate_refusal(certificate, user, "192.0.2.1", 150.0) == said
-    assert certificate_refusal(certificate, user, "::ffff:192.0.2.1", 150.0) == said
+    assert certificate_refusal(certificate, user, "192.0.2.1", 150.0, {"Alice"}) == said
+    assert certificate_refusal(certificate, user, "::ffff:192.0.2.1", 150.0, {"Alice"}) == said

@@ -13,7 +13,7 @@ from ssh_gateway.transport import keys as transport_keys
 SUITES = [
     (cipher, mac)
     for cipher in transport_keys.ENCRYPTION_ALGS
-    for mac in (transport_keys.MAC_ALGS if cipher.endswith("ctr") else [""])
+    for mac in ([one for one in transport_keys.MAC_ALGS if "-etm" in one] if cipher.endswith("ctr") else [""])
 ]
 PACKETS = [b"\x04" + os.urandom(size - 1) for size in (16, 32, 1024, 32784)]
 
@@ -30,7 +30,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[object, fastpath.PacketCipher]
     """asyncssh's cipher and ours of the same keys."""
     keys = os.urandom(192)
     ours = fastpath._own(theirs(request.param, keys))
-    assert isinstance(ours, fastpath.PacketCipher), "there is one for everything that is offered"
+    assert isinstance(ours, fastpath.PacketCipher), "there is one for everything but MACs without -etm"
     return theirs(request.param, keys), ours
 
 

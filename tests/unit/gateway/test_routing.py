@@ -11,7 +11,7 @@ from ssh_gateway.core.routing import (
     find_job,
     is_jump,
     jump_server,
-    parse_login,
+    parse_logins,
     printable,
     refusal,
 )
@@ -26,23 +26,28 @@ def job(server: str, condition: JobCondition = JobCondition.READY, created: str 
 @pytest.mark.parametrize(
     ("written", "meant"),
     {
-        "a user and a server": ("alice+train", LoginName("alice", "train")),
-        "a plus and nothing is the default server": ("alice+", LoginName("alice", "")),
-        "a user alone leaves the server open": ("alice", LoginName("alice", None)),
-        "the last plus separates, because names may hold one": ("al+ice+train", LoginName("al+ice", "train")),
-        "the Hub keeps user names in lower case": ("Alice+Train", LoginName("alice", "Train")),
+        "a user and a server": ("alice+train", [LoginName("alice", "train")]),
+        "a plus and nothing is the default server": ("alice+", [LoginName("alice", "")]),
+        "a user alone leaves the server open": ("alice", [LoginName("alice", None)]),
+        "the last plus separates, because names may hold one": ("al+ice+train", [LoginName("al+ice", "train")]),
+        "a Hub may keep capitals": ("Alice+Train", [LoginName("Alice", "Train"), LoginName("alice", "Train")]),
     }.values(),
 )
-def test_login_name_is_parsed(written: str, meant: LoginName) -> None:
-    assert parse_login(written) == meant
+def test_login_name_is_parsed(written: str, meant: list[LoginName]) -> None:
+    assert list(parse_logins(written, written)) == meant
+
+
+def test_login_name_as_typed_comes_before_the_folded_one() -> None:
+    assert parse_logins("Ａlice＋x", "Alice+x") == (LoginName("Ａlice＋x", None), LoginName("alice", "x"))
+    assert parse_logins("al\u00adice", "alice") == (LoginName("alice", None),)
 
 
 @pytest.mark.parametrize(
     "written",
     ["", "+", "+train", "../x", "alice+a/b", "al\x00ice", "al\nice+x", "al\x1b[31mice", "a" * 256, "\u202eecila", " "],
 )
-def test_invalid_login_name_is_none(written: str) -> None:
-    assert parse_login(written) is None
+def test_invalid_login_name_means_no_login(written: str) -> None:
+    assert parse_logins(written, written) == ()
 
 
 def test_exact_name_wins_over_lower_case() -> None:

@@ -104,7 +104,7 @@ class OwnKeysHandler(UserApiHandler):
     async def post(self) -> None:
         person = self.current_user_name()
         body = self.read_body(KeyBody)
-        parsed = ssh_keys.parse_keys(body.key)
+        parsed = ssh_keys.parse_keys(body.key, self.manager.min_rsa_bits)
         if isinstance(parsed, KeyRejected):
             raise HttpProblem(422, " ".join(parsed.sentences))
         name = ssh_keys.clean_name(body.name)
@@ -133,7 +133,7 @@ class KeySuggestionsHandler(ApiHandler):
     async def put(self) -> None:
         identity = self.check_parameters()
         self.refuse(may_suggest_keys(identity))
-        found = [_found(item) for item in self.read_body(SuggestedKeysBody).keys]
+        found = [_found(item, self.manager.min_rsa_bits) for item in self.read_body(SuggestedKeysBody).keys]
         server = own_server(identity) or ""
         valid = [one for one in found if one is not None]
         await self.manager.store.suggest(identity.name, server, valid, self.manager.now())
@@ -159,11 +159,11 @@ class KeyUsedHandler(ApiHandler):
         self.set_status(204)
 
 
-def _found(item: SuggestedKeyBody) -> FoundKey | None:
+def _found(item: SuggestedKeyBody, min_rsa_bits: int) -> FoundKey | None:
     """One suggestion, or None for what is not a key."""
     if len(item.key) > MAX_INPUT or ssh_keys.is_private(item.key):
         return None
-    parsed = ssh_keys.parse_keys(item.key)
+    parsed = ssh_keys.parse_keys(item.key, min_rsa_bits)
     if isinstance(parsed, KeyRejected):
         return None
     first: PublicKey = parsed[0]

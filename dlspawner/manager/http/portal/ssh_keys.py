@@ -142,6 +142,7 @@ class KeysPageBase(PageHandler):
             removed="removed" in said,
             now=self.manager.now(),
             limit=self.manager.keys_per_user,
+            min_rsa_bits=self.manager.min_rsa_bits,
             ssh_hosts=self.manager.ssh_target is not None,
             start_on_connect=await self.manager.store.starts_by_login(person.name),
             ssh_pinned=bool(read_host_keys(self.manager.ssh_host_key_file)),
@@ -158,7 +159,7 @@ class KeysPage(KeysPageBase):
         person = self.person()
         text = self.get_body_argument("key", "")
         name = ssh_keys.clean_name(self.get_body_argument("name", ""))
-        parsed = ssh_keys.parse_keys(text)
+        parsed = ssh_keys.parse_keys(text, self.manager.min_rsa_bits)
         if isinstance(parsed, KeyRejected):
             kept = "" if parsed.private else text[: ssh_keys.MAX_INPUT]
             await self.show_keys(person, 422, problems=parsed.sentences, pasted=kept, typed_name=name)

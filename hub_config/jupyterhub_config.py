@@ -9,6 +9,9 @@ import os
 import sys
 from pathlib import Path
 
+from jupyterhub import orm
+from jupyterhub.app import JupyterHub
+
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import reload
@@ -98,6 +101,25 @@ if "DLSPAWNER_LAUNCHER_TOKEN" in env:  # on one machine: the launcher reads the 
     launcher = env["DLSPAWNER_LAUNCHER_TOKEN"]
     c.JupyterHub.services.append({"name": "launcher", "api_token": launcher, "display": False})
     c.JupyterHub.load_roles.append({"name": "launcher", "scopes": ["proxy"], "services": ["launcher"]})
+
+
+def revoke_replaced_tokens(hub):
+    """JupyterHub adds configured tokens to its database and removes none: a replaced secret would stay valid."""
+    add = hub.init_api_tokens
+
+    async def add_and_revoke():
+        await add()
+        for row in hub.db.query(orm.APIToken).filter_by(note="from config"):
+            if not any(row.match(token) for token in (*hub.service_tokens, *hub.api_tokens)):
+                hub.log.warning("a token of %s is not configured any more: revoked", row.owner.name)
+                hub.db.delete(row)
+        hub.db.commit()
+
+    hub.init_api_tokens = add_and_revoke
+
+
+if JupyterHub.initialized():  # not for `jupyterhub token` and the like
+    revoke_replaced_tokens(JupyterHub.instance())
 
 # Starting jobs. A pending start may wait for a node and must not keep other people from starting theirs.
 c.JupyterHub.spawner_class = "dlspawner.spawner.DLSpawner"

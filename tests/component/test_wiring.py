@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 from traitlets.config.loader import PyFileConfigLoader
 
 from dlspawner import settings
 from dlspawner.settings import reload
+from tests.harness.spawner_hub import Hub, running
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -158,6 +160,33 @@ def test_user_namespaces_without_limits_are_allowed(config_dir: Path, why: str) 
 def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:
     with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
         load()
+
+
+TOKENS = """
+c.JupyterHub.services[0]["api_token"] = "{0}-of-the-gateway"
+c.JupyterHub.services.append({{"name": "{0}", "api_token": "{0}-of-its-own"}})
+c.JupyterHub.load_roles.append({{"name": "own", "scopes": ["list:users"], "services": ["{0}"]}})
+c.JupyterHub.api_tokens = {{"{0}-of-a-person": "admin"}}
+"""
+
+
+def test_a_token_that_is_no_longer_configured_is_revoked(tmp_path: Path) -> None:
+    def ask(token: str, method: str = "GET", path: str = "users") -> requests.Response:
+        headers = {"Authorization": f"token {token}"}
+        return requests.request(method, f"{hub.url}/hub/api/{path}", headers=headers, timeout=30)
+
+    def configured(word: str) -> list[int]:
+        return [ask(f"{word}-of-{whose}").status_code for whose in ("the-gateway", "its-own", "a-person")]
+
+    with running(Hub(tmp_path, extra=TOKENS.format("first")), cluster=False) as hub:
+        own = ask("first-of-a-person", "POST", "users/admin/tokens").json()["token"]
+        assert [*configured("first"), ask(own).status_code] == [200] * 4
+        hub.extra = TOKENS.format("second")
+        for _ in range(2):
+            hub.stop("hub")
+            hub.start_hub()
+            assert configured("first") == [403] * 3
+            assert [*configured("second"), ask(own).status_code] == [200] * 4
 
 
 def test_templates_of_a_configmap_are_read(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from jupyterhub.app import JupyterHub
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import reload
+from dlspawner.spawner import DLSpawner, configuration
 
 env = os.environ
 config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
@@ -146,7 +147,6 @@ c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
 # Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
 c.KubeSpawner.ip = "$(POD_IP)"
-c.KubeSpawner.environment = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.delete_pvc = False  # a user removed from the Hub keeps the data: claims are an administrator's to delete
@@ -158,23 +158,27 @@ c.KubeSpawner.storage_access_modes = list(wanted.cluster.storage.access_modes)
 # What this deployment alone wants.
 if overrides.is_file():
     load_subconfig(str(overrides))
+pod_ip = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
+c.DLSpawner.environment = {**pod_ip, **configuration.configured(DLSpawner, c, "environment")}
+problems = configuration.problems(configuration.of_hub(DLSpawner, c))
+if problems:
+    sys.exit("\n".join(problems))
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
 # permissions want a namespace. What does not fit later, when the files have changed, is not used.
 good(
     reload.current_config(c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file).demand,
-    start_timeout=next(one.start_timeout for one in (c.DLSpawner, c.KubeSpawner, c.Spawner) if "start_timeout" in one),
+    start_timeout=configuration.configured(DLSpawner, c, "start_timeout"),
     special_namespace=c.DLSpawner.special_namespace,
 )
 if c.DLSpawner.special_namespace == c.KubeSpawner.namespace:
     sys.exit("c.DLSpawner.special_namespace cannot be that of ordinary jobs, which refuses special permissions.")
 # The Manager counts one namespace: with limits every job of another one would be refused, one after the other.
 asks = c.DLSpawner.manager_url and c.DLSpawner.manager_token and wanted.teams.has_limits(wanted.cluster)
-apart = "enable_user_namespaces"
-if asks and next((one[apart] for one in (c.DLSpawner, c.KubeSpawner) if apart in one), False):
+if asks and configuration.configured(DLSpawner, c, "enable_user_namespaces"):
     sys.exit(
-        f"Nobody could start a job: c.KubeSpawner.{apart} gives everybody a namespace, and the Manager counts jobs in "
-        f"one only. Take it out of {overrides}, or all limits out of teams.yaml and cluster.yaml (quota, borrow_limit, "
-        "user_caps, jobs_per_user, jobs_per_team)."
+        "Nobody could start a job: c.KubeSpawner.enable_user_namespaces gives everybody a namespace, and the Manager "
+        f"counts jobs in one only. Take it out of {overrides}, or all limits out of teams.yaml and cluster.yaml "
+        "(quota, borrow_limit, user_caps, jobs_per_user, jobs_per_team)."
     )
 if "authenticator_class" not in c.JupyterHub:
     sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")

@@ -1,7 +1,7 @@
 """Nodes, and which pods may be on them: labels, taints, cordons.
 
-A ``NodePlacement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as the
-Manager needs to know which nodes to look at; the scheduler has the last word. Left to it: affinity between pods,
+A ``NodePlacement`` is what a *final* pod manifest demands of its node. It says as much of Kubernetes' node selection as
+the Manager needs to know which nodes to look at; the scheduler has the last word. Left to it: affinity between pods,
 preferences, volumes, ports.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/

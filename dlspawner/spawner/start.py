@@ -32,14 +32,13 @@ from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
 from sqlalchemy.orm import Session, object_session
 from traitlets import Integer
-from traitlets.config.loader import DeferredConfig
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.no_proxy import reach_directly
-from dlspawner.spawner import orphans, reach, start_problems
+from dlspawner.spawner import configuration, orphans, reach, start_problems
 from dlspawner.spawner.kube.errors import QuietRefusals, StartRefused, limit_problem
 from dlspawner.spawner.kube.pod_store import EventWatch, PodWatch
 from dlspawner.spawner.kube.pods import PodRequests, token, uid
@@ -92,13 +91,32 @@ class StartingSpawner(KubeSpawner):
             self.consecutive_failure_limit = 0  # or the refusals below would be counted until the Hub exits
 
     def configured(self, name: str) -> Any:
-        """A trait's value as the administrator has configured it: profiles and hooks change it for single servers."""
-        trait = type(self).class_traits()[name]
-        sections = [self.config[section] for section in type(self).section_names() if section in self.config]
-        given = [section[name] for section in sections if name in section]
-        if not given:
-            return trait.default_value
-        return given[-1].get_value(trait) if isinstance(given[-1], DeferredConfig) else given[-1]
+        return configuration.configured(type(self), self.config, name)
+
+    # What cannot be expanded stays as it is: pages and looks at pods work, and each start is refused.
+
+    def _expand_user_properties(self, template: str, slug_scheme: str | None = None) -> str:
+        try:
+            return str(super()._expand_user_properties(template, slug_scheme))
+        except configuration.FAULTS:
+            return template
+
+    def format_string(self, s: str) -> str:
+        try:
+            return str(super().format_string(s))
+        except configuration.FAULTS:
+            return s
+
+    async def load_user_options(self) -> None:
+        await super().load_user_options()
+        self._check_configuration()  # once more: a profile has values of its own
+
+    def _check_configuration(self) -> None:
+        problems = [self._limit_problem] if self._limit_problem else configuration.problems(self)
+        if problems:
+            said = "This Hub starts nothing until an administrator has changed its configuration."
+            line = f"{said} {'. '.join(problems)}."
+            raise StartRefused(f"{said} ({'. '.join(problems)}.)", reason="configuration", status=403, log=line)
 
     # Requests of KubeSpawner's own
 
@@ -344,10 +362,7 @@ class StartingSpawner(KubeSpawner):
         self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
         STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
-        if self._limit_problem:
-            said = "This Hub starts nothing until an administrator has changed its configuration."
-            line = f"{said} {self._limit_problem}."
-            raise StartRefused(f"{said} ({self._limit_problem}.)", reason="failure-limit", status=403, log=line)
+        self._check_configuration()
         # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.
         try:
             async with asyncio.timeout_at(self._began + start_problems.last_moment_of(self.start_timeout)):

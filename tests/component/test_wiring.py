@@ -90,6 +90,17 @@ def test_a_grace_period_beyond_the_start_timeout_is_refused(config_dir: Path) ->
         load()
 
 
+@pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])
+@pytest.mark.parametrize("how", ["environment = ", "environment.update"])
+def test_a_deployments_environment_is_added_and_checked(config_dir: Path, section: str, how: str) -> None:
+    own = f'c.JupyterHub.authenticator_class = "github"\nc.{section}.{how}({{"CONFIG": "${{HOME}}"}})\n'
+    (config_dir / "overrides.py").write_text(own.replace("${HOME}", "x"), encoding="utf-8")
+    assert set(load().DLSpawner.environment) == {"CONFIG", "POD_IP"}
+    (config_dir / "overrides.py").write_text(own, encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"environment\['CONFIG'\] has a brace"):
+        load()
+
+
 def test_changed_files_are_checked_with_the_hubs_settings(
     config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ PROGRAM_PLACEHOLDERS = frozenset({"login_proxy"})
 
 
 def placeholder_names(template: Template) -> frozenset[str]:
-    """The holes that have a meaning in this template; ``home`` itself may only use the facts, see ``settings.template_file``."""
+    """The holes that have a meaning in this template; those of ``home`` are the launch's facts only."""
     return (
         CONTEXT_PLACEHOLDERS
         | CHOICE_PLACEHOLDERS

@@ -1,17 +1,17 @@
 """Quota: may this job start now, and if not, why not and what then?
 
 * *Guaranteed* jobs are charged to their team's quota of a GPU type, and start on the team's share of the nodes
-  (``quota_layout``): there are no guaranteed jobs of other teams, and preemptible ones leave for them. They start elsewhere
-  too where no share suffers: on GPUs that belong to no share; anywhere when their own share is not what it should be (a
-  node is closed, another job is misplaced, no node of it suits the job), or when quotas can not be laid out. There they
-  leave to other teams what these wait for (``guaranteed``).
+  (``quota_layout``): there are no guaranteed jobs of other teams, and preemptible ones leave for them. They start
+  elsewhere too where no share suffers: on GPUs that belong to no share; anywhere when their own share is not what it
+  should be (a node is closed, another job is misplaced, no node of it suits the job), or when quotas can not be laid
+  out. There they leave to other teams what these wait for (``guaranteed``).
 * *Preemptible* jobs start wherever GPUs are idle. They are charged to no quota, and no job is stopped for them.
 * Jobs without GPUs start wherever there is CPU and memory, on nodes without GPUs first.
 
 A team inside its quota, if the quota is laid out without splitting a part that fits on one node, therefore waits no
 longer than on a cluster of its own, but for the notice and the minimum run time of victims. Splitting: three quotas of
 5 on two nodes of 8 leave the third one 3 and 2. Where quotas can not be laid out, or the team's nodes are away, no
-later job takes the nodes from a job that has waited for ``patience``.
+later job takes the nodes from a job that has waited for ``max_backfill_wait``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Estimates when a pending job will start: a range, because the run times of the jobs before it are unknown.
 
-The world is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every job that
-runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended (``RunTimes``), and
-no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job outlives its lifetime.
-The range leaves out the earliest and the latest fifth of the results.
+The world is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every
+job that runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended
+(``RunTimes``), and no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job
+outlives its lifetime. The range leaves out the earliest and the latest fifth of the results.
 
 Nothing is said of a job that did not start in most of the plays: too little is known of the ends that it needs, or it
 is too far back. Later jobs that may be served before are not simulated; the estimate is short by that.

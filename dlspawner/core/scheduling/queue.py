@@ -6,12 +6,12 @@ is the same for all, so a team's queue never changes its order by itself. Usage 
 jobs without, so for those, which come last, it is the priority and the submit time.
 
 There is no head of line that blocks: what can not start now is passed. So that a big job is not passed for ever, no job
-passes one that has waited for longer than the cluster's ``patience`` in the same lane (its team's quota of one type;
-the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding it, and
-their team's quota that it needs. That holds on idle GPUs independently of its team's usage: a job that came once it was
-not to be passed any more, and wants less, leaves it the node although its team has used less (``max_backfill_wait``). A lower
-priority waits, if need be for ever, for higher ones of its lane. A job that waits for something else (an approval, a
-login, an own cap, a node that is closed) blocks no other job.
+passes one that has waited for longer than the cluster's ``max_backfill_wait`` in the same lane (its team's quota of one
+type; the idle GPUs of one type; CPU and memory) at its expense: they leave it the node that comes closest to holding
+it, and their team's quota that it needs. That holds on idle GPUs independently of its team's usage: a job that came
+once it was not to be passed any more, and wants less, leaves it the node although its team has used less
+(``max_backfill_wait``). A lower priority waits, if need be for ever, for higher ones of its lane. A job that waits for
+something else (an approval, a login, an own cap, a node that is closed) blocks no other job.
 """
 
 from __future__ import annotations

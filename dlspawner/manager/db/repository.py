@@ -195,7 +195,7 @@ class JobRepository:
         usage: Mapping[str, DecayedUsage] | None = None,
         claimed: Collection[str] = (),
     ) -> None:
-        """All of it or nothing; NotLeader when a later term has begun, DuplicateJob when a ``claimed`` id is a job's already.
+        """All of it or nothing; NotLeader when a later term has begun, DuplicateJob when a ``claimed`` id is in use.
 
         ``usage``: all teams', where it is to be kept.
         """

@@ -50,6 +50,7 @@ WRITTEN_AGAINST: dict[tuple[type, str], dict[str, str]] = {
         "_make_delete_pvc_request": "9888f0ae6d2c",
         "delete_forever": "ef0dc32f0555",
     },
+    (KubeSpawner, "start.py, configuration.py"): {"_expand_user_properties": "1c779f8c342e"},
     (KubeSpawner, "spawner.py"): {
         "get_pod_manifest": "791155842256",
         "get_env": "19b7a0a11c8e",

@@ -1,0 +1,83 @@
+"""The Hub's own configuration: what in it would keep every job from starting, said before the first one fails.
+
+`hub_config/jupyterhub_config.py` checks it when the Hub starts. JupyterHub calls nothing of a spawner's then, so a Hub
+with a configuration of its own refuses each start instead, with the same sentences.
+
+A problem names the option and never shows its value: the environment of jobs may have secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from jupyterhub.spawner import Spawner
+from kubespawner import KubeSpawner
+from traitlets.config import Config
+from traitlets.config.loader import DeferredConfig, LazyConfigValue
+
+# In the texts of these options KubeSpawner, of the last two JupyterHub, replaces {placeholders}.
+EXPANDED = (
+    *("user_namespace_template", "pod_name_template", "dns_name_template", "secret_name_template", "pvc_name_template"),
+    *("working_dir", "environment", "extra_labels", "extra_annotations", "volumes", "volume_mounts", "init_containers"),
+    *("service_account", "extra_pod_config", "extra_containers", "pod_connect_ip", "storage_extra_labels"),
+    *("storage_extra_annotations", "storage_selector", "user_namespace_labels", "user_namespace_annotations"),
+    *("notebook_dir", "default_url"),
+)
+FAULTS = (AttributeError, LookupError, TypeError, ValueError)  # of str.format
+
+
+def configured(spawner: type[Spawner], config: Config, name: str) -> Any:
+    """A trait's value as the administrator has configured it; profiles and hooks change it for single servers."""
+    trait = spawner.class_traits()[name]
+    sections = [config[section] for section in spawner.section_names() if section in config]
+    given = next((section[name] for section in reversed(sections) if name in section), trait.default())
+    if isinstance(given, DeferredConfig):
+        return given.get_value(trait)
+    return given.get_value(trait.default()) if isinstance(given, LazyConfigValue) else given
+
+
+def of_hub(spawner: type[Spawner], config: Config) -> Any:
+    """All that ``problems`` reads of a spawner, as configured, for a server of anybody."""
+    return SimpleNamespace(
+        **{name: configured(spawner, config, name) for name in EXPANDED},
+        name="",
+        user=SimpleNamespace(name="user", id=1),
+        slug_scheme="safe",
+        _namespace_default=lambda: "default",
+        template_namespace=lambda: {"username": "", "base_url": ""},
+    )
+
+
+def problems(spawner: Any) -> list[str]:
+    """What has to be changed before this spawner's server can start."""
+    return [
+        f"KubeSpawner.{path} has a brace that begins no placeholder, such as {{username}}: "
+        'write {{ and }} for braces that stay, as in {{"name": 1}} or ${{HOME}}'
+        for name in EXPANDED
+        for path in _wrong(getattr(spawner, name), name, _expander(spawner, name))
+    ]
+
+
+def _expander(spawner: Any, name: str) -> Callable[[str], str]:
+    if name == "dns_name_template":
+        return lambda text: text.format(namespace="", name="")
+    if name in {"notebook_dir", "default_url"}:
+        return lambda text: str(Spawner.format_string(spawner, text))
+    return lambda text: str(KubeSpawner._expand_user_properties(spawner, text))
+
+
+def _wrong(value: object, path: str, expand: Callable[[str], str]) -> Iterator[str]:
+    """Paths of the texts in this value that cannot be expanded."""
+    if isinstance(value, str):
+        try:
+            expand(value)
+        except FAULTS:
+            yield path
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _wrong(one, f"{path}[{key!r}]", expand)
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _wrong(one, f"{path}[{index}]", expand)

@@ -107,8 +107,8 @@ class SchedulingConfig:
     """The rules of the queue and of preemption.
 
     ``notice`` is between telling a victim and stopping it; ``min_run`` is how long a preemptible job runs before its
-    notice begins; ``max_backfill_wait`` is how long a job may be passed by those behind it; ``half_life`` is after how long half
-    of what a team has used is forgotten.
+    notice begins; ``max_backfill_wait`` is how long a job may be passed by those behind it; ``half_life`` is after how
+    long half of what a team has used is forgotten.
     """
 
     notice: timedelta = timedelta(minutes=5)

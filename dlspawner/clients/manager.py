@@ -100,14 +100,14 @@ class UserNotice:
 class Admission:
     """The decision about a job: *admit*, *wait* or *refuse*, with sentences and a reason.
 
-    The one pod of an admitted job may be requested before ``until`` on the event loop's clock, for ``node`` if known.
+    The pods of an admitted job may be requested before ``until`` on the event loop's clock, for ``nodes`` if known.
     """
 
     decision: str
     sentences: tuple[str, ...]
     reason: str
     until: float = 0.0
-    node: str | None = None
+    nodes: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +362,8 @@ def _admission(found: Any, sent: float) -> Admission:
         raise ValueError("an unknown decision")
     if decision != "admit":
         return Admission(decision, sentences, str(found["reason"]))
-    node = next(iter(found["nodes"]), None)  # none where nothing is packed
-    return Admission(decision, sentences, "", sent + float(found["seconds"]), str(node) if node else None)
+    nodes = tuple(str(node) if node else None for node in found["nodes"])  # none where nothing is packed
+    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes)
 
 
 def _start_status(found: Any) -> StartStatus:

@@ -31,6 +31,7 @@ GPUS_LABEL = PREFIX + "gpus"
 PRIORITY_LABEL = PREFIX + "priority"
 REQUEUE_LABEL = PREFIX + "requeue"
 HOME_LABEL = PREFIX + "home"
+POD_LABEL = PREFIX + "pod"
 PREEMPTION_LABEL = "preemption"
 PREEMPTION_ALLOWED = "allow"
 
@@ -42,6 +43,8 @@ SSH_LOGIN_ANNOTATION = PREFIX + "ssh-login"
 LOG_DIR_ANNOTATION = PREFIX + "log-dir"
 GROUPS_ANNOTATION = PREFIX + "groups"
 NONCE_ANNOTATION = PREFIX + "nonce"
+PODS_ANNOTATION = PREFIX + "pods"
+FIRST_POD_ANNOTATION = PREFIX + "first-pod"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
@@ -63,7 +66,9 @@ _TAKEN = frozenset(_SYSTEM_ACCOUNTS.split())
 class PodIdentity:
     """The job that a pod belongs to, as its metadata claims; ``server`` is ``""`` for the default server.
 
-    ``nonce``: of the start that made the pod. Before the pod is there only the Hub and the Manager know it.
+    ``nonce``: of the start that made the pod. Before the pod is there only the Hub and the Manager know it. ``pod`` is
+    the pod within a job of several (``worker-1``), ``first_pod`` the name of the job's first pod in Kubernetes; both
+    are empty for the first pod itself.
     """
 
     id: str
@@ -79,6 +84,8 @@ class PodIdentity:
     priority: str = ""  # the level's name; the team's lowest where none is said
     requeue: bool = False
     nonce: str = ""
+    pod: str = ""
+    first_pod: str = ""
 
 
 def sign(nonce: str, pod: str) -> str:
@@ -138,6 +145,21 @@ def ssh_object(pod_name: str) -> str:
 def http_object(pod_name: str) -> str:
     """The name of the Service by which a pod's web server is reached from outside the cluster."""
     return _child(pod_name, "http")
+
+
+def pods_object(pod_name: str) -> str:
+    """The name of the headless Service of a job of several pods."""
+    return _child(pod_name, "pods")
+
+
+def further_pod(pod_name: str, pod: str) -> str:
+    """The name of another pod of the job whose first pod is ``pod_name``."""
+    return _child(pod_name, pod)
+
+
+def start_pod(name: str, job: PodIdentity) -> str:
+    """The name of the pod that the start's nonce is bound to; a further pod has the name that follows from it."""
+    return job.first_pod if job.pod and name == further_pod(job.first_pod, job.pod) else name
 
 
 def _child(pod_name: str, what: str) -> str:
@@ -221,6 +243,8 @@ def read_job(metadata: Mapping[str, object]) -> PodIdentity | None:
         priority=labels.get(PRIORITY_LABEL, ""),
         requeue=labels.get(REQUEUE_LABEL) == "true",
         nonce=annotations.get(NONCE_ANNOTATION, ""),
+        pod=labels.get(POD_LABEL, "") if FIRST_POD_ANNOTATION in annotations else "",
+        first_pod=annotations.get(FIRST_POD_ANNOTATION, ""),
     )
     agrees = labels.get(USER_LABEL) == slug(job.user) and labels.get(SERVER_LABEL) == slug(job.server)
     return job if agrees else None

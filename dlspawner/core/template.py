@@ -106,12 +106,28 @@ class Mounts:
     job_directory: bool = True
 
 
+class PodFailurePolicy(Enum):
+    """When one pod of several fails: the job is stopped, the pod's program restarted, or the others go on."""
+
+    STOP = "stop"
+    RESTART = "restart"
+    CONTINUE = "continue"
+
+
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """So many pods of the same kind; a job of one pod has one role."""
+    """So many pods of the same kind. The first role of a job is one pod, the notebook's; ``count`` may be an option.
+
+    Of further roles: ``gpus`` of each pod, ``None`` for as many as the job's option; CPU and memory, ``None`` for what
+    comes with so many GPUs; ``command``, empty for a pod that only waits for logins.
+    """
 
     name: str
-    count: int = 1
+    count: int | str = 1
+    gpus: int | None = None
+    cpu: Fraction | None = None
+    memory: Fraction | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +165,8 @@ class Template:
     notebook_dir: str = DEFAULT_NOTEBOOK_DIR
     endpoints: tuple[Endpoint, ...] = ()
     mounts: Mounts = Mounts()
-    roles: tuple[PodRole, ...] = (PodRole("job"),)
+    roles: tuple[PodRole, ...] = ()  # of a job of several pods
+    on_pod_failure: PodFailurePolicy = PodFailurePolicy.STOP
     grace_period: timedelta = timedelta(seconds=30)
     idle: IdlePolicy = IdlePolicy()
     # Whether an SSH login starts a job that does not run; None leaves it to the person.
@@ -159,10 +176,6 @@ class Template:
     annotations: tuple[tuple[str, str], ...] = ()
     # A Kubernetes PodSpec fragment as it was parsed. Never changed: rendering builds a new tree.
     pod: dict[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def pods(self) -> int:
-        return sum(role.count for role in self.roles)
 
     @property
     def tells_kernels(self) -> bool:

@@ -10,6 +10,7 @@ from dlspawner.core.config import ClusterConfig, SpecialPermission
 from dlspawner.core.launch import rendering
 from dlspawner.core.launch.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
+from dlspawner.core.resources import MOST_GPUS
 from dlspawner.core.template import (
     DEFAULT_HOME,
     DEFAULT_NOTEBOOK_DIR,
@@ -19,6 +20,8 @@ from dlspawner.core.template import (
     EndpointService,
     IdlePolicy,
     Mounts,
+    OptionKind,
+    PodFailurePolicy,
     PodRole,
     TeamDataAccess,
     Template,
@@ -30,14 +33,25 @@ from dlspawner.settings.pod_fragment import check_pod
 
 KEYS = (
     *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
-    *("grace_period_seconds", "idle", "start_on_connect", "special_permissions", "labels", "annotations", "pod"),
+    *(
+        "on_pod_failure",
+        "grace_period_seconds",
+        "idle",
+        "start_on_connect",
+        "special_permissions",
+        "labels",
+        "annotations",
+        "pod",
+    ),
 )
 _LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 # KubeSpawner and the Manager find their pods by these.
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
+_ROLE = r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?"
 _NOTEBOOK_PORT = 8888
+_MOST_PODS = 1024
 _YEAR = 366 * 24 * 3600
 _HOUR = 3600
 
@@ -67,6 +81,7 @@ def read_template(
         endpoints=_endpoints(file),
         mounts=_mounts(file, special=bool(special)),
         roles=_roles(file),
+        on_pod_failure=file.one_of("on_pod_failure", PodFailurePolicy.STOP),
         grace_period=timedelta(seconds=file.integer("grace_period_seconds", 30, 1, _HOUR)),
         idle=_idle(file),
         start_on_connect=file.boolean("start_on_connect", False) if file.get("start_on_connect") else None,
@@ -155,22 +170,49 @@ def _mounts(file: Section, *, special: bool) -> Mounts:
 
 
 def _roles(file: Section) -> tuple[PodRole, ...]:
-    found = file.get("pods")
-    if found is None:
-        return (PodRole("job"),)
-    if not isinstance(found.value, list):
-        return (PodRole("job", found.integer(1, 4096)),)
     roles: list[PodRole] = []
-    for entry in found.items():
-        section = entry.section(("role", "count"))
+    for entry in file.items("pods"):
+        section = entry.section(("role", "count", "gpus", "cpu", "memory", "command") if roles else ("role",))
         name = section.need("role")
-        role = PodRole(name.text(NAME, NAME_HINT) if name else "", section.integer("count", 1, 1, 4096))
+        role = PodRole(
+            name=name.text(_ROLE, "small letters, digits and dashes, at most 20, with a letter first") if name else "",
+            count=_count(section),
+            gpus=section.maybe_integer("gpus", 0, MOST_GPUS),
+            cpu=cpu.quantity() if (cpu := section.get("cpu")) else None,
+            memory=memory.quantity() if (memory := section.get("memory")) else None,
+            command=section.texts("command"),
+        )
         if role.name in {other.name for other in roles}:
             entry.problem(f"there are two roles “{role.name}”.")
         roles.append(role)
-    if not roles:
-        found.problem("a job has at least one pod.")
     return tuple(roles)
+
+
+def _count(section: Section) -> int | str:
+    """Returns a number of pods, or the name of the option that has it."""
+    found = section.get("count")
+    if found is not None and isinstance(found.value, str):
+        named = [hole.name for hole in rendering.find_placeholders(found.value) if hole.text == found.value]
+        return (named[0] or "") if named else found.integer(1, _MOST_PODS)
+    return found.integer(1, _MOST_PODS) if found is not None else 1
+
+
+def _check_roles(template: Template, file: Section) -> None:
+    found = file.get("pods")
+    if found is None:
+        return
+    if len(template.roles) < 2:
+        found.problem("a job of several pods has at least two roles: that of the first pod, and others.")
+    if template.ssh is None:
+        found.problem("a job of several pods needs an ssh endpoint, by which its pods reach each other.")
+    if template.mounts.home is TeamDataAccess.NONE:
+        found.problem("a job of several pods needs the home directory, which its pods share.")
+    for role, entry in zip(template.roles, found.items(), strict=True):
+        option = template.option(role.count) if isinstance(role.count, str) else None
+        if isinstance(role.count, str) and (option is None or option.kind is not OptionKind.INTEGER):
+            entry.problem(
+                f"its count must be a number of pods or an option of type integer, such as ${{{role.name}s}}."
+            )
 
 
 def _idle(file: Section) -> IdlePolicy:
@@ -243,9 +285,10 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
         check_pod(pod, ssh=template.ssh is not None, image=image, allowed=special)
     if not template.command and template.ssh is None:
         file.entry.problem("without a command the job shows how to get in by ssh, so it needs an ssh endpoint.")
+    _check_roles(template, file)
     names = placeholder_names(template)
     places = {"home": CONTEXT_PLACEHOLDERS, "notebook_dir": names - {"notebook_dir"}}
-    for key in ("command", "home", "notebook_dir", "annotations", "pod"):
+    for key in ("command", "home", "notebook_dir", "pods", "annotations", "pod"):
         found = file.get(key)
         for entry in found.walk() if found is not None else ():
             _check_holes(entry, places.get(key, names))

@@ -131,6 +131,7 @@ class LifecycleSpawner(StartingSpawner):
             await self._before_deletion(pod)
             try:
                 await self.pods.delete(pod, self.pods.grace(pod))
+                await self._after_deletion(pod)
             except (StartRefused, TimeoutError) as problem:
                 self.log.warning("pod=%s cannot be deleted now, the next poll tries again: %s", self.pod_key, problem)
                 return None
@@ -142,6 +143,9 @@ class LifecycleSpawner(StartingSpawner):
 
     async def _before_deletion(self, pod: PodDict) -> None:
         """A hook before a pod is deleted; never fails, and takes seconds at most."""
+
+    async def _after_deletion(self, pod: PodDict) -> None:
+        """A hook after the deletion of a pod was requested; never fails."""
 
     def _is_to_go(self, pod: PodDict) -> bool:
         """True if the pod of an ended job is to be deleted: one that its node restarts would have no server."""
@@ -199,6 +203,7 @@ class LifecycleSpawner(StartingSpawner):
             seconds = self.pods.grace(pod, now=now)
             pods = replace(self.pods, pod_seconds=max(self.start_timeout, seconds + _STOP_SECONDS))
             await pods.delete(pod, seconds, NO_END)
+            await self._after_deletion(pod)
             if not await pods.gone(pod):
                 silence = pod_status.silence(pod)
                 self.log.warning("pod=%s stays until its node answers or is removed: %s", self.pod_key, silence)

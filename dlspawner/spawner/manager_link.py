@@ -33,6 +33,7 @@ from dlspawner.clients.manager import (
     UserNotice,
 )
 from dlspawner.core import naming
+from dlspawner.core.launch import pod_set
 from dlspawner.core.launch.security import permission_uses
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.resources import strip_manifest
@@ -61,9 +62,6 @@ SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
-
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_MOST_WEIGHT = 100  # that there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,22 +225,19 @@ def admission_request(
         "nonce": naming.sign(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
-        "pods": [strip_manifest(manifest)],
+        "pods": [strip_manifest(pod) for pod in (manifest, *pod_set.further_pods(manifest))],
         **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
 
 
-def with_preferred_node(manifest: dict[str, Any], node: str | None) -> dict[str, Any]:
-    """The manifest with one more preferred term, for this node, after those that it has; without a node, as it is."""
-    if node is None:
-        return manifest
-    named = {"key": "metadata.name", "operator": "In", "values": [node]}
-    term = {"weight": _MOST_WEIGHT, "preference": {"matchFields": [named]}}
-    spec = manifest["spec"]
-    affinity = spec.get("affinity") or {}
-    nodes = affinity.get("nodeAffinity") or {}
-    nodes = {**nodes, _PREFERRED: [*(nodes.get(_PREFERRED) or ()), term]}
-    return {**manifest, "spec": {**spec, "affinity": {**affinity, "nodeAffinity": nodes}}}
+def on_nodes(manifest: dict[str, Any], nodes: tuple[str | None, ...]) -> dict[str, Any]:
+    """The first pod's manifest with the nodes that its job was admitted for; it tells them to the further ones."""
+    pods = pod_set.read_pod_set(manifest["metadata"])
+    if pods is not None:
+        annotations = {naming.PODS_ANNOTATION: replace(pods, nodes=nodes).annotation()}
+        metadata = manifest["metadata"]
+        manifest = {**manifest, "metadata": {**metadata, "annotations": {**metadata["annotations"], **annotations}}}
+    return pod_set.with_preferred_node(manifest, next(iter(nodes), None))
 
 
 def _to_approve(manifest: dict[str, Any], template: Template) -> dict[str, object]:

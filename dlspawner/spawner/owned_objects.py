@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
@@ -41,7 +41,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from dlspawner.backoff import delays
 from dlspawner.core import naming, unix_account
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.core.launch import security
+from dlspawner.core.launch import pod_set, security
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
 from dlspawner.spawner.kube.pods import PodRequests
@@ -60,6 +60,7 @@ _PACKAGED = {
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods
+_MADE_AT_ONCE = 16  # pods of one job
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 USUAL_SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
@@ -151,15 +152,31 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
         **{key: packaged(name) for key, name in _PACKAGED.items()},
         "sshd_config": f"{packaged('sshd_config')}Port {port}\n",
     }
+    pods = pod_set.read_pod_set(pod["metadata"])
+    if pods is not None:
+        keys, host_key = make_host_key(), given.host_key.public
+        files |= pod_set.secret_files(pods, (keys.private, keys.public), host_key, who.name, port)
+        # The first value counts.
+        files["sshd_config"] = f"AuthorizedKeysFile {pod_set.FILES}/{pod_set.AUTHORIZED_KEYS}\n{files['sshd_config']}"
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": owned_metadata(pod), "data": data}
 
 
-def ssh_service(pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint) -> dict[str, Any]:
+def ssh_service(
+    pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint, first: PodDict | None = None
+) -> dict[str, Any]:
+    """The Service that leads to the pod's sshd; of a further pod the ``first`` one owns it."""
     port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
-    spec = {"type": kind, "selector": {naming.JOB_LABEL: job.id}, "ports": [port]}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": owned_metadata(pod), "spec": spec}
+    spec = {"type": kind, "selector": _selector(pod, job), "ports": [port]}
+    metadata = owned_metadata(first or pod, naming.ssh_object(pod["metadata"]["name"]))
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _selector(pod: PodDict, job: naming.PodIdentity) -> dict[str, str]:
+    """Selects exactly this pod of the job."""
+    own = (pod["metadata"].get("labels") or {}).get(naming.POD_LABEL)
+    return {naming.JOB_LABEL: job.id} | ({naming.POD_LABEL: own} if own else {})
 
 
 def packaged(name: str) -> str:
@@ -214,6 +231,43 @@ async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of
         await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
     if job.ssh_host_key is not None:
         await ensure_service(pods, ssh_service(pod, job, endpoint), look_first=not new)
+
+
+async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name)
+    pods: PodRequests,
+    first: PodDict,
+    job: naming.PodIdentity,
+    endpoint: Endpoint,
+    gpu_resources: Collection[str],
+    *,
+    new: bool,
+) -> None:
+    """Make the headless Service, and the further pods of the job with a Service for SSH each, as far as they lack."""
+    further = [launch_pod.disable_gpus_by_default(pod, gpu_resources) for pod in pod_set.further_pods(first)]
+    if not further:
+        return
+    await ensure_service(pods, pod_set.service(first, owned_metadata(first), job.id), look_first=not new)
+    turns = asyncio.Semaphore(_MADE_AT_ONCE)
+
+    async def ensure(pod: PodDict) -> None:
+        async with turns:
+            await ensure_object(pods, "pod", pod, look_first=not new)
+            if job.ssh_host_key is not None:
+                await ensure_service(pods, ssh_service(pod, job, endpoint, first), look_first=not new)
+
+    async with asyncio.TaskGroup() as group:
+        for pod in further:
+            group.create_task(ensure(pod), name=f"make pod {pod['metadata']['name']}")
+
+
+async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:
+    """Ask for the end of the job's further pods, with their own grace period; what is left goes with the first one."""
+    names = [pod["metadata"]["name"] for pod in pod_set.further_pods(first)]
+    delete = pods.api.delete_namespaced_pod
+    requests = [
+        pods.requests.send("deletion of a pod", delete, name, pods.namespace, expected=(404,)) for name in names
+    ]
+    await asyncio.gather(*requests, return_exceptions=True)
 
 
 async def _ensure_files(
@@ -287,7 +341,7 @@ def _is_owned_by(found: PodDict, owner: str | None) -> bool:
 
 def http_service(pod: PodDict, job: naming.PodIdentity, port: int) -> dict[str, Any]:
     ports = [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}]
-    spec = {"type": "NodePort", "selector": {naming.JOB_LABEL: job.id}, "ports": ports}
+    spec = {"type": "NodePort", "selector": _selector(pod, job), "ports": ports}
     metadata = owned_metadata(pod, naming.http_object(pod["metadata"]["name"]))
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 

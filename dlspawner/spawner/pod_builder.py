@@ -34,7 +34,7 @@ from typing import Any
 
 from dlspawner.core import naming, unix_account
 from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
-from dlspawner.core.launch import options, rendering, security
+from dlspawner.core.launch import options, pod_set, rendering, security
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch.options import InvalidOptions, SelectedOptions
 from dlspawner.core.launch.pod import merge_pod
@@ -57,6 +57,7 @@ _FILES = (
     *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "http_relay.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
+_SEVERAL_FILES = tuple((name, name) for name in pod_set.SECRET_FILES)
 
 _NO_CLASSES = PriorityClasses()
 
@@ -100,6 +101,7 @@ class LaunchPlan:
     numbers: unix_account.UnixIds | None  # None: what KubeSpawner is configured with
     groups: tuple[unix_account.UnixGroup, ...]  # the teams'
     home_modes: tuple[str, ...]  # access modes of the claim with the home directory
+    pods: pod_set.PodSet | None = None  # of a job of several
     strict_groups: bool = False  # no group that only an image knows
     priority_class: str | None = None
 
@@ -170,7 +172,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         home_claim=home_claim,
         team_mounts=team_of(person.teams, choices.team).mounts,
         files_secret=naming.ssh_object(pod_name) if host_key else None,
-        files=_FILES if host_key else (),
+        files=(_FILES + (_SEVERAL_FILES if choices.roles else ())) if host_key else (),
         ssh_image=ssh_image or None,
     )
     job = naming.PodIdentity(
@@ -191,6 +193,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
     rendered = rendering.render(wish.template, choices, facts)
     if isinstance(rendered, InvalidOptions):
         raise StartRefused(*rendered.sentences, reason="options")
+    roles = rendering.render_roles(wish.template, choices, facts)
     return LaunchPlan(
         job=job,
         wish=wish,
@@ -202,6 +205,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         home_modes=tuple(home_modes),
         strict_groups=strict_groups,
         priority_class=classes.of(preemptible=choices.preemptible),
+        pods=pod_set.PodSet(roles, wish.template.on_pod_failure) if roles else None,
     )
 
 
@@ -225,8 +229,11 @@ def _group_names(launch: LaunchPlan) -> dict[str, str]:
     return {naming.GROUPS_ANNOTATION: unix_account.write_groups(groups)} if groups else {}
 
 
-def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
-    """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*."""
+def build_pod(plain: Manifest, launch: LaunchPlan, domain: str) -> Manifest:
+    """The pod of this launch, made of KubeSpawner's: the person, their template, and Pod Security *restricted*.
+
+    ``domain`` is the DNS name of its namespace's Services.
+    """
     spec = plain["spec"]
     notebook = next(one for one in spec["containers"] if one["name"] == NOTEBOOK_CONTAINER)
     configured = security.unix_ids(spec, notebook)
@@ -241,6 +248,8 @@ def build_pod(plain: Manifest, launch: LaunchPlan) -> Manifest:
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )
+    if launch.pods is not None:
+        whole = pod_set.as_first(whole, launch.pods, naming.pods_object(launch.facts.pod_name), domain)
     claim = launch.facts.home_claim
     return launch_pod.with_home_affinity(whole, claim, launch.home_modes) if claim else whole
 

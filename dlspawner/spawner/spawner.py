@@ -254,6 +254,10 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             return reason
         return await self._manager.stop_reason(self._job_id) or reason
 
+    async def _after_deletion(self, pod: PodDict) -> None:
+        """Has the further pods of a job end now, and not when the cluster has collected what the first one owned."""
+        await owned_objects.delete_further_pods(self.pods, pod)
+
     async def _before_deletion(self, pod: PodDict) -> None:
         """Waits until the log of a job that ended by itself is kept: it may tell why, and is gone with the pod."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
@@ -373,7 +377,11 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         if self._launch is None:
             return pod
         plain = dict(self.pods.plain(pod))
-        return self.pods.model(pod_builder.build_pod(plain, self._launch))
+        return self.pods.model(pod_builder.build_pod(plain, self._launch, self._services_domain()))
+
+    def _services_domain(self) -> str:
+        """The DNS name of the namespace's Services; KubeSpawner's ``dns_name_template`` knows the cluster's domain."""
+        return str(self.dns_name_template).format(name="", namespace=self.namespace).removeprefix(".")
 
     def get_env(self) -> dict[str, Any]:
         env: dict[str, Any] = super().get_env()
@@ -406,7 +414,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
-                manifest = manager_link.with_preferred_node(manifest, admitted.node)
+                manifest = manager_link.on_nodes(manifest, admitted.nodes)
                 return await self._create_with_claim(manifest, min(until, admitted.until - _TO_SAY_WHY))
         except StartRefused as refused:
             if not refused.unsure:
@@ -477,6 +485,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or owned_objects.USUAL_SSH
         await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
+        gpus = self.settings.cluster.gpu_resources
+        await owned_objects.ensure_further_pods(self.pods, pod, job, endpoint, gpus, new=new)
         if self._by_node_port:
             self._node_port = await owned_objects.ensure_http_service(
                 self.pods, pod, job, self._get_pod_port(pod), new=new

@@ -64,12 +64,24 @@ class InvalidOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class SelectedRole:
+    """So many pods of a role, and what each of them takes; ``gpus`` of the job's GPU type."""
+
+    name: str
+    count: int
+    gpus: int
+    amount: CpuMemory
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SelectedOptions:
     """The chosen options, checked and completed with defaults.
 
     ``values`` has every option of the template, ``None`` where nothing was given and nothing is the default; CPU and
     memory that come with the GPUs are only in ``amount``. ``priority`` is the level's name, the team's lowest without
-    one; only jobs with GPUs are ``preemptible``.
+    one; only jobs with GPUs are ``preemptible``. ``gpus`` and ``amount`` are those of the first pod; ``roles`` has all
+    pods of a job of several, the first one first.
     """
 
     template: str
@@ -81,6 +93,7 @@ class SelectedOptions:
     priority: str = ""
     preemptible: bool = False
     requeue: bool = False
+    roles: tuple[SelectedRole, ...] = ()
 
     def get(self, name: str) -> Value | None:
         return dict(self.values).get(name)
@@ -148,10 +161,6 @@ def select_options(
     problems = [_unknown(template, name, known) for name in unknown[:_NAMED]]
     if len(unknown) > _NAMED:
         problems.append(f"{len(unknown) - _NAMED} more options are unknown.")
-    if template.pods != 1:
-        problems.append(
-            f"“{template.title}” asks for {template.pods} pods; jobs of more than one pod can not be launched yet."
-        )
     values: dict[str, Value | None] = {}
     for name, option in known.items():
         try:
@@ -247,8 +256,16 @@ def _complete_choices(
     cpu = _Share("cpu", known.get("cpu"), default.cpu_milli, limit.cpu_milli, basis)
     memory = _Share("memory", known.get("memory"), default.memory_bytes, limit.memory_bytes, basis)
     amount = CpuMemory(cpu.take(values.get("cpu"), problems), memory.take(values.get("memory"), problems))
+    roles = _roles(template, cluster, values, kind, SelectedRole("", 1, gpus, amount))
+    if kind is not None:
+        problems += [
+            f"Each pod “{role.name}” asks for {role.gpus} GPUs; {kind.max_per_job} of type {kind.name} are the most."
+            for role in roles[1:]
+            if role.gpus > kind.max_per_job
+        ]
     if problems:
         return InvalidOptions(tuple(problems))
+    total = sum(role.count * role.gpus for role in roles) or gpus
     paying = usable_teams(template, teams)
     name = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
     team = next((one for one in paying if one.name == name), Team(name))
@@ -260,9 +277,9 @@ def _complete_choices(
             f"{known['priority'].title} must be one that team {team.title or name} may use: {allowed}; "
             f"you asked for {show(values['priority'])}."
         )
-    if preemptible and team.borrow_limit is not None and gpus > team.borrow_limit:
+    if preemptible and team.borrow_limit is not None and total > team.borrow_limit:
         may = f"at most {team.borrow_limit} GPUs" if team.borrow_limit else "no GPUs"
-        problems.append(f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {gpus}.")
+        problems.append(f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {total}.")
     if level is None or problems:
         return InvalidOptions(tuple(problems))
     return SelectedOptions(
@@ -275,7 +292,32 @@ def _complete_choices(
         priority=level.name,
         preemptible=preemptible,
         requeue=bool(values.get("requeue")),
+        roles=roles,
     )
+
+
+def _roles(
+    template: Template,
+    cluster: ClusterConfig,
+    values: Mapping[str, Value | None],
+    kind: GpuType | None,
+    first: SelectedRole,
+) -> tuple[SelectedRole, ...]:
+    """Returns the job's roles with their numbers of pods; none for a job of one pod."""
+    selected = [replace(first, name=role.name) for role in template.roles[:1]]
+    for role in template.roles[1:]:
+        count = role.count if isinstance(role.count, int) else int(values.get(role.count) or 0)
+        gpus, amount = first.gpus, first.amount
+        if kind is None or role.gpus is not None:
+            gpus = role.gpus if kind is not None and role.gpus is not None else 0
+            share = kind.per_gpu.times(gpus) if kind is not None and gpus else cluster.cpu_only_default
+            amount = work_share(template, share) if role.gpus is not None else first.amount
+        if role.cpu is not None:
+            amount = replace(amount, cpu_milli=units.cpu_milli(role.cpu))
+        if role.memory is not None:
+            amount = replace(amount, memory_bytes=units.memory_bytes(role.memory))
+        selected.append(SelectedRole(role.name, count, gpus, amount, role.command))
+    return tuple(role for role in selected if role.count)
 
 
 def work_share(template: Template, share: CpuMemory) -> CpuMemory:

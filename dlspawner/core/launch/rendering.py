@@ -24,8 +24,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dlspawner.core import naming, units
-from dlspawner.core.config import TeamMount
+from dlspawner.core.config import CpuMemory, TeamMount
 from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import pod_set
 from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER, OptionKind, TeamDataAccess, Template
@@ -67,6 +68,7 @@ _BINDS = {
     "passwd": "/etc/passwd",
     "group": "/etc/group",
     "profile.sh": "/etc/profile.d/dlspawner.sh",
+    pod_set.SSH_CONFIG: "/etc/ssh/ssh_config.d/dlspawner.conf",
 }
 
 
@@ -115,12 +117,34 @@ def placeholder_names(template: Template) -> frozenset[str]:
 def render(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest | InvalidOptions:
     """The fragment ``{"metadata": …, "spec": …}`` of this launch, or the sentence that says which value is missing."""
     try:
+        render_roles(template, choices, facts)  # refuses the same
         values = _values(template, choices, facts)
         return _fragment(template, choices, facts, values)
     except MissingValueError as missing:
         option = template.option(missing.name)
         what = f"“{option.title or option.name}”" if option else f"a value for “{missing.name}”"
         return InvalidOptions((f"“{template.title}” needs {what}, which is empty.",))
+
+
+def render_roles(template: Template, choices: SelectedOptions, facts: RenderContext) -> tuple[pod_set.Role, ...]:
+    """The roles of a job of several pods, with their commands filled in; raises what ``render`` has not refused."""
+    values = _values(template, choices, facts)
+    return tuple(
+        pod_set.Role(
+            role.name,
+            role.count,
+            _resources(choices, role.amount, role.gpus),
+            tuple(map(str, substitute(list(role.command), values, ("args",)))),
+        )
+        for role in choices.roles
+    )
+
+
+def _resources(choices: SelectedOptions, amount: CpuMemory, gpus: int) -> dict[str, str]:
+    resources = {"cpu": units.cpu(amount.cpu_milli), "memory": units.memory(amount.memory_bytes)}
+    if choices.gpu_type is not None and gpus:
+        resources[choices.gpu_type.resource] = str(gpus)
+    return resources
 
 
 def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
@@ -203,9 +227,7 @@ def _fragment(
 def _work_container(
     template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
 ) -> Manifest:
-    resources = {"cpu": str(values["cpu"]), "memory": str(values["memory"])}
-    if choices.gpu_type is not None:
-        resources[choices.gpu_type.resource] = str(choices.gpus)
+    resources = _resources(choices, choices.amount, choices.gpus)
     container: Manifest = {
         "name": template.work_container,
         "env": _environment(template, choices, facts, values),
@@ -235,13 +257,8 @@ def _with_amounts(template: Template, spec: Manifest) -> Manifest:
     work = next(one for one in spec["containers"] if one["name"] == template.work_container)
     named = {one["name"] for one in work["env"]}
     resources = work.get("resources") or {}
-    told: list[Manifest] = []
-    for kind, word in (("limits", "LIMIT"), ("requests", "GUARANTEE")):
-        amounts = resources.get(kind) or {}
-        cpu, memory = (units.parse_quantity(str(amounts.get(name))) for name in ("cpu", "memory"))
-        told += [] if memory is None else [{"name": f"MEM_{word}", "value": str(units.memory_bytes(memory))}]
-        told += [] if cpu is None else [{"name": f"CPU_{word}", "value": str(float(cpu))}]
-    work = {**work, "env": [*work["env"], *(one for one in told if one["name"] not in named)]}
+    told = [one for one in pod_set.amount_variables(resources) if one["name"] not in named]
+    work = {**work, "env": [*work["env"], *told]}
     volumes = spec["volumes"]
     if all(one["mountPath"] != SHARED_MEMORY for one in work["volumeMounts"]):
         limit = (resources.get("limits") or {}).get("memory")

@@ -156,6 +156,7 @@ class Pod:
             variables=variables,
             gpus=gpus,
             directory=directory,
+            shared=self.host.directory / "hosts",
             mounts=tuple(volumes.mounts(container, self.manifest, self._volumes, variables)),
             hidden=self.host.hidden,
         )

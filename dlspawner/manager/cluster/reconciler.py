@@ -457,6 +457,8 @@ def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> 
     record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
     if pod.job is None or record is None or record.is_pending or (record.seen and not record.reserved):
         return None  # a pending job has no pod; and an unadmitted pod never becomes a job's
-    if record.nonce and not naming.verify(record.nonce, pod.job.nonce, f"{namespace}/{pod.name}"):
+    if record.nonce and not naming.verify(
+        record.nonce, pod.job.nonce, f"{namespace}/{naming.start_pod(pod.name, pod.job)}"
+    ):
         return None  # made by a user, or by an earlier start
     return record if (record.job.user, record.job.server) == (pod.job.user, pod.job.server) else None

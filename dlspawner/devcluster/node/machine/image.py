@@ -42,10 +42,14 @@ def command(  # noqa: PLR0913  (the parts of a container, by name)
     variables: Mapping[str, str],
     gpus: Sequence[str],
     directory: Path,
+    shared: Path,
     mounts: tuple[Mount, ...],
     hidden: tuple[str, ...],
 ) -> Command:
-    """A container of the manifest as something to execute; makes the few files that are its own."""
+    """A container of the manifest as something to execute; makes the few files that are its own.
+
+    ``shared``: where the files of several pods are.
+    """
     hostname = str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
     context = (pod["spec"].get("securityContext") or {}) | (container.get("securityContext") or {})
     uid = int(context.get("runAsUser", USER))
@@ -54,7 +58,7 @@ def command(  # noqa: PLR0913  (the parts of a container, by name)
         raise ConfigError(
             f'container\'s runAsUser breaks non-root policy (pod: "{who}", container: {container["name"]})'
         )
-    own = tuple(_own_files(container, directory, ip, hostname))
+    own = tuple(_own_files(container, directory, _hosts(pod, ip, hostname, directory, shared)))
     (directory / "root").mkdir()
     (directory / "tmp").mkdir()
     root = Root(
@@ -76,13 +80,24 @@ def command(  # noqa: PLR0913  (the parts of a container, by name)
     )
 
 
-def _own_files(container: Mapping[str, Any], directory: Path, ip: str, hostname: str) -> Iterator[Mount]:
+def _own_files(container: Mapping[str, Any], directory: Path, hosts: Path) -> Iterator[Mount]:
     message = directory / "termination-log"
     message.touch()
     yield Mount(str(message), container.get("terminationMessagePath") or "/dev/termination-log")
-    hosts = directory / "hosts"
-    hosts.write_text(f"# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n{ip}\t{hostname}\n", encoding="utf-8")
     yield Mount(str(hosts), "/etc/hosts")
+
+
+def _hosts(pod: Mapping[str, Any], ip: str, hostname: str, directory: Path, shared: Path) -> Path:
+    """The file /etc/hosts. In place of DNS, the pods of one headless Service share one, where each writes its name."""
+    spec, lines = pod["spec"], ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
+    file = directory / "hosts"
+    if spec.get("subdomain") and spec.get("hostname"):
+        file = shared / f"{pod['metadata']['namespace']}_{spec['subdomain']}"
+        shared.mkdir(exist_ok=True)
+        if file.exists():
+            lines = [one for one in file.read_text(encoding="utf-8").splitlines() if one.split()[1] != hostname]
+    file.write_text("".join(f"{line}\n" for line in (*lines, f"{ip}\t{hostname}")), encoding="utf-8")
+    return file
 
 
 def _visible() -> tuple[str, ...]:

@@ -190,5 +190,42 @@ def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
     assert text.listed(words) == said
 
 
-def test_the_last_output_of_a_program_has_no_control_characters() -> None:
-    assert text.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"
+SERVERS = "[I 2026-01-01 12:00:00.000 ServerApp] Skipped non-installed server(s): bash-language-server, texlab"
+FULL = f"""Traceback (most recent call last):
+  File "/opt/jupyter/core/utils/__init__.py", line 27, in ensure_dir_exists
+    os.mkdir(self, mode)
+OSError: [Errno {{}}] {{}}: '/home/alice/.jupyter'
+{SERVERS}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        pytest.param("a\x1b[31mred\x1b[0m\nend\x07\u202e!", "ared end !", id="no control characters"),
+        pytest.param("epoch 1\nINFO:root:bye\n12:00 DEBUG bye", "epoch 1", id="no chatter"),
+        pytest.param(f"12:00:00,1 ERROR no data\nbye\n{SERVERS}", "12:00:00,1 ERROR no data bye", id="an error"),
+        pytest.param("Traceback\n  File x\nmy.Oops: 3\n", "my.Oops: 3", id="the end of a traceback"),
+        pytest.param(SERVERS, " ".join(SERVERS.split()), id="nothing but chatter"),
+        pytest.param("ab " * 100, f"… {'ab ' * 66}ab", id="the end of much"),
+    ],
+)
+def test_last_words_of_a_program(said: str, words: str) -> None:
+    assert text.last_words(said) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "problem", "sentence"),
+    [
+        (28, "No space left on device", "Its server failed because its disk is full (“OSError: [Errno 28] No"),
+        (122, "Disk quota exceeded", "/.jupyter'”): delete files by sftp or ssh (a job for SSH or files starts all"),
+        (30, "Read-only file system", "its disk cannot be written to (“OSError: [Errno 30] Read-only file system: "),
+        (2, "No such file", "failed with exit code 1 (“OSError: [Errno 2] No such file: '/home/alice/.jupyter'”)"),
+    ],
+)
+def test_disk_that_takes_no_more_is_the_reason(number: int, problem: str, sentence: str) -> None:
+    ended = {"terminated": {"exitCode": 1, "message": FULL.format(number, problem)}}
+    pod = {"metadata": {}, "status": {"containerStatuses": [{"name": "notebook", "state": ended}]}}
+    judged = pod_status.evaluate(pod)
+    assert isinstance(judged, Terminated)
+    assert sentence in judged.reason

@@ -1,8 +1,8 @@
 """Turns texts of Kubernetes into words for users: names of resources, short quotations, lists.
 
 A quotation is what a person's own program, or an administrator's own rule, has written: one short line of it, without
-anything that looks like a token. What Kubernetes itself writes is never quoted; the modules that use these functions
-read the facts in it and say them in their own words.
+anything that looks like a token. What Kubernetes itself writes is not quoted, but for the words of a scheduler that
+nothing is known of; the modules that use these functions read the facts in it and say them in their own words.
 
 Amounts and times as every answer in JSON has them: whole units as numbers, times in UTC that end in ``Z``.
 

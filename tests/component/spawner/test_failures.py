@@ -83,6 +83,37 @@ def test_end_has_its_sentence(name: str, sentence: str, code: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
 
 
+RWOP = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (f"0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 {RWOP}. no new claims", "one job at a time"),
+        (
+            "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports.",
+            "port free that the",
+        ),
+        ("0/1 nodes are available: 1 node(s) did not have enough free storage.", "room for the job's new storage"),
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "storage is not ready yet"),
+        ("0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.", "no volume for the"),
+        ("0/2 nodes are available: 2 cannot allocate all claims. still not schedulable,", "devices free that the job"),
+        ("0/2 nodes are unavailable: 2 Insufficient cpu.", "enough free CPUs for the job (2 nodes: 2 full)"),
+        ("0/2 nodes are available: 2 node(s) lack a licence. preemption: none", "(2 nodes: 2 node(s) lack a licence)"),
+        ("0/2 nodes are available: gang of 4 is short. preemption: none", "(2 nodes: 2 gang of 4 is short)"),
+        ("pod group is not ready, 1 minAvailable", "no place for the job (“pod group is not ready, 1 minAvailable”)"),
+    ],
+)
+def test_words_of_schedulers(message: str, sentence: str) -> None:
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    found = start_problems.of_pod({"metadata": {}, "status": {"conditions": [waits]}}, GPUS)
+    assert found is not None
+    assert sentence in found.sentence
+    assert found.tolerance is None
+
+
 @pytest.mark.parametrize("name", sorted(LIVING))
 def test_pod_is_alive(name: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == ALIVE

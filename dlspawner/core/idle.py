@@ -3,8 +3,8 @@
 A job is idle since the last thing that counts as use. Rules:
 
 * Every kind of evidence that its template counts must say so: every GPU below the threshold for the *whole* window, no
-  busy kernel, no HTTP or kernel activity, no SSH bytes. Time without evidence counts as use: a GPU is idle only from
-  the moment since which its samples are without a gap.
+  busy kernel, no HTTP, kernel or terminal activity, no SSH bytes. Time without evidence counts as use: a GPU is idle
+  only from the moment since which its samples are without a gap.
 * Missing or stale metrics never stop a job, neither do reports of kernels or of SSH sessions that cease or never began
   where they should be. Only the lifetime does not care.
 * An open but silent SSH session protects for a bounded time. So does the button *keep alive*, counted from the last

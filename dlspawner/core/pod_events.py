@@ -5,9 +5,10 @@ The message counts nodes by the reason that the scheduler met first on each of t
     0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector,
     1 node(s) were unschedulable. …, preemption: 0/5 nodes are available: 5 Preemption is not helpful for scheduling.
 
-Its wording changes between releases of Kubernetes, so reasons are recognised by a few words, and an unknown one is
-"other reasons". That preemption would not help on *any* node means that a pod that lacks CPU, memory or GPUs is larger
-than every node (Kubernetes ≥ 1.33; earlier ones call every full node "no victims").
+Its wording changes between releases of Kubernetes, so reasons are recognised by a few words. An unknown one, as of a
+plugin, is shown as it is. A reason without a number was found before any node was looked at, and is that of all nodes.
+That preemption would not help on *any* node means that a pod that lacks CPU, memory or GPUs is larger than every node
+(Kubernetes ≥ 1.33; earlier ones call every full node "no victims").
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from dataclasses import dataclass
 
 from dlspawner.core import text
 
-_COUNTS = re.compile(r"(?P<free>\d+)/(?P<nodes>\d+) nodes are available: (?P<reasons>.*)", re.DOTALL)
-_REASON = re.compile(r"(\d+) (.+?)(?=, \d+ |\. |\.?$)")
+_COUNTS = re.compile(r"\d+/(?P<nodes>\d+) nodes are (?:un)?available: (?P<reasons>.*)", re.DOTALL)
+_REASON = re.compile(r"(?:^|[,.] )(\d+) (.+?)(?=, \d+ |\. |\.?$)")
+_UNCOUNTED = re.compile(r"()(\D.*?)(?=\. |\.?$)")
 _INSUFFICIENT = "Insufficient "
 _HOPELESS = re.compile(r"(\d+) Preemption is not helpful")
 
@@ -27,6 +29,18 @@ _HOPELESS = re.compile(r"(\d+) Preemption is not helpful")
 _KINDS = (
     ("Insufficient", "full"),
     ("Too many pods", "full"),
+    ("ReadWriteOncePod", "kept from storage in use"),
+    ("available disk", "kept from storage in use"),
+    ("free ports", "without the port"),
+    ("enough free storage", "without room for new storage"),
+    ("unbound immediate", "waiting for storage"),
+    ("ephemeral volume controller", "waiting for storage"),
+    ("volumes to bind", "without a volume"),
+    ("non-existent", "without a volume"),
+    ("being deleted", "without a volume"),
+    ("allocate all claims", "without the devices"),
+    ("esourceclaim", "without the devices"),
+    ("esourceClaim", "without the devices"),
     ("PersistentVolume", "out of reach of the job's storage"),
     ("volume node affinity", "out of reach of the job's storage"),
     ("volume zone", "out of reach of the job's storage"),
@@ -44,6 +58,30 @@ _KINDS = (
 )
 
 
+# What is the matter with nodes -> cause and step, whatever else is the matter with others. The first that there is.
+_CAUSES = {
+    "out of reach of the job's storage": (
+        "The job's storage can only be used on nodes that cannot take the job now",
+        "stop the job that uses it there, ask for less, or ask an administrator",
+    ),
+    "kept from storage in use": (
+        "The job's storage is in use, and only one job at a time may use it",
+        f"stop the job that uses it, or {text.ASK}",
+    ),
+    "waiting for storage": ("The job's storage is not ready yet", f"try again later, or {text.ASK}"),
+    "without a volume": ("The cluster has no volume for the job's storage", text.ASK),
+    "without room for new storage": ("No node has room for the job's new storage", text.ASK),
+    "without the port": (
+        "No node has the port free that the job asks for",
+        f"wait until the job that has it ends, or {text.ASK}",
+    ),
+    "without the devices": (
+        "No node has the devices free that the job claims",
+        "wait until other jobs end, or ask an administrator",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """The reason why no node takes a pod: cause and next step, each a part of a sentence."""
@@ -58,7 +96,9 @@ def explain_unschedulable(message: str, gpus: Collection[str] = ()) -> Shortage 
     if found is None:
         return None
     first, _, preemption = found["reasons"].partition("preemption:")
-    nodes, reasons = int(found["nodes"]), [(int(count), reason) for count, reason in _REASON.findall(first)]
+    nodes = int(found["nodes"])
+    listed = _REASON.findall(first) or _UNCOUNTED.findall(first)[:1]
+    reasons = [(int(count or nodes), reason) for count, reason in listed]
     short = [reason.removeprefix(_INSUFFICIENT) for _, reason in reasons if reason.startswith(_INSUFFICIENT)]
     lacking = text.listed(text.resource(name, gpus) for name in short)
     hopeless = sum(int(count) for count in _HOPELESS.findall(preemption))
@@ -69,7 +109,7 @@ def _kinds(reasons: list[tuple[int, str]]) -> dict[str, int]:
     """Counts the nodes by kind. A node that lacks two resources is counted twice by the scheduler, once here."""
     kinds: dict[str, int] = {}
     for count, reason in reasons:
-        kind = next((kind for words, kind in _KINDS if words in reason), "unfit for other reasons")
+        kind = next((kind for words, kind in _KINDS if words in reason), text.quoted(reason))
         if kind == "full":
             kinds[kind] = max(kinds.get(kind, 0), count)
         elif kind:
@@ -83,11 +123,9 @@ def _shortage(nodes: int, kinds: dict[str, int], lacking: str, too_large: bool) 
     counted = _counted(nodes, kinds)
     if nodes == 0:
         return Shortage("The cluster has no nodes", "tell an administrator")
-    if "out of reach of the job's storage" in kinds:
-        return Shortage(
-            f"The job's storage can only be used on nodes that cannot take the job now ({counted})",
-            "stop the job that uses it there, ask for less, or ask an administrator",
-        )
+    for kind, (cause, step) in _CAUSES.items():
+        if kind in kinds:
+            return Shortage(f"{cause} ({counted})", step)
     if lacking and too_large:
         return Shortage(
             f"No node that the job may use has enough {lacking} even when it is idle ({counted})", "ask for less"

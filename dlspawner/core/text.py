@@ -1,8 +1,8 @@
 """Turns texts of Kubernetes into words for users: names of resources, short quotations, lists.
 
 A quotation is what a person's own program, or an administrator's own rule, has written: one short line of it, without
-anything that looks like a token. What Kubernetes itself writes is never quoted; the modules that use these functions
-read the facts in it and say them in their own words.
+anything that looks like a token. What Kubernetes itself writes is not quoted, but for the words of a scheduler that
+nothing is known of; the modules that use these functions read the facts in it and say them in their own words.
 
 Amounts and times as every answer in JSON has them: whole units as numbers, times in UTC that end in ``Z``.
 
@@ -49,10 +49,38 @@ def quoted(text: str, longest: int = 200) -> str:
     return flat if len(flat) <= longest else flat[: longest - 1] + "…"
 
 
+# Lines in the log of a program that fails: those that are no reason, in Jupyter's format and logging's; those that are.
+_CHATTER = re.compile(r"\[[IDW] |\S* ?\S* ?\[?(?:INFO|DEBUG|WARNING)\b")
+_ERROR = re.compile(
+    r"\S*(?:Error|Exception|Interrupt|Exit)\b|\[[EC] |.*\b(?:ERROR|CRITICAL|FATAL|[Ee]rror|[Ff]atal|panic)\b"
+)
+_DISKS = (
+    (re.compile(r".*(?:No space left|Errno 28\b|ENOSPC|disk is full)"), "is full"),
+    (re.compile(r".*(?:[Qq]uota exceeded|Errno 122\b|EDQUOT)"), "has reached its quota"),
+    (re.compile(r".*(?:[Rr]ead-only file ?system|Errno 30\b|EROFS)"), "cannot be written to"),
+)
+
+
 def last_words(text: str, longest: int = 200) -> str:
-    """The end of what a container wrote: the cause of a failure is rarely at its beginning."""
-    flat = _flat(text)
+    """What a container that failed wrote last: from its last error on, else the end, and no chatter behind it."""
+    lines = [line for line in _SEQUENCE.sub("", text).splitlines() if line.strip()]
+    while len(lines) > 1 and _CHATTER.match(lines[-1]):
+        lines.pop()
+    for number, line in reversed(list(enumerate(lines))):
+        ends_traceback = number and lines[number - 1][0].isspace() and not line[0].isspace()
+        if ends_traceback or _ERROR.match(line):
+            return quoted("\n".join(lines[number:]), longest)
+    flat = _flat("\n".join(lines))
     return flat if len(flat) <= longest else f"… {flat[-longest:]}"
+
+
+def disk_problem(said: str) -> tuple[str, str] | None:
+    """What is wrong with a disk that a program could not write to, and the line of the program's that tells it."""
+    for line in reversed(said.splitlines()):
+        for words, what in _DISKS:
+            if words.match(line):
+                return what, quoted(line)
+    return None
 
 
 def ended_by(code: int) -> str:

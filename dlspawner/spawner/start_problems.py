@@ -192,12 +192,14 @@ def _unscheduled(reason: str, message: str, gpus: Collection[str]) -> StartProbl
     missing = _missing(message)
     if missing is not None:
         return missing
-    if "persistentvolumeclaim" in message.lower():
-        return StartProblem("The job's storage is not ready yet", f"try again later, or {ASK}", None, message)
     shortage = pod_events.explain_unschedulable(message, gpus)
     if shortage is not None:
         return StartProblem(shortage.cause, shortage.step, None, message)
-    return StartProblem("The cluster finds no place for the job", ASK, None, message) if message else None
+    return (
+        StartProblem(f"The cluster finds no place for the job (“{text.quoted(message)}”)", ASK, None, message)
+        if message
+        else None
+    )
 
 
 def _image(reason: str, detail: str, image: str) -> StartProblem | None:

@@ -1,4 +1,4 @@
-"""Reports of a job's kernels, from the notebook server's list."""
+"""Reports of a job's kernels and terminals, from the notebook server's lists."""
 
 from __future__ import annotations
 
@@ -18,21 +18,27 @@ def kernel(state: str, seconds: float) -> dict[str, str]:
     return {"id": "k", "execution_state": state, "last_activity": at}
 
 
+def used(seconds: float) -> dict[str, object]:
+    return {"busy": False, "seconds": seconds}
+
+
 REPORTS = {
     "no kernel": ([], {"busy": False, "seconds": None}),
     "an idle one": ([kernel("idle", 90)], {"busy": False, "seconds": 90.0}),
     "of several the one that was used last": ([kernel("idle", 90), kernel("idle", 5)], {"busy": False, "seconds": 5.0}),
     "one that is busy": ([kernel("idle", 90), kernel("busy", 7200)], {"busy": True, "seconds": 90.0}),
-    "one that starts is not idle": ([kernel("starting", 30)], {"busy": True, "seconds": 30.0}),
+    "one that starts, for ever without a client": ([kernel("starting", 30)], {"busy": False, "seconds": 30.0}),
+    "a terminal": ([kernel("idle", 90), {"name": "1", "last_activity": kernel("", 7)["last_activity"]}], used(7.0)),
     "a clock that went back": ([kernel("idle", -60)], {"busy": False, "seconds": 0.0}),
 }
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_report(name: str) -> None:
-    kernels, expected = REPORTS[name]
+    listed, expected = REPORTS[name]
+    kernels, terminals = ([one for one in listed if ("id" in one) is kernel] for kernel in (True, False))
 
-    assert report_kernels.report(kernels, NOW) == expected
+    assert report_kernels.report(kernels, terminals, NOW) == expected
 
 
 ANSWERS = {

@@ -49,6 +49,8 @@ BEGUN = "The Hub was restarted before the job was there: start it again, unless 
 _LOST = "The job's node went away: start the job again."
 _UNKNOWN = "The job failed and the cluster does not say why: ask an administrator."
 _NODE_LOST = frozenset({"NodeLost", "NodeShutdown", "Terminated", "Shutdown"})
+_MAKE_ROOM = "delete files by sftp or ssh (a job for SSH or files starts all the same), and start this one again"
+_DISK_STEPS = {"cannot be written to": "ask an administrator"}
 # DisruptionTarget's reason -> what the cluster did, and why.
 _DISRUPTIONS = {
     "PreemptionByScheduler": "The cluster stopped the job to make room for one of higher priority: start it again.",
@@ -230,13 +232,15 @@ def _ending(name: str, state: PodDict, memory: str) -> str:
         return f"{cause}: {step}."
     if code == 0:
         return f"{FINISHED} {whose} ended by itself."
+    disk = text.disk_problem(said)
+    if disk is not None:
+        return f"{whose} failed because its disk {disk[0]} (“{disk[1]}”): {_DISK_STEPS.get(disk[0], _MAKE_ROOM)}."
     how, words = text.ended_by(code), text.last_words(said)
     if how.startswith("signal"):
         return f"{whose} was ended by {how}{f' after “{words}”' if words else ''}: start it again."
-    if words:
-        return f"{whose} failed with {how} (“{words}”): correct that and start the job again."
     # Without a Manager its log is deleted with the pod.
-    return f"{whose} failed with {how} and left no message: start the job again."
+    rest = f"(“{words}”): correct that and" if words else "and left no message:"
+    return f"{whose} failed with {how} {rest} start the job again."
 
 
 def ended_by_cluster(pod: PodDict) -> str:

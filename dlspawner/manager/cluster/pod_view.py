@@ -86,6 +86,9 @@ def _failure(end: Mapping[str, Any]) -> str:
     """Returns how the job's program failed; empty if it did not."""
     if end.get("reason") == "OOMKilled":
         return "it used more memory than it had."
+    disk = text.disk_problem(str(end.get("message") or "")) if end.get("exitCode") else None
+    if disk is not None:
+        return f"its disk {disk[0]}."
     return f"{text.ended_by(int(end['exitCode']))}." if end.get("exitCode") else ""
 
 

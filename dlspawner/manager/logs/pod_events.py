@@ -1,6 +1,7 @@
 """Hears what Kubernetes tells of jobs' pods, and keeps it with the job: Kubernetes itself forgets it within an hour.
 
-What Kubernetes itself writes holds addresses, paths and sometimes credentials: it is read for facts and never quoted.
+What Kubernetes itself writes holds addresses, paths and sometimes credentials: it is read for facts and not quoted, but
+for what a scheduler says that is not known here.
 An event of a kind that is not known here is left out.
 """
 
@@ -151,7 +152,7 @@ def _sentence(reason: str, message: str, gpus: Collection[str]) -> str | None:
         return f"It was given a place on the node {node[1]}." if node else "It was given a place."
     if reason == "FailedScheduling":
         found = pod_events.explain_unschedulable(message, gpus)
-        return f"{found.cause}: {found.step}." if found else "No node takes it now."
+        return f"{found.cause}: {found.step}." if found else f"No node takes it now: {text.quoted(message)}"
     if reason in {"BackOff", "Failed"}:
         return next((said for word, said in _BACK_OFF.items() if word in message[:40]), None)
     return _SENTENCES.get(reason)

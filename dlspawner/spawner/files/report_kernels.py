@@ -1,4 +1,4 @@
-"""Tell the Manager whether a kernel of this job's notebook server is busy, and how long ago one was.
+"""Tell the Manager whether a kernel of this job's notebook server is busy, and how long ago it or a terminal was used.
 
 Runs inside the job, in the background, with the python3 of the image, from its beginning to its end. It asks the
 notebook server with the job's own token, in a way that the server does not count as activity, and tells nothing but
@@ -9,6 +9,7 @@ tell again; whatever goes wrong is silent and tried again.
 import json
 import os
 import time
+import urllib.error
 import urllib.request
 from datetime import datetime, timezone
 from typing import Any
@@ -33,10 +34,13 @@ def ask(method: str, url: str, body: "object | None" = None) -> Any:
         return json.loads(answer.read())
 
 
-def report(kernels: "list[dict[str, Any]]", now: datetime) -> "dict[str, Any]":
-    """Returns the report on the kernels that a notebook server lists."""
-    busy = any(kernel.get("execution_state") not in {"idle", "dead"} for kernel in kernels)
-    texts = [kernel["last_activity"] for kernel in kernels if kernel.get("last_activity")]
+def report(kernels: "list[dict[str, Any]]", terminals: "list[dict[str, Any]]", now: datetime) -> "dict[str, Any]":
+    """Returns the report on the kernels and terminals that a notebook server lists.
+
+    Only "busy" is at work: a kernel that hangs, or that no client has asked anything, stays "starting" for ever.
+    """
+    busy = any(kernel.get("execution_state") == "busy" for kernel in kernels)
+    texts = [one["last_activity"] for one in [*kernels, *terminals] if one.get("last_activity")]
     times = [datetime.fromisoformat(text.replace("Z", "+00:00")) for text in texts]
     ago = [max(0.0, (now - at).total_seconds()) for at in times]
     return {"busy": busy, "seconds": min(ago) if ago else None}
@@ -46,9 +50,15 @@ def tell() -> float:
     """Ask and tell once; in how many seconds again."""
     server = os.environ["JUPYTERHUB_SERVICE_URL"].rstrip("/")
     kernels = ask("GET", server + "/api/kernels?no_track_activity=1")
+    try:
+        terminals = ask("GET", server + "/api/terminals?no_track_activity=1")
+    except urllib.error.HTTPError as problem:
+        if problem.code != 404:  # a server without terminals
+            raise
+        terminals = []
     manager = os.environ["DLSPAWNER_MANAGER_URL"].rstrip("/")
     now = datetime.now(timezone.utc)  # noqa: UP017 - the image's python3 may be older than ours
-    answer = ask("PUT", manager + "/api/kernels", report(kernels, now))
+    answer = ask("PUT", manager + "/api/kernels", report(kernels, terminals, now))
     return float(answer["seconds"])
 
 

@@ -50,10 +50,13 @@ def hub(tmp_path: Path) -> Iterator[IdleHub]:
         yield made
 
 
-def test_job_reports_its_busy_kernel(hub: IdleHub) -> None:
+def test_job_reports_its_terminals_and_its_kernel(hub: IdleHub) -> None:
     wait_for(lambda: hub.used().get("kernels_told"), "a first report", 120)
     assert hub.used()["kernel"] is None
     url, headers = f"{hub.url}/user/alice/api/kernels", {"Authorization": f"token {hub.token('alice')}"}
+    opened = requests.post(url.replace("kernels", "terminals"), headers=headers, timeout=60)
+    assert opened.status_code == 200, opened.text
+    before = wait_for(lambda: hub.used()["kernel"], "its terminal is known", 120)
     started = requests.post(url, headers=headers, json={"name": "python3"}, timeout=60)
     assert started.status_code == 201, started.text
-    wait_for(lambda: hub.used()["kernel"], "its kernel is known", 120)
+    wait_for(lambda: hub.used()["kernel"] > before, "its kernel is known", 120)

@@ -111,6 +111,12 @@ def test_failure_is_that_of_the_users_program(exit_codes: dict[str, int], failur
     assert read_pod(found, JobNamespaces("jobs")).failure == failure
 
 
+def test_failure_for_a_full_disk_says_so() -> None:
+    found = pod(1, MORNING, {})
+    found["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "cp: x: No space left on device"
+    assert read_pod(found, JobNamespaces("jobs")).failure == "its disk is full."
+
+
 def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:
     resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
     found = pod(0, None, {})

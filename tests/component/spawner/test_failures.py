@@ -83,6 +83,37 @@ def test_end_has_its_sentence(name: str, sentence: str, code: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == Terminated(int(code), sentence)
 
 
+RWOP = (
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (f"0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 {RWOP}. no new claims", "one job at a time"),
+        (
+            "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports.",
+            "port free that the",
+        ),
+        ("0/1 nodes are available: 1 node(s) did not have enough free storage.", "room for the job's new storage"),
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", "storage is not ready yet"),
+        ("0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.", "no volume for the"),
+        ("0/2 nodes are available: 2 cannot allocate all claims. still not schedulable,", "devices free that the job"),
+        ("0/2 nodes are unavailable: 2 Insufficient cpu.", "enough free CPUs for the job (2 nodes: 2 full)"),
+        ("0/2 nodes are available: 2 node(s) lack a licence. preemption: none", "(2 nodes: 2 node(s) lack a licence)"),
+        ("0/2 nodes are available: gang of 4 is short. preemption: none", "(2 nodes: 2 gang of 4 is short)"),
+        ("pod group is not ready, 1 minAvailable", "no place for the job (“pod group is not ready, 1 minAvailable”)"),
+    ],
+)
+def test_words_of_schedulers(message: str, sentence: str) -> None:
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    found = start_problems.of_pod({"metadata": {}, "status": {"conditions": [waits]}}, GPUS)
+    assert found is not None
+    assert sentence in found.sentence
+    assert found.tolerance is None
+
+
 @pytest.mark.parametrize("name", sorted(LIVING))
 def test_pod_is_alive(name: str) -> None:
     assert pod_status.evaluate(recorded(name)["pod"]) == ALIVE
@@ -190,5 +221,42 @@ def test_a_list_in_words(words: tuple[str, ...], said: str) -> None:
     assert text.listed(words) == said
 
 
-def test_the_last_output_of_a_program_has_no_control_characters() -> None:
-    assert text.last_words("a\x1b[31mred\x1b[0m\nend\x07\u202e!") == "ared end !"
+SERVERS = "[I 2026-01-01 12:00:00.000 ServerApp] Skipped non-installed server(s): bash-language-server, texlab"
+FULL = f"""Traceback (most recent call last):
+  File "/opt/jupyter/core/utils/__init__.py", line 27, in ensure_dir_exists
+    os.mkdir(self, mode)
+OSError: [Errno {{}}] {{}}: '/home/alice/.jupyter'
+{SERVERS}
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        pytest.param("a\x1b[31mred\x1b[0m\nend\x07\u202e!", "ared end !", id="no control characters"),
+        pytest.param("epoch 1\nINFO:root:bye\n12:00 DEBUG bye", "epoch 1", id="no chatter"),
+        pytest.param(f"12:00:00,1 ERROR no data\nbye\n{SERVERS}", "12:00:00,1 ERROR no data bye", id="an error"),
+        pytest.param("Traceback\n  File x\nmy.Oops: 3\n", "my.Oops: 3", id="the end of a traceback"),
+        pytest.param(SERVERS, " ".join(SERVERS.split()), id="nothing but chatter"),
+        pytest.param("ab " * 100, f"… {'ab ' * 66}ab", id="the end of much"),
+    ],
+)
+def test_last_words_of_a_program(said: str, words: str) -> None:
+    assert text.last_words(said) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "problem", "sentence"),
+    [
+        (28, "No space left on device", "Its server failed because its disk is full (“OSError: [Errno 28] No"),
+        (122, "Disk quota exceeded", "/.jupyter'”): delete files by sftp or ssh (a job for SSH or files starts all"),
+        (30, "Read-only file system", "its disk cannot be written to (“OSError: [Errno 30] Read-only file system: "),
+        (2, "No such file", "failed with exit code 1 (“OSError: [Errno 2] No such file: '/home/alice/.jupyter'”)"),
+    ],
+)
+def test_disk_that_takes_no_more_is_the_reason(number: int, problem: str, sentence: str) -> None:
+    ended = {"terminated": {"exitCode": 1, "message": FULL.format(number, problem)}}
+    pod = {"metadata": {}, "status": {"containerStatuses": [{"name": "notebook", "state": ended}]}}
+    judged = pod_status.evaluate(pod)
+    assert isinstance(judged, Terminated)
+    assert sentence in judged.reason

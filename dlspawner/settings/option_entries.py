@@ -148,6 +148,10 @@ def _check_default(option: Option, entry: Entry, cluster: ClusterConfig) -> None
                 have = f"The cluster has: {', '.join(levels)}."
                 entry.problem(f"there is no priority “{choice.value}”. {have}", against=against)
         option = replace(option, choices=option.choices or tuple(OptionChoice(name, name) for name in levels))
+    for choice in option.choices if option.kind in _TEXTUAL else ():
+        wrong = check_value(replace(option, choices=()), choice.value)
+        if wrong is not None:
+            entry.problem(f"the choice “{choice.value}” is not allowed: {wrong}")
     if option.name == "team" and option.default is not None:
         entry.problem("team has no default: it is the person's own.")
     elif option.default is not None:

@@ -127,6 +127,10 @@ WRONG_JOBS = {
         "options: {x: {type: integer, max: 3, default: 4}}",
         "options.x: the default is not allowed: X must be at most 3; you asked for 4.",
     ),
+    "a choice that nobody could choose": (
+        "options: {x: {type: path, choices: [~/runs, $HOME/runs]}}",
+        "options.x: the choice “$HOME/runs” is not allowed: X must be a path such as",
+    ),
     "a minimum above the maximum": ("options: {x: {type: integer, min: 3, max: 2}}", "options.x: min is"),
     "a pattern that is none": ("options: {x: {type: string, pattern: '['}}", "options.x.pattern: is not"),
     "a GPU type that the cluster lacks": (

@@ -381,6 +381,9 @@ _IMAGE = re.compile(
     rf"(?:(?:{_LABEL}(?:\.{_LABEL})*|\[[A-Fa-f0-9:]+\])(?::[0-9]+)?/)?{_PART}(?:/{_PART})*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@(?:sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}))?"
 )
+# What a shell would expand and nothing else does, and addresses: each would be a directory of that very name.
+_NO_PATH = re.compile(r"~[^/]|.*(?:\$[A-Za-z_{(]|://)")
+_STORE = re.compile(r"(?!https?:|ftp:|file:|ssh:|sftp:)[a-z][a-z0-9]*://[^$]+")
 _DECIMAL = r"[+-]?(?=\.?[0-9])[0-9]{0,20}\.?[0-9]{0,20}([eE][+-]?[0-9]{1,2})?"
 _TRUE, _FALSE = frozenset({"true", "on", "yes", "1"}), frozenset({"false", "off", "no", "0"})
 # Control characters other than tab and line ends; what turns the direction of writing, so that a text reads otherwise
@@ -513,9 +516,19 @@ def _text(option: Option, value: Value) -> str:
         return _choice(option, value)
     if option.kind is OptionKind.IMAGE and not _IMAGE.fullmatch(value):
         raise WrongValueError(f"must be an image such as registry.example.org/team/name:tag; you gave {show(value)}.")
-    if option.kind is OptionKind.PATH and ".." in value.split("/"):
-        raise WrongValueError(f"must not contain “..”; you gave {show(value)}.")
+    if option.kind is OptionKind.PATH:
+        _check_path(value, stores=option.name == "log_dir")
     return value
+
+
+def _check_path(path: str, *, stores: bool) -> None:
+    """Refuses what is no place in the job; ``stores``: an object store's address, which TensorBoard reads, is one."""
+    if ".." in path.split("/"):
+        raise WrongValueError(f"must not contain “..”; you gave {show(path)}.")
+    if _NO_PATH.match(path) and not (stores and _STORE.fullmatch(path)):
+        works = "must be a path such as runs, ~/runs or /data/runs, without $VARIABLES and other people's ~"
+        store = ", or an object store's address such as s3://bucket/runs" if stores else ""
+        raise WrongValueError(f"{works}{store}; you gave {show(path)}.")
 
 
 _READERS: dict[OptionKind, Callable[[Option, Value], Value]] = {

@@ -124,7 +124,7 @@ def render(template: Template, choices: SelectedOptions, facts: RenderContext) -
 
 
 def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
-    """Returns the job's log directory as another job of the same user finds it: absolute, below the home directory."""
+    """Returns the job's log directory as another job of the same user finds it: absolute, or of an object store."""
     if choices.log_dir is None:
         return None
     return _absolute(choices.log_dir, home, facts)
@@ -169,7 +169,9 @@ def _values(template: Template, choices: SelectedOptions, facts: RenderContext) 
 
 
 def _absolute(path: str, home: str, facts: RenderContext) -> str:
-    absolute = posixpath.normpath(posixpath.join(home, path.removeprefix("~/")))
+    if "://" in path:
+        return path  # an object store's address
+    absolute = posixpath.normpath(posixpath.join(home, f".{path[1:]}" if path.startswith("~") else path))
     # A launch that is only imagined, of a job that has ended, has no directory.
     if facts.job and in_job_directory(absolute):
         return posixpath.join(job_directory(facts, home), absolute[len(JOB_DIRECTORY) + 1 :]).removesuffix("/")

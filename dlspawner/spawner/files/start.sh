@@ -117,7 +117,7 @@ serve_ssh() {
 make_directories() {
     for directory in "${HOME:-}" "${DLSPAWNER_LOG_DIR:-}" "${DLSPAWNER_JOB_DIR:-}"; do
         case $directory in
-            "") ;;
+            "" | *://*) ;;
             *) mkdir -p -- "$directory" 2>/dev/null || say "cannot make the directory $directory" ;;
         esac
     done

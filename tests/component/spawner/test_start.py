@@ -274,6 +274,13 @@ def test_the_command_runs_with_its_arguments_and_exit_status(job: Job) -> None:
     assert (done.stdout, done.returncode) == ("with spaces and 'quotes'\n", 5)
 
 
+def test_an_object_store_is_no_directory(job: Job) -> None:
+    (job.files / "sshd_config").unlink()
+    done = run(job, "sh", "-c", "! rmdir s3:/bucket/runs s3:/bucket s3:", DLSPAWNER_LOG_DIR="s3://bucket/runs")
+
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT], ids=lambda sent: sent.name)
 def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
     """In a PID namespace, where process 1 gets only signals that it has a handler for; the command has none."""

@@ -20,7 +20,7 @@ from dlspawner.core.launch.options import (
     select_options,
     usable_templates,
 )
-from dlspawner.core.template import Endpoint, EndpointProtocol, Option, PodRole, Template
+from dlspawner.core.template import Endpoint, EndpointProtocol, Option, OptionKind, PodRole, Template
 from tests.unit.core.builders import A100, CLUSTER, GIB, LANGUAGE, MI300, NOTEBOOK, VISION, chosen
 
 ACCEPTED: dict[str, tuple[dict[str, Any], str, Any]] = {
@@ -104,17 +104,43 @@ def test_a_bad_choice_is_a_sentence(wishes: dict[str, Any], sentence: str) -> No
     assert rejected.sentences[0].startswith(sentence)
 
 
-SHA = {name: f"@{name}:{'0a' * (bits // 8)}" for name, bits in (("sha256", 256), ("sha384", 384), ("sha512", 512))}
-IMAGES = [
-    *("debian", "debian:12", "library/debian", "a__b/c-d--e.f_g", *(f"x/y:1{digest}" for digest in SHA.values())),
+PATHS = [
+    *(".", "~", "~/runs", "/data/a b", "backup~", "a~b/c", "20$", "a:b"),
+    *("s3://bucket/runs", "gs://b", "hdfs:///runs", "abfss://c@a.net/x"),
+]
+NO_PATHS = [
     *(
-        "Registry.Example.ORG:5000/team/x:T_1.2-3",
-        "LAB/x",
-        "localhost/x",
-        "[::1]:5000/x",
-        "[FD00::a]/x/y",
-        "127.0.0.1/x",
+        "~bob/runs",
+        "$HOME/x",
+        "${HOME}/x",
+        "runs/$USER",
+        "$(pwd)",
+        "/data/s3://x",
+        "https://x.org/runs",
+        "file:///data",
     ),
+    *("S3://b/x", "s3://", "s3://b/../x", "s3://b/$USER"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS + NO_PATHS)
+def test_a_path_means_the_same_without_a_shell(path: str) -> None:
+    problem = check_value(BUILT_IN["log_dir"], path)
+    assert (problem is None) == (path in PATHS), problem
+
+
+def test_a_path_is_refused_with_what_would_work() -> None:
+    data = Option("data", OptionKind.PATH, "Data")
+    works = "must be a path such as runs, ~/runs or /data/runs, without $VARIABLES and other people's ~"
+    assert check_value(data, "s3://b/x") == f"Data {works}; you gave “s3://b/x”."
+    store = "or an object store's address such as s3://bucket/runs"
+    assert check_value(BUILT_IN["log_dir"], "$HOME/x") == f"Log directory {works}, {store}; you gave “$HOME/x”."
+
+
+SHA = {name: f"x/y:1@{name}:{'0a' * (bits // 8)}" for name, bits in (("sha256", 256), ("sha384", 384), ("sha512", 512))}
+IMAGES = [
+    *("debian", "debian:12", "library/debian", "a__b/c-d--e.f_g", "localhost/x", "127.0.0.1/x", *SHA.values()),
+    *("Registry.Example.ORG:5000/team/x:T_1.2-3", "LAB/x", "[::1]:5000/x", "[FD00::a]/x/y"),
 ]
 NO_IMAGES = [
     *(
@@ -130,9 +156,9 @@ NO_IMAGES = [
         "[::1",
         "[::1]",
         "a:0/",
-        "x@sha256:1",
+        "ü/x",
     ),
-    *("https://registry.org/x", f"x{SHA['sha256'].upper()}", f"x{SHA['sha512'][:-1]}", "x:" + "t" * 129, "ü/x"),
+    *("https://registry.org/x", "x:" + "t" * 129, "x@sha256:1", SHA["sha256"].upper(), SHA["sha512"][:-1]),
 ]
 
 

@@ -258,6 +258,9 @@ def test_home_may_be_anywhere() -> None:
     [
         ("runs", "/home/alice/runs"),
         ("~/runs/", "/home/alice/runs"),
+        ("~", "/home/alice"),
+        ("~//etc", "/home/alice/etc"),
+        ("s3://bucket/runs", "s3://bucket/runs"),
         ("/data/vision/runs", "/data/vision/runs"),
         ("/job/runs", "/home/alice/jobs/j-abcdefghij23/runs"),
         ("/job", "/home/alice/jobs/j-abcdefghij23"),

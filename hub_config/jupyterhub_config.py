@@ -5,17 +5,19 @@ machine) or hub_config/kubernetes (in a cluster) sets. What else a deployment wa
 JupyterHub configuration in the file overrides.py beside cluster.yaml, read last. Works with JupyterHub 5.5 and 6.x.
 """
 
+import logging
 import os
 import sys
+from functools import cache, partial
 from pathlib import Path
 
 from jupyterhub import orm
 from jupyterhub.app import JupyterHub
 
-from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import reload
 from dlspawner.spawner import DLSpawner, configuration
+from dlspawner.spawner.manager_link import good_files
 
 env = os.environ
 config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
@@ -23,15 +25,19 @@ templates = Path(env["DLSPAWNER_TEMPLATES"])
 overrides = config_dir / "overrides.py"
 
 
-def good(read, *given, **known):
-    """The files; all problems of all of them at once, before anything starts."""
+manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
+stored = cache(partial(good_files, manager_url, env["DLSPAWNER_MANAGER_TOKEN"], logging.getLogger("dlspawner.spawner")))
+
+
+def good(files, **demands):
+    """The files, or their last good version; without one all problems of all of them, before anything starts."""
     try:
-        return read(*given, **known)
+        return reload.current_config(*map(str, files)).demand(stored, **demands)
     except InvalidConfiguration as wrong:
         sys.exit(str(wrong))
 
 
-wanted = good(settings.load, templates / "jobs", config_dir / "cluster.yaml", config_dir / "teams.yaml")
+wanted = good((templates, config_dir / "cluster.yaml", config_dir / "teams.yaml"))
 
 # The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection.
 c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
@@ -137,7 +143,7 @@ c.DLSpawner.cluster_file = str(config_dir / "cluster.yaml")
 c.DLSpawner.teams_file = str(config_dir / "teams.yaml")
 c.DLSpawner.ssh_ca_public_key_file = env["DLSPAWNER_SSH_CA"]
 c.DLSpawner.ssh_address = f"{env['DLSPAWNER_SSH_HOST']}:{env['DLSPAWNER_SSH_PORT']}"
-c.DLSpawner.manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
+c.DLSpawner.manager_url = manager_url
 c.KubeSpawner.namespace = env["DLSPAWNER_NAMESPACE"]
 c.DLSpawner.special_namespace = env.get("DLSPAWNER_SPECIAL_NAMESPACE", "")  # empty: no user has special permissions
 c.KubeSpawner.image = env.get("DLSPAWNER_IMAGE", "dlspawner/job:latest")
@@ -166,7 +172,7 @@ if problems:
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
 # permissions want a namespace. What does not fit later, when the files have changed, is not used.
 good(
-    reload.current_config(c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file).demand,
+    (c.DLSpawner.templates_dir, c.DLSpawner.cluster_file, c.DLSpawner.teams_file),
     start_timeout=configuration.configured(DLSpawner, c, "start_timeout"),
     special_namespace=c.DLSpawner.special_namespace,
 )

@@ -224,6 +224,11 @@ class ManagerClient:
         body = {"server": server, "job": job}
         await self._call("POST", f"{_of_user(user)}/interrupted", body, math.inf, _LONGEST_REPORT_DELAY)
 
+    async def good_files(self) -> Mapping[str, str]:
+        """The texts of the administrators' files in their last good version, by name; none if there has been none."""
+        answer = await self._call("GET", "/api/internal/files")
+        return answer.read(lambda found: {str(name): str(text) for name, text in found["files"].items()})
+
     async def stop_reason(self, job: str) -> str:
         """The sentence on why the Manager has this job stopped."""
         answer = await self._call("GET", f"/api/internal/jobs/{job}/ending", seconds=ENDING_SECONDS)

@@ -74,8 +74,9 @@ class Manager(Application):
     cluster_file = Unicode(
         help="""The file cluster.yaml, the same as DLSpawner.cluster_file. With teams_file and templates_dir it lets the
         Manager decide which jobs may hold GPUs; a change of any of them takes effect within seconds, one with mistakes
-        in it none: the last good version of them, which is kept in the database, stays in use, also of a Manager that
-        starts meanwhile. Empty (the default): nothing is decided here, and a Hub that asks is answered 501.""",
+        in it none: the last good version of them, which is kept in the database, stays in use, also of a Manager
+        or Hub that starts meanwhile. Empty (the default): nothing is decided here, and a Hub that asks is answered
+        501.""",
     ).tag(config=True)
     teams_file = Unicode(
         help="""The file teams.yaml with the teams' quotas, the same as DLSpawner.teams_file. Empty (the default): see
@@ -110,7 +111,14 @@ class Manager(Application):
     ).tag(config=True)
     special_namespace = Unicode(
         help="The second namespace, of jobs with special permissions, the same as DLSpawner.special_namespace; it is "
-        "counted like the first one. Empty (the default): there are no such jobs."
+        "counted like the first one. Empty (the default): there are no such jobs, and a cluster.yaml that switches "
+        "special permissions on is not used."
+    ).tag(config=True)
+    start_timeout = Integer(
+        600,
+        min=1,
+        help="""The Hub's start_timeout, into which every template's grace period has to fit: a file that the Hub would
+        refuse is not used here either. Default: 600, as hub_config/jupyterhub_config.py sets it.""",
     ).tag(config=True)
     lease_seconds = Float(
         8.0,
@@ -265,7 +273,10 @@ class Manager(Application):
             raise ServerCannotStart(
                 "Manager.cluster_file, teams_file and templates_dir belong together; one is missing."
             )
-        return ConfigReloader(Path(given[2]) / "jobs", Path(given[0]), Path(given[1])) if all(given) else None
+        if not all(given):
+            return None
+        demands = {"start_timeout": self.start_timeout, "special_namespace": self.special_namespace}
+        return ConfigReloader(Path(given[2]) / "jobs", Path(given[0]), Path(given[1]), demands)
 
     async def _first(self, files: ConfigReloader, store: Database) -> Settings:
         try:

@@ -117,6 +117,7 @@ INTERNAL_ROUTES: Routes = (
     (f"{_INTERNAL_USER}/waiting", hub.PendingJobsHandler),
     (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
     (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
+    ("api/internal/files", hub.GoodFilesHandler),
 )
 
 

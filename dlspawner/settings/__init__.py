@@ -8,9 +8,12 @@ alike.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from dlspawner.core.config import ClusterConfig, TeamsConfig
 from dlspawner.core.template import Template
@@ -20,7 +23,7 @@ from dlspawner.settings.document import Problems, read
 from dlspawner.settings.teams_file import read_teams
 from dlspawner.settings.template_file import read_template
 
-__all__ = ["Settings", "Stamps", "load", "stamps"]
+__all__ = ["Settings", "Stamps", "load", "load_texts", "stamps"]
 
 Stamps = tuple[tuple[str, int, int, int], ...]
 
@@ -71,6 +74,16 @@ def load(
         borrowing = frozenset(one.name for one in templates if one.option("preemptible") is not None)
         teams = replace(teams, templates=who, borrowing=borrowing)
     return Settings(tuple(templates), cluster, teams)
+
+
+def load_texts(texts: Mapping[str, str], **demands: Any) -> Settings:
+    """Reads the files of a stored version by their names, *cluster*, *teams* and *jobs/NAME.yaml*, as `load` does."""
+    with TemporaryDirectory(prefix="dlspawner-") as folder:
+        root = Path(folder)
+        (root / "jobs").mkdir()
+        for name, text in texts.items():
+            (root / name).write_text(text, encoding="utf-8")
+        return load(root / "jobs", root / "cluster", root / "teams", **demands)
 
 
 def stamps(templates: Path, cluster: Path, teams: Path) -> Stamps:

@@ -2,7 +2,8 @@
 
 The Manager reads the same files by the same rule, within a second, so the form offers only what the Manager admits.
 Files that become invalid while the Hub runs change nothing: the last good version stays, and the problems are logged.
-The Hub's configuration reads the files first (``demand``), so there is a good version from its start on.
+The Hub's configuration reads the files first (``demand``), so there is a good version from its start on: theirs, or,
+where they are invalid, the one that the Manager has stored.
 
 Once the files have had limits, the spawner keeps sending requests to the Manager, also when the limits are removed:
 that is never wrong.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -39,10 +40,22 @@ class CurrentConfig:
     _seen: settings.Stamps = field(default=())
     _looked: float = 0.0
 
-    def demand(self, **demands: Any) -> settings.Settings:
-        """Reads the files at the Hub's start; ``demands`` are the arguments of `settings.load`, now and later."""
+    def demand(self, stored: Callable[[], Mapping[str, str]] = dict, **demands: Any) -> settings.Settings:
+        """Reads the files at the Hub's start; ``demands`` are the arguments of `settings.load`, now and later.
+
+        ``stored`` returns the texts of the last good version, which is used while the files are invalid.
+        """
         self.demands = demands
-        return self._read(self._stamps())
+        try:
+            return self._read(self._stamps())
+        except InvalidConfiguration as wrong:
+            texts = stored()
+            if not texts:
+                raise
+            before, good = self._good, self._use(settings.load_texts(texts, **demands))
+            if good != before:
+                log.error("the files are not used, the last good version, the Manager's, is:\n%s", wrong)  # noqa: TRY400
+            return good
 
     def now(self) -> settings.Settings:
         """Returns the last good version; ``InvalidConfiguration`` if there has been none."""
@@ -81,7 +94,10 @@ class CurrentConfig:
     def _read(self, stamps: settings.Stamps) -> settings.Settings:
         """Reads the files; ``stamps`` were taken before, so that a change meanwhile is noticed later."""
         self._seen = stamps
-        self._good = settings.load(self.templates, self.cluster, self.teams, **self.demands)
+        return self._use(settings.load(self.templates, self.cluster, self.teams, **self.demands))
+
+    def _use(self, good: settings.Settings) -> settings.Settings:
+        self._good = good
         self._limited = self._limited or self._good.teams.has_limits(self._good.cluster)
         return self._good
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -64,6 +65,20 @@ CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be 
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _MOST_WEIGHT = 100  # that there is
+
+
+def good_files(url: str, service_token: str, log: logging.Logger) -> Mapping[str, str]:
+    """The texts of the administrators' files in their last good version, for the Hub's configuration; none if unknown.
+
+    In a thread: the Hub reads its configuration in its event loop.
+    """
+    client = ManagerClient(url, derive_hub_token(service_token), log, repeats=False)
+    with ThreadPoolExecutor(1) as aside:
+        try:
+            return aside.submit(asyncio.run, client.good_files()).result()
+        except (ManagerUnavailable, ManagerRejected) as no:
+            log.error("the last good version of the files, which the Manager has, is unknown: %s", no)  # noqa: TRY400
+            return {}
 
 
 @dataclass(frozen=True, slots=True)

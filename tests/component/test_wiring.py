@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,32 @@ def test_templates_of_a_configmap_are_read(tmp_path: Path) -> None:
     config = ROOT / "hub_config"
     mounted = settings.load(tmp_path, config / "cluster.yaml", config / "teams.yaml")
     assert mounted == settings.load(ROOT / "templates" / "jobs", config / "cluster.yaml", config / "teams.yaml")
+
+
+@pytest.mark.parametrize(
+    ("file", "restarted"),
+    [
+        ("hub_config/kubernetes/overlays/demo/teams.yaml", set()),
+        ("hub_config/kubernetes/overlays/demo/cluster.yaml", set()),
+        ("hub_config/kubernetes/overlays/demo/overrides.py", {"hub"}),
+        ("templates/jobs/ssh.yaml", set()),
+        ("templates/proxy/error.html", set()),
+    ],
+)
+def test_a_changed_file_restarts_only_what_reads_it_at_its_start(
+    tmp_path: Path, file: str, restarted: set[str]
+) -> None:
+    def built() -> dict[str, Any]:
+        command = ["kubectl", "kustomize", str(tmp_path / "hub_config" / "kubernetes" / "overlays" / "demo")]
+        objects = yaml.safe_load_all(subprocess.run(command, capture_output=True, check=True).stdout)
+        return {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] in {"Deployment", "StatefulSet"}}
+
+    for folder in ("hub_config/kubernetes", "templates"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    before = built()
+    with (tmp_path / file).open("a") as changed:
+        changed.write("# a word more\n")
+    assert {name for name, spec in built().items() if spec != before[name]} == restarted
 
 
 def test_every_template_is_in_the_configmap() -> None:

@@ -32,6 +32,7 @@ RIGHTS = {
         *(("persistentvolumeclaims", verb) for verb in ("get", "create")),
         ("events", "list"),
     },
+    ("manager", PRODUCT): {("events", "create")},
     ("manager", JOBS): {  # and what it may everywhere
         ("pods", "delete"),
         ("pods/log", "get"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dlspawner.clients.hub import HubClient, HubError
-from dlspawner.clients.kubernetes import KubernetesClient, KubernetesError
+from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, KubernetesError
 from dlspawner.clients.prometheus import PrometheusClient
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
@@ -44,7 +45,7 @@ from dlspawner.manager.logs.collector import FOLLOWERS, READERS, SWEEP_SECONDS, 
 from dlspawner.manager.logs.pod_events import WRITE_SECONDS, PodEventCollector
 from dlspawner.manager.logs.reader import LogReader
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.notice import LONGEST_TEXT, NoticeKind, clean
 from dlspawner.manager.model.records import JobEvent
 from dlspawner.manager.state import config_reload, lifecycle
 from dlspawner.manager.state.config_reload import ConfigReloader
@@ -240,7 +241,7 @@ class LeaderElector:
             workers=_PODS_AT_ONCE,
             wake=reconciler.pods_changed,
         )
-        yield periodic("reload of the configuration", partial(self._reload, store), _FILES_SECONDS)
+        yield periodic("reload of the configuration", partial(self._reload, store, reconciler.cluster), _FILES_SECONDS)
         health = self.hub_health
         yield WorkQueue("probe of the Hub", health.due, partial(health.probe, self.hub.check_reachable))
         yield periodic("check of the Manager's scopes", partial(check_scopes, store, self.hub), _SCOPES_SECONDS)
@@ -306,7 +307,7 @@ class LeaderElector:
         store.keep_alive = culler.keep_alive
         return culler
 
-    async def _reload(self, store: JobStore) -> None:
+    async def _reload(self, store: JobStore, cluster: KubernetesClient) -> None:
         found = await asyncio.to_thread(self.files.changed)
         if found is not None:
             self.settings = found
@@ -317,6 +318,8 @@ class LeaderElector:
             problems = self.files.problems
             await store.transact(partial(_notify_config_problems, problems=problems))
             self._told = problems
+            if problems:
+                await _warn_of_config(cluster, _config_problems(problems), self.now())
 
 
 def _wake_for_stops(wake: asyncio.Event, entries: Sequence[JobEvent]) -> None:
@@ -333,15 +336,39 @@ def _notify_config_problems(turn: Transaction, *, problems: tuple[Problem, ...])
     if not problems:
         withdraw(turn, "", NoticeKind.CONFIG_INVALID)
         return
+    text = _config_problems(problems)
+    post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
+
+
+def _config_problems(problems: tuple[Problem, ...]) -> str:
     first, count = problems[0], len(problems)
     names = sorted({Path(problem.file).name for problem in problems})
     have, mistakes = "has" if len(names) == 1 else "have", "a mistake" if count == 1 else f"{count} mistakes"
     where = f"{f'line {first.line} of ' if first.line else ''}{Path(first.file).name}"
-    text = (
+    said = f"{first.path}: {first.sentence}" if first.path.strip(".") else first.sentence
+    return (
         f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. The first one is in "
-        f"{where}; dlspawner validate, and the Manager's log, say what is wrong."
+        f"{where}: {said} All are in the Manager's log."
     )
-    post_to_admins(turn, NoticeKind.CONFIG_INVALID, text, cause=text)
+
+
+async def _warn_of_config(cluster: KubernetesClient, text: str, now: datetime) -> None:
+    """Posts a Kubernetes event about this Manager's own pod, for `kubectl describe`; outside of a cluster none."""
+    pod, uid, moment = os.environ.get("POD_NAME"), os.environ.get("POD_UID"), f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    if not pod or not uid:
+        return
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{pod}.", "namespace": cluster.namespace},
+        "involvedObject": {"kind": "Pod", "namespace": cluster.namespace, "name": pod, "uid": uid},
+        **{"type": "Warning", "reason": "InvalidConfiguration", "message": clean(text, LONGEST_TEXT)},
+        **{"source": {"component": "dlspawner-manager"}, "firstTimestamp": moment, "lastTimestamp": moment, "count": 1},
+    }
+    try:
+        await cluster.create(EVENTS, event)
+    except KubernetesError as problem:
+        log.warning("the mistakes in the files cannot be told as an event: %s", problem)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

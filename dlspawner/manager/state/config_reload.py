@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 
 from dlspawner import settings
 from dlspawner.errors import InvalidConfiguration, Problem
@@ -33,6 +33,7 @@ class ConfigReloader:
     templates: Path
     cluster: Path
     teams: Path
+    demands: Mapping[str, Any] = field(default_factory=dict)  # arguments of `settings.load`, as the Hub has them
     problems: tuple[Problem, ...] = ()  # of the present version, which is not used
     texts: Mapping[str, str] = field(default_factory=dict)  # of the last good version
     _seen: settings.Stamps = field(default=())
@@ -40,7 +41,7 @@ class ConfigReloader:
     def load(self) -> settings.Settings:
         """Reads the files; InvalidConfiguration has every problem of all of them."""
         self._seen = self._stamps()
-        found = settings.load(self.templates, self.cluster, self.teams)
+        found = settings.load(self.templates, self.cluster, self.teams, **self.demands)
         self.problems = ()
         with contextlib.suppress(OSError, UnicodeDecodeError):
             texts = {name: file.read_text(encoding="utf-8") for name, file in self._named().items()}
@@ -52,16 +53,11 @@ class ConfigReloader:
         """Returns the settings of stored texts; ``None`` without any, or if they are not valid any more."""
         if not texts:
             return None
-        with TemporaryDirectory(prefix="dlspawner-") as folder:
-            there = ConfigReloader(Path(folder) / "jobs", Path(folder) / "cluster", Path(folder) / "teams")
-            there.templates.mkdir()
-            for name, text in texts.items():
-                (there.templates.parent / name).write_text(text, encoding="utf-8")
-            try:
-                return there.load()
-            except InvalidConfiguration as wrong:
-                log.error("the last good version of the files is not good any more:\n%s", wrong)  # noqa: TRY400
-                return None
+        try:
+            return settings.load_texts(texts, **self.demands)
+        except InvalidConfiguration as wrong:
+            log.error("the last good version of the files is not good any more:\n%s", wrong)  # noqa: TRY400
+            return None
 
     def changed(self) -> settings.Settings | None:
         """Returns the new version, if there is one and it is valid."""

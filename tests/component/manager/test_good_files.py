@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from dlspawner.clients.kubernetes import EVENTS
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.manager.model.notice import NoticeKind, Recipient
 from tests.component.manager import quota
 from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.e2e.people import wait_for
 
 NEW = "teams:\n  vision: {title: Vision, quota: {gpu: 3}}\n  default: {title: Everybody, quota: {gpu: 5}}\n"
 BROKEN = "teams: ["
@@ -46,8 +49,10 @@ async def test_manager_that_takes_over_uses_the_files_that_the_other_one_had_rea
 
 
 async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_last_good_version(
-    office: Office, db_url: str, caplog: pytest.LogCaptureFixture
+    office: Office, db_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("POD_NAME", "manager-1")
+    monkeypatch.setenv("POD_UID", "its-uid")
     file = office.folder / "teams.yaml"
     async with office.manager() as leader:
         await begin_with(office, leader, NEW)
@@ -58,9 +63,27 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is not None, "administrators are told")
         assert "the last good version, from the database, is:" in caplog.text
         assert f"{file}:1" in caplog.text
+        told = board.pending(("", NoticeKind.CONFIG_INVALID))
+        assert told is not None
+        assert "line 1 of teams.yaml: this is not YAML: expected the node content" in told.text
+        async for event in office.cluster.watch(EVENTS, fields="involvedObject.uid=its-uid"):
+            if event.type == "ADDED":
+                assert (event.object["involvedObject"]["name"], event.object["message"]) == ("manager-1", told.text)
+                break
         file.write_text(quota.TEAMS % 8)
         await until(lambda: teams(leader) == {"default": 8000}, "it is whole again")
         await until(lambda: board.pending(("", NoticeKind.CONFIG_INVALID)) is None, "and that is taken back")
+
+
+def test_a_hub_that_starts_while_a_file_is_broken_goes_on_with_the_manager_s_version(tmp_path: Path) -> None:
+    with quota.running(quota.QuotaHub(tmp_path)) as hub:
+        hub.add_users(["alice"])
+        (hub.config / "teams.yaml").write_text(BROKEN)
+        hub.kill("hub")
+        hub.start_hub()
+        assert hub.log.count("teams.yaml:1: .: this is not YAML") == 1
+        hub.start_server("alice")
+        wait_for(lambda: hub.ready() == ["alice/"], "her server runs", 120)
 
 
 async def test_a_template_that_is_gone_or_broken_is_kept_with_the_files_that_name_it(office: Office) -> None:

@@ -69,6 +69,19 @@ async def test_a_change_before_the_first_job_counts(monkeypatch: pytest.MonkeyPa
     assert spawner._has_quota
 
 
+def test_a_stored_version_is_used_until_the_files_are_mended(teams: Path) -> None:
+    stored = {"cluster": (teams.parent / "cluster.yaml").read_text(), "teams": quota.TEAMS % 3}
+    stored["jobs/tiny.yaml"] = (teams.parent / "jobs" / "tiny.yaml").read_text()
+    files = reload.CurrentConfig(teams.parent / "jobs", teams.parent / "cluster.yaml", teams)
+    teams.write_text("teams: [")
+    with pytest.raises(InvalidConfiguration):
+        files.demand(dict)
+    assert files.demand(lambda: stored).teams.teams[0].entitled("gpu") == 3000
+    assert files.limited()
+    teams.write_text(quota.TEAMS % 5)
+    assert files.now().teams.teams[0].entitled("gpu") == 5000
+
+
 async def test_options_are_those_of_the_present_files(
     monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

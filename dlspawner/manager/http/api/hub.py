@@ -7,6 +7,7 @@
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
     PUT   users/{name}/account      the user's uid and gid, the same for ever
     POST  users/{name}/interrupted  a user has stopped a server while the Hub started it
+    GET   files                     the administrators' files in their last good version, for a Hub that starts
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
 that does not act, because another one does or because it cannot see the cluster yet, answers 503: ask again. One that
@@ -24,6 +25,7 @@ import json
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
+from dlspawner.manager.db import config_versions
 from dlspawner.manager.db.store import AllocatedUid
 from dlspawner.manager.http.api.base import as_name
 from dlspawner.manager.http.api.models.requests import (
@@ -36,6 +38,7 @@ from dlspawner.manager.http.api.models.requests import (
 )
 from dlspawner.manager.http.api.models.responses import (
     AdmissionModel,
+    GoodFilesModel,
     PrepareStartModel,
     StopReasonModel,
     UnixAccountModel,
@@ -88,6 +91,12 @@ class ReservationReleasedHandler(_ForJobs):
         why = clean(body.why, _LONGEST_WHY)
         await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
+
+
+class GoodFilesHandler(HubOnlyHandler):
+    async def get(self) -> None:
+        acting = self.manager.leader
+        self.reply(GoodFilesModel(files=await acting.ledger.read(config_versions.read_versions) if acting else {}))
 
 
 class StopReasonHandler(HubOnlyHandler):

@@ -507,6 +507,10 @@ class AdmissionModel(ResponseModel):
     nodes: tuple[str | None, ...]
 
 
+class GoodFilesModel(ResponseModel):
+    files: dict[str, str]
+
+
 class StopReasonModel(ResponseModel):
     reason: str
     sentence: str

@@ -28,6 +28,7 @@ take the exemption as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,9 @@ _FILES = (
 )
 _SEVERAL_FILES = tuple((name, name) for name in pod_set.SECRET_FILES)
 
+_OF_SSH = frozenset({owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config"})  # of these files
+
+_PROFILE = re.compile(r"profile|profile-option-.*", re.DOTALL)  # what KubeSpawner's own form has left with a server
 _NO_CLASSES = PriorityClasses()
 
 
@@ -125,6 +129,7 @@ def check_options(settings: Settings, person: Owner, given: object, notebook_por
     template = options.find_template(settings.templates, wishes, person.teams, settings.cluster.default_template)
     if isinstance(template, InvalidOptions):
         raise StartRefused(*template.sentences, reason="template")
+    wishes = {name: one for name, one in wishes.items() if template.option(name) or not _PROFILE.fullmatch(str(name))}
     choices = options.select_options(template, settings.cluster, wishes, person.teams, notebook_port)
     if isinstance(choices, InvalidOptions):
         raise StartRefused(*choices.sentences, reason="options")
@@ -151,15 +156,18 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
     home_modes: Sequence[str] = (launch_pod.MANY_NODES,),
     strict_groups: bool = False,
     classes: PriorityClasses = _NO_CLASSES,
+    has_gateway: bool = True,
 ) -> LaunchPlan:
     """Returns the launch of these options on a named server of a user; StartRefused if the template cannot be rendered.
 
-    The template is rendered here and nowhere else, before anything is created.
+    The template is rendered here and nowhere else, before anything is created. Without a gateway there is no sshd.
     """
     account, choices = naming.unix_name(person.name), wish.choices
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
     needs_files = wish.template.ssh is not None or not wish.template.command
     host_key = owned_objects.make_host_key() if needs_files else None
+    has_ssh = has_gateway and wish.template.ssh is not None
+    every_file = (*_FILES, *(_SEVERAL_FILES if choices.roles else ()))
     facts = rendering.RenderContext(
         user=person.name,
         server=server,
@@ -172,7 +180,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         home_claim=home_claim,
         team_mounts=team_of(person.teams, choices.team).mounts,
         files_secret=naming.ssh_object(pod_name) if host_key else None,
-        files=(_FILES + (_SEVERAL_FILES if choices.roles else ())) if host_key else (),
+        files=tuple(one for one in every_file if has_gateway or one[0] not in _OF_SSH) if host_key else (),
         ssh_image=ssh_image or None,
     )
     job = naming.PodIdentity(
@@ -182,8 +190,8 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         team=choices.team,
         template=wish.template.name,
         gpus=choices.gpus,
-        ssh_host_key=host_key.public if host_key and wish.template.ssh else None,
-        ssh_login=account if wish.template.ssh else None,
+        ssh_host_key=host_key.public if host_key and has_ssh else None,
+        ssh_login=account if has_ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home_directory(wish.template, facts)),
         preemptible=choices.preemptible,
         priority=choices.priority,

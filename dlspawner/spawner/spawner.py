@@ -36,12 +36,13 @@ from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
+from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings, reload
 from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
-from dlspawner.spawner.kube.requests import GaveUp
+from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
 from dlspawner.spawner.manager_link import AWAY, ManagerLink
 from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
@@ -51,6 +52,7 @@ STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
+NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
 _TO_SAY_WHY = 1.0  # second before an admission expires, to report why a start that waits for an earlier pod fails
@@ -338,14 +340,16 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             await self._plan()
 
     async def _plan(self) -> None:
-        await super().load_user_options()
         self._launch, self._percent = None, 0
         if not self.offers_jobs:
+            await super().load_user_options()
             return
         now = self.settings  # the files may change while it starts
         person = self._person(now)
         wish = pod_builder.check_options(now, person, self.user_options, self.port)
         pod_builder.check_place(self, wish.template, has_manager=self._has_manager)
+        if not self.ssh_ca_public_key_file:
+            self._without_ssh(wish.template)
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = pod_builder.make_plan(
@@ -363,12 +367,23 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
             classes=now.cluster.scheduling.classes,
+            has_gateway=bool(self.ssh_ca_public_key_file),
         )
         self._job_id = self._launch.job.id
         if self._launch.host_key is not None:
             self._user_ca()
         # Last, so that KubeSpawner watches the namespace before its pods are read.
         self._to_namespace(special=bool(wish.template.special))
+
+    def _without_ssh(self, template: Template) -> None:
+        """There is no gateway: the job goes without SSH, unless SSH is all that it has."""
+        if template.ssh is None:
+            return
+        if template.command or template.work_container != NOTEBOOK_CONTAINER:
+            self.log.warning("pod=%s has no SSH: DLSpawner.ssh_ca_public_key_file is not set", self.pod_key)
+        else:
+            line = f"template={template.name} is for SSH, and DLSpawner.ssh_ca_public_key_file is not set"
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line)
 
     # The pod
 
@@ -426,7 +441,27 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         claim, self._kept_claim = self._kept_claim, None
         if claim is not None:
             await super()._make_create_pvc_request(claim, self.k8s_api_request_timeout)
-        return await super()._create(manifest, until)
+        manifest = await self._without_missing_claims(manifest)
+        try:
+            return await super()._create(manifest, until)
+        except StartRefused as refused:
+            ours = self._launch.priority_class if self._launch else None
+            if refused.reason != NO_PRIORITY_CLASS or manifest["spec"].get("priorityClassName") != ours:
+                raise
+            self.log.warning("pod=%s has no priority: cluster.yaml names the PriorityClass %s", self.pod_key, ours)
+        spec = {name: value for name, value in manifest["spec"].items() if name != "priorityClassName"}
+        return await super()._create({**manifest, "spec": spec}, until)
+
+    async def _without_missing_claims(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """The manifest without claims of the team that do not exist; without an answer it is Kubernetes' to say."""
+        claims = {one.claim for one in self._launch.facts.team_mounts} if self._launch else set()
+        missing = set()
+        for claim in sorted(claims.intersection(launch_pod.claims(manifest).values())):
+            with suppress(StartRefused):
+                if not await self._check_pvc_exists(claim, self.namespace):
+                    self.log.warning("pod=%s has no %s: there is no such claim", self.pod_key, claim)
+                    missing.add(claim)
+        return launch_pod.without_claims(manifest, missing)
 
     async def _make_create_pvc_request(self, pvc: Any, request_timeout: float) -> bool:
         """Delays the claim of a job with special permissions until it is approved."""
@@ -507,13 +542,14 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return str(super()._get_pod_url(pod))
 
     def _user_ca(self) -> str:
+        if not self.ssh_ca_public_key_file:
+            return ""
         try:
             return Path(self.ssh_ca_public_key_file).read_text(encoding="utf-8")
         except OSError as problem:
             line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
-            said = "SSH is not set up on this Hub. Ask an administrator."
             self.log.warning(line)
-            raise StartRefused(said, reason="ssh-ca", status=403, log=line) from None
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line) from None
 
     # Waiting
 

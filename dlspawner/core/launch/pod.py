@@ -40,6 +40,7 @@ _NVIDIA = {"name": VISIBLE_DEVICES, "value": "void"}
 # some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows no container a GPU.
 _OTHERS = {"amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"}}
 
+_CLAIM = "persistentVolumeClaim"
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 _REFERENCE = re.compile(r"\$\(([^)]+)\)")
 
@@ -71,6 +72,22 @@ def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Ma
         if others or "env" in container:
             container["env"] = others
     return hidden
+
+
+def claims(pod: Manifest) -> dict[str, str]:
+    """The claims of the pod's volumes, by the volumes' names."""
+    volumes = pod["spec"].get("volumes") or ()
+    return {one["name"]: one[_CLAIM]["claimName"] for one in volumes if one.get(_CLAIM)}
+
+
+def without_claims(pod: Manifest, missing: Collection[str]) -> Manifest:
+    """Returns a new pod without the volumes of these claims, and without their mounts."""
+    gone = {volume for volume, claim in claims(pod).items() if claim in missing}
+    without = copy.deepcopy(pod)
+    for holder, key in ((without["spec"], "volumes"), *((one, "volumeMounts") for one in _containers(without))):
+        if key in holder:
+            holder[key] = [one for one in holder[key] if one["name"] not in gone]
+    return without
 
 
 def _containers(pod: Manifest) -> list[Manifest]:

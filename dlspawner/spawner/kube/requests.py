@@ -201,6 +201,7 @@ _LACKS = (
     (re.compile(r"RuntimeClass \"([^\"]+)\" not found"), "RuntimeClass"),
     (re.compile(r"namespaces \"([^\"]+)\" not found"), "namespace"),
 )
+NO_PRIORITY_CLASS = "no-priority-class"
 _LOGGED = 700  # characters; Pod Security's longest answer has 600
 _FIELDS = re.compile(r"(?:^|[\s\[])((?:spec|metadata)[\w.\[\]\"/-]*): ")
 
@@ -316,7 +317,8 @@ def _lacks(said: str, _gpus: Collection[str]) -> Rejection | None:
         found = words.search(said)
         if found is not None:
             cause = f"The cluster has no {kind} {found[1]}, which this job needs"
-            return Rejection(f"{cause}: choose another template, or {ASK}.", "cluster-refused")
+            reason = NO_PRIORITY_CLASS if kind == "PriorityClass" else "cluster-refused"
+            return Rejection(f"{cause}: choose another template, or {ASK}.", reason)
     if "being terminated" in said:
         return Rejection(f"The jobs' namespace is being deleted: {ASK}.", "cluster-refused")
     return None

@@ -45,6 +45,7 @@ GROUPS_ANNOTATION = PREFIX + "groups"
 NONCE_ANNOTATION = PREFIX + "nonce"
 PODS_ANNOTATION = PREFIX + "pods"
 FIRST_POD_ANNOTATION = PREFIX + "first-pod"
+FAILURE_ANNOTATION = PREFIX + "on-pod-failure"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

@@ -199,7 +199,7 @@ def _count(section: Section) -> int | str:
 
 def _check_roles(template: Template, file: Section) -> None:
     found = file.get("pods")
-    if found is None:
+    if found is None or not isinstance(found.value, list):
         return
     if len(template.roles) < 2:
         found.problem("a job of several pods has at least two roles: that of the first pod, and others.")

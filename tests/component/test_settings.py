@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from dlspawner.core.template import (
     EndpointProtocol,
     EndpointService,
     OptionKind,
+    PodFailurePolicy,
     PodRole,
     TeamDataAccess,
 )
@@ -152,8 +154,16 @@ WRONG_JOBS = {
     "no time to stop": ("grace_period_seconds: 0", "grace_period_seconds: must be between 1 and 3600"),
     "a start that is neither yes nor no": ("start_on_connect: sometimes", "start_on_connect: must be true or false"),
     "two roles of one name": (
-        "pods: [{role: worker}, {role: worker, count: 3}]",
-        "pods[1]: there are two roles “worker”.",
+        "endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: worker}, {role: worker, count: 3}]",
+        "jobs/job.yaml:4: pods[1]: there are two roles “worker”.",
+    ),
+    "several pods without ssh": (
+        "pods: [{role: chief}, {role: worker}]",
+        "pods: a job of several pods needs an ssh endpoint",
+    ),
+    "a number of pods that is no option": (
+        'endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: chief}, {role: worker, count: "${user}"}]',
+        "jobs/job.yaml:4: pods[1]: its count must be a number of pods or an option of type integer",
     ),
     "a team that does not exist": ("who: [visoin]", "who[0]: there is no team “visoin” (did you mean vision?)"),
     "a word that PodSpec lacks": (
@@ -490,7 +500,8 @@ endpoints:
   - {name: ssh, port: 2222, protocol: ssh, expose: nodeport}
   - {name: metrics, port: 9090, protocol: http}
 mounts: {home: read-only, team_data: none, job_directory: false}
-pods: [{role: chief}, {role: worker, count: 3}]
+pods: [{role: chief}, {role: worker, count: "${gpus}", gpus: 2, cpu: 4, memory: 8Gi, command: [work, "${lr}"]}]
+on_pod_failure: continue
 grace_period_seconds: 120
 idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 3600, counts: [gpu], dry_run: false}
 start_on_connect: true
@@ -512,8 +523,9 @@ pod:
         ("metrics", EndpointProtocol.HTTP, EndpointService.CLUSTER),
     ]
     assert (template.mounts.home, template.mounts.team_data) == (TeamDataAccess.READ_ONLY, TeamDataAccess.NONE)
-    assert template.roles == (PodRole("chief"), PodRole("worker", 3))
-    assert template.pods == 4
+    worker = PodRole("worker", "gpus", 2, Fraction(4), Fraction(8 * 2**30), ("work", "${lr}"))
+    assert template.roles == (PodRole("chief"), worker)
+    assert template.on_pod_failure is PodFailurePolicy.CONTINUE
     assert template.grace_period == timedelta(minutes=2)
     assert template.idle.lifetime == timedelta(hours=1)
     assert (template.idle.dry_run, template.start_on_connect) == (False, True)

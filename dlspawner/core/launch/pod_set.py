@@ -131,7 +131,8 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     # KubeSpawner's watch follows its own component only: the Hub takes no further pod for a server's.
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
     annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
-        naming.FIRST_POD_ANNOTATION: metadata["name"]
+        naming.FIRST_POD_ANNOTATION: metadata["name"],
+        naming.FAILURE_ANNOTATION: pods.on_failure.value,
     }
     further: Manifest = {
         "apiVersion": "v1",

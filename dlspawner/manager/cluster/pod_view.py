@@ -7,7 +7,7 @@ refused, because the pod exists. A GPU resource of several types counts as the t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_status
 from dlspawner.core.nodes import Node, has_type
 from dlspawner.core.resources import MOST_GPUS, PodRequest, ResourceRequest, foreign_usage, request_of, strip_manifest
+from dlspawner.core.template import PodFailurePolicy
 from dlspawner.core.units import Manifest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -45,6 +46,12 @@ class ObservedPod:
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
     stopped: bool = False  # True if the deletion has ended the pod, and not its program
+    alone: bool = False  # a further pod of a job that goes on without it
+
+    @property
+    def further(self) -> bool:
+        """True for all but the first pod of a job of several."""
+        return self.job is not None and bool(self.job.pod)
 
 
 def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod | None = None) -> ObservedPod:
@@ -71,6 +78,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         failure=failure,
         evicted=evicted,
         stopped=terminating and not by_itself,
+        alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
     )
 
 
@@ -145,7 +153,7 @@ def observe(
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node
         job, reason = replace(job, nodes=tuple(nodes)), reason or EventReason.BOUND
-    if pod.terminating and job.state is not JobState.STOPPING:
+    if pod.terminating and not pod.further and job.state is not JobState.STOPPING:
         job, reason = replace(job, state=JobState.STOPPING), EventReason.DELETED
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
         job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
@@ -190,6 +198,30 @@ def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
 
 def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
     return (*job.request.pods[:index], pod, *job.request.pods[index + 1 :])
+
+
+def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | None:
+    """Why a job of several pods has to end, and the sentence for its owner; ``None`` while it goes on.
+
+    It ends with its first pod, and with a further one that has failed, was evicted or was deleted, unless its template
+    goes on without that.
+    """
+    first = next((pod for pod in pods if not pod.further), None)
+    if first is not None and first.terminating:
+        return None  # the Hub ends it
+    if first is not None and first.over:
+        if first.evicted:
+            return EventReason.EVICTED, first.evicted
+        return (
+            (EventReason.FAILED, first.failure) if first.failure else (EventReason.FINISHED, "Its program has ended.")
+        )
+    for pod in pods:
+        if pod.further and pod.job is not None and not pod.alone:
+            if pod.failure or pod.evicted:
+                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.failure or pod.evicted}"
+            if pod.stopped:
+                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} was deleted from outside the Hub."
+    return None
 
 
 def restore(record: JobRecord) -> JobRecord:

@@ -333,6 +333,17 @@ class Reconciler:
             lifecycle.finish(turn, seen, failure=pod.failure, evicted=pod.evicted, stopped=pod.stopped)
         elif reason is not None:
             lifecycle.observe(turn, seen, reason)
+        self._end_of_several(turn, record.job.id)
+
+    def _end_of_several(self, turn: Transaction, job: str, last: ObservedPod | None = None) -> None:
+        """Stops a job of several pods that has to end; ``last``: a pod that is gone, as it was then."""
+        record = turn.record(job)
+        if record is None or record.stop is not None or len(record.job.request.pods) == 1:
+            return
+        known = (self._pods.get(one.uid) or last for one in record.seen)
+        ended = pod_view.end_of_several([pod for pod in known if pod is not None])
+        if ended is not None:
+            lifecycle.stop(turn, job, *ended)
 
     def _was_last(self, record: JobRecord, uid: str) -> bool:
         """True if a job has ended with this pod."""
@@ -377,10 +388,14 @@ class Reconciler:
 
     def _gone(self, turn: Transaction, uid: str, last: ObservedPod | None) -> None:
         for record in tuple(turn.store.records.values()):
-            if any(pod.uid == uid for pod in record.seen) and self._was_last(record, uid):
+            if not any(pod.uid == uid for pod in record.seen):
+                continue
+            if self._was_last(record, uid):
                 lifecycle.on_pods_gone(
                     turn, record, failure=last.failure if last else "", evicted=last.evicted if last else ""
                 )
+            else:
+                self._end_of_several(turn, record.job.id, last)
 
     def _forget_unlisted(self, turn: Transaction) -> None:
         """After the first complete lists: pods that are not in them went while no Manager watched."""

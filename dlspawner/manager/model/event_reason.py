@@ -156,6 +156,13 @@ class EventReason(StrEnum):
     IDLE = "idle", "It is stopped: nobody used it.", "the idle policy stops the job"
     LIFETIME = "lifetime", "It is stopped at the end of its lifetime.", "the job has reached its lifetime"
     PREEMPTED = "preempted", "It is stopped: others are entitled to its GPUs.", "the preemption notice has expired"
+    POD_FAILED = (
+        "pod-failed",
+        "It is stopped: one of its pods has ended.",
+        "a further pod of the job has ended",
+        "",
+        True,
+    )
     STOPPED_BY_OWNER = "stopped-by-owner", "Its owner stops it.", "the owner stops the job"
     STOPPED_BY_ANOTHER = (
         "stopped-by-another",

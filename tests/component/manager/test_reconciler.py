@@ -9,6 +9,9 @@ import pytest
 from dlspawner.clients.kubernetes import PODS, ObjectNotFound
 from dlspawner.core import naming
 from dlspawner.core.job import JobState
+from dlspawner.core.launch import pod_set
+from dlspawner.core.resources import strip_manifest
+from dlspawner.core.template import PodFailurePolicy
 from dlspawner.manager.admission.service import AdmissionRequest
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
@@ -249,3 +252,79 @@ async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
         await office.bind(await office.make_pod(request))
         await until(lambda: leader.states().get(request.job) is JobState.RUNNING, "it is counted")
         assert not await is_stopped(office, "jupyter-bob")
+
+
+# Jobs of several pods
+
+EACH = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
+
+
+async def run_several(office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP) -> str:
+    """A job of three pods that all run: jupyter-alice and its two workers."""
+    request = wants()
+    pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)), policy)
+    first = pod_set.as_first(pod_of(request), pods, "jupyter-alice-pods", "x")
+    manifests = [first, *pod_set.further_pods(first)]
+    signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
+    admitted = await leader.ask(replace(request, pods=tuple(strip_manifest(pod) for pod in manifests), nonce=signed))
+    assert (admitted.decision, len(admitted.nodes)) == ("admit", 3)
+    for manifest in manifests:
+        manifest["spec"]["schedulerName"] = "tests"
+        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE))
+    await until(lambda: leader.states() == {request.job: JobState.RUNNING}, "all of them run")
+    return request.job
+
+
+def ended_with(leader: Acting, job: str) -> str:
+    record = leader.service.store.records[job]
+    return record.stop.message if record.stop else ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends"),
+    [(PodFailurePolicy.STOP, True), (PodFailurePolicy.RESTART, True), (PodFailurePolicy.CONTINUE, False)],
+    ids=lambda value: getattr(value, "value", None),
+)
+async def test_failed_pod_of_several_stops_the_job_and_is_named(
+    office: Office, leader: Acting, policy: PodFailurePolicy, ends: bool
+) -> None:
+    job = await run_several(office, leader, policy)
+    await office.finish("jupyter-alice-worker-0", 0, "Completed")
+    await until_observed(office, leader)
+    assert ended_with(leader, job) == ""
+    await office.finish("jupyter-alice-worker-1", 3, "Error")
+    await leader.run_job(wants("last", gpus=0))
+    assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
+
+
+async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:
+    job = await run_several(office, leader)
+    await office.cluster.delete(PODS, "jupyter-alice-worker-1", NAMESPACE, grace=0)
+    await until(lambda: ended_with(leader, job) == "Its pod worker-1 was deleted from outside the Hub.", "it is named")
+
+
+async def test_job_of_several_pods_ends_with_its_first_one_and_holds_gpus_until_all_are_gone(
+    office: Office, leader: Acting
+) -> None:
+    job = await run_several(office, leader)
+    await office.finish("jupyter-alice", 1, "Error")
+    await until(lambda: ended_with(leader, job) == "exit code 1.", "it ends with its first pod")
+    for name in ("jupyter-alice", "jupyter-alice-worker-0"):
+        await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+    await until_observed(office, leader)
+    assert leader.states()[job] is JobState.STOPPING
+    await office.cluster.delete(PODS, "jupyter-alice-worker-1", NAMESPACE, grace=0)
+    await until(lambda: job not in leader.states(), "all are gone")
+
+
+async def test_pod_that_calls_itself_a_further_one_is_no_pod_of_the_job(office: Office, leader: Acting) -> None:
+    """Its name is not the one that follows from the first pod's, so it could be anybody's."""
+    request = wants()
+    signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
+    assert (await leader.ask(replace(request, nonce=signed))).decision == "admit"
+    claims = {naming.FIRST_POD_ANNOTATION: "jupyter-alice"}
+    forged = pod_of(request, name="forged")
+    forged["metadata"]["annotations"] |= claims
+    forged["metadata"]["labels"] |= {naming.POD_LABEL: "worker-0"}
+    await office.cluster.create(PODS, forged, NAMESPACE)
+    await until_stopped(office, "forged")

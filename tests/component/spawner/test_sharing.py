@@ -100,7 +100,7 @@ def test_a_pod_prefers_the_node_that_it_was_admitted_for(
         return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}], "affinity": affinity}}
 
     manifest = pod(copy.deepcopy(before))
-    assert manager_link.with_preferred_node(manifest, node) == pod(after)
+    assert manager_link.on_nodes(manifest, (node,)) == pod(after)
     assert manifest == pod(before), "the argument is not changed"
 
 

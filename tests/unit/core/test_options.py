@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -234,12 +235,24 @@ def test_choices_read_back_from_the_user_options_that_the_hub_keeps() -> None:
     assert select_options(NOTEBOOK, CLUSTER, first.user_options(), [VISION]) == first
 
 
-def test_job_of_two_pods_is_refused() -> None:
-    gang = replace(NOTEBOOK, roles=(PodRole("worker", 2),))
-    rejected = select_options(gang, CLUSTER, {})
-    assert rejected == InvalidOptions(
-        ("“Notebook” asks for 2 pods; jobs of more than one pod can not be launched yet.",)
+def test_each_role_of_a_job_of_several_pods_has_its_number_and_its_share() -> None:
+    option = Option("workers", OptionKind.INTEGER, "Workers", maximum=8, default=2)
+    roles = (
+        PodRole("chief"),
+        PodRole("worker", "workers"),
+        PodRole("ps", 1, gpus=0, memory=Fraction(2**30)),
+        PodRole("big", 1, gpus=9),
     )
+    several = replace(NOTEBOOK, options=(*NOTEBOOK.options, option), roles=roles[:3])
+
+    chief, worker, ps = chosen(several, gpus=2, workers=3).roles
+    assert (chief.name, chief.count, chief.gpus) == ("chief", 1, 2)
+    assert (worker.name, worker.count, worker.gpus, worker.amount) == ("worker", 3, 2, chief.amount)
+    assert (ps.count, ps.gpus, ps.amount) == (1, 0, replace(CLUSTER.cpu_only_default, memory_bytes=2**30))
+    assert [role.name for role in chosen(several, workers=0).roles] == ["chief", "ps"]
+
+    rejected = select_options(replace(several, roles=roles), CLUSTER, {"gpus": 1})
+    assert rejected == InvalidOptions(("Each pod “big” asks for 9 GPUs; 8 of type a100 are the most.",))
 
 
 def test_the_template_is_found_by_name_or_by_default() -> None:

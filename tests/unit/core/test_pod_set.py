@@ -1,0 +1,111 @@
+"""The further pods of a job: derived from its first pod, as it is to be made and as the cluster has it."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from typing import Any
+
+from dlspawner.core import naming
+from dlspawner.core.launch import pod_set
+from dlspawner.core.launch.pod_set import PodSet, Role
+from dlspawner.core.template import PodFailurePolicy
+
+GPU = "nvidia.com/gpu"
+CHIEF = Role("chief", 1, {"cpu": "2", "memory": "4Gi"})
+WORKER = Role("worker", 2, {"cpu": "8", "memory": "32Gi", GPU: "4"}, ("python", "train.py"))
+PODS = PodSet((CHIEF, WORKER), nodes=("a", "b", None))
+POD: dict[str, Any] = {
+    "metadata": {"name": "jupyter-ann", "labels": {"component": "singleuser-server", naming.JOB_LABEL: "j-1"}},
+    "spec": {
+        "containers": [
+            {"name": "notebook", "args": ["proxy"], "volumeMounts": [{"name": "proxy", "mountPath": "/p"}]},
+            {
+                "name": "main",
+                "image": "torch",
+                "command": ["/bin/sh", "/etc/dlspawner/start", "--main"],
+                "args": ["sleep", "1"],
+                "env": [{"name": name, "value": "1"} for name in ("JUPYTERHUB_API_TOKEN", "MEM_LIMIT", "TOKENIZERS")],
+                "livenessProbe": {},
+                "volumeMounts": [{"name": "home", "mountPath": "/home/ann"}, {"name": "shm", "mountPath": "/dev/shm"}],
+            },
+        ],
+        "volumes": [
+            {"name": "home"},
+            {"name": "proxy"},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "4Gi"}},
+        ],
+        "restartPolicy": "Always",
+    },
+}
+
+
+def first(pods: PodSet = PODS) -> dict[str, Any]:
+    return pod_set.with_preferred_node(pod_set.as_first(POD, pods, "jupyter-ann-pods", "jobs.svc.cluster.local"), "a")
+
+
+def environment(pod: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in pod["spec"]["containers"][-1]["env"]}
+
+
+def test_first_pod_carries_what_the_others_are_made_of() -> None:
+    pod = first()
+    assert pod_set.read_pod_set(pod["metadata"]) == PODS
+    assert pod_set.read_pod_set(POD["metadata"]) is None
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("chief", "jupyter-ann-pods")
+    assert pod["spec"]["dnsConfig"] == {"searches": ["jupyter-ann-pods.jobs.svc.cluster.local"]}
+    assert environment(pod)["RANK"] == "0"
+    assert list(pod_set.further_pods(POD)) == []
+
+
+def test_further_pods_are_the_persons_container_with_their_roles_command_and_resources() -> None:
+    pods = list(pod_set.further_pods(first()))
+    assert [pod["metadata"]["name"] for pod in pods] == ["jupyter-ann-worker-0", "jupyter-ann-worker-1"]
+    spec = pods[1]["spec"]
+    (work,) = spec["containers"]
+    assert (work["image"], work["args"]) == ("torch", ["python", "train.py"])
+    assert work["command"] == ["/bin/sh", "/etc/dlspawner/start"]
+    assert work["resources"] == {"limits": WORKER.resources, "requests": WORKER.resources}
+    assert "livenessProbe" not in work
+    assert [one["name"] for one in spec["volumes"]] == ["home", "shm"]
+    assert spec["volumes"][1]["emptyDir"]["sizeLimit"] == "32Gi"
+    assert (spec["hostname"], spec["subdomain"], spec["restartPolicy"]) == ("worker-1", "jupyter-ann-pods", "Never")
+    told = environment(pods[1])
+    assert {"JUPYTERHUB_API_TOKEN"}.isdisjoint(told)
+    assert {name: told[name] for name in ("TOKENIZERS", "MEM_LIMIT", "RANK", "WORLD_SIZE", "MASTER_ADDR")} == {
+        "TOKENIZERS": "1",
+        "MEM_LIMIT": str(32 * 2**30),
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "chief",
+    }
+    assert (told["PET_NPROC_PER_NODE"], told["PAI_HOST_IP_worker_1"], told["DLWS_ROLE_IDX"]) == ("4", "worker-1", "1")
+    preferred = [pod["spec"]["affinity"].get("nodeAffinity") for pod in pods]
+    assert "'b'" in str(preferred[0])
+    assert not any(node in str(preferred[1]) for node in ("'a'", "'b'"))
+
+
+def test_a_hub_that_finds_only_the_first_pod_makes_the_same_others() -> None:
+    planned = first()
+    live = copy.deepcopy(planned)
+    live["metadata"]["uid"] = "u-1"
+    live["spec"] |= {"nodeName": "a", "priority": 1000, "preemptionPolicy": "Never"}
+    for before, after in zip(pod_set.further_pods(planned), pod_set.further_pods(live), strict=True):
+        (owner,) = after["metadata"].pop("ownerReferences")
+        assert (owner["name"], owner["uid"]) == ("jupyter-ann", "u-1")
+        assert after == before
+
+
+def test_the_template_says_whether_a_failed_pod_is_restarted() -> None:
+    (pod, *_) = pod_set.further_pods(first(PodSet((CHIEF, WORKER), PodFailurePolicy.RESTART)))
+    assert pod["spec"]["restartPolicy"] == "OnFailure"
+    assert pod["metadata"]["annotations"][naming.FAILURE_ANNOTATION] == "restart"
+
+
+def test_pods_find_each_other_by_hostfile_and_ssh_configuration() -> None:
+    files = pod_set.secret_files(PODS, ("private", "ssh-ed25519 AAA"), "ssh-ed25519 HOST", "ann", 2222)
+    assert files["hostfile"].splitlines() == ["chief slots=1", "worker-0 slots=4", "worker-1 slots=4"]
+    hosts, *settings = map(shlex.split, files["job_ssh_config"].splitlines())
+    assert hosts == ["Host", "chief", "worker-0", "worker-1"]
+    assert ["Port", "2222"] in settings
+    assert files["job_known_hosts"] == "job ssh-ed25519 HOST\n"

@@ -158,6 +158,11 @@ def further_pod(pod_name: str, pod: str) -> str:
     return _child(pod_name, pod)
 
 
+def ssh_server(job: PodIdentity) -> str:
+    """The name by which SSH reaches a pod: the server's, and for a further pod ``train.worker-1``."""
+    return f"{job.server}.{job.pod}" if job.pod else job.server
+
+
 def start_pod(name: str, job: PodIdentity) -> str:
     """The name of the pod that the start's nonce is bound to; a further pod has the name that follows from it."""
     return job.first_pod if job.pod and name == further_pod(job.first_pod, job.pod) else name
@@ -186,6 +191,8 @@ def job_labels(job: PodIdentity) -> dict[str, str]:
         labels[PRIORITY_LABEL] = job.priority
     if job.requeue:
         labels[REQUEUE_LABEL] = "true"
+    if job.pod:
+        labels[POD_LABEL] = job.pod
     return labels
 
 
@@ -199,6 +206,7 @@ def job_annotations(job: PodIdentity) -> dict[str, str]:
         SSH_LOGIN_ANNOTATION: job.ssh_login,
         LOG_DIR_ANNOTATION: job.log_dir,
         NONCE_ANNOTATION: job.nonce or None,
+        FIRST_POD_ANNOTATION: job.first_pod or None,
     }
     return {key: value for key, value in known.items() if value is not None}
 

@@ -44,20 +44,22 @@ class ClusterJobDirectory:
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         pods = await self._pods(naming.user_selector(user))
         return tuple(
-            JobEndpoint(job.server, condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
+            JobEndpoint(naming.ssh_server(job), condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
             for pod, job in _owned(pods, user)
         )
 
     async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
-        pods = await self._pods(naming.server_selector(user, server))
+        owned = _owned(await self._pods(naming.server_selector(user, server)), user)
+        if not owned and "." in server:  # a further pod of another server
+            owned = _owned(await self._pods(naming.server_selector(user, server.rpartition(".")[0])), user)
         alive = [
             (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
-            for pod, job in _owned(pods, user)
-            if job.server == server and condition(pod, job) is not JobCondition.STOPPING
+            for pod, job in owned
+            if naming.ssh_server(job) == server and condition(pod, job) is not JobCondition.STOPPING
         ]
         if not alive:
             return None
-        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes one pod for a server
+        _, name, pod, job = min(alive, key=lambda found: found[:2])  # the Hub makes one such pod for a server
         if condition(pod, job) is not JobCondition.READY:
             return None
         try:
@@ -111,11 +113,9 @@ def read_target(pod: Mapping[str, Any], service: Mapping[str, Any], job: naming.
     return SshEndpoint(job.id, job.user, job.server, host, int(port), job.ssh_login, job.ssh_host_key)
 
 
-def _owned(pods: Iterable[Object], user: str) -> Iterable[tuple[Object, naming.PodIdentity]]:
-    for pod in pods:
-        job = naming.read_job(pod["metadata"])
-        if job is not None and job.user == user:
-            yield pod, job
+def _owned(pods: Iterable[Object], user: str) -> list[tuple[Object, naming.PodIdentity]]:
+    found = [(pod, naming.read_job(pod["metadata"])) for pod in pods]
+    return [(pod, job) for pod, job in found if job is not None and job.user == user]
 
 
 def _no_cluster(error: KubernetesError) -> BackendUnavailable:

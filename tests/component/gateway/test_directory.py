@@ -204,6 +204,22 @@ async def test_exact_server_of_the_user_is_found(placed: PlacedJobs) -> None:
     assert await placed.places.endpoint(user, "trai") is None
 
 
+async def test_further_pods_of_a_job_are_found_by_their_own_names(cluster: KubernetesClient) -> None:
+    user = new_user()
+    first = job(user, "train", ssh_host_key=HOST_KEY)
+    ports = {}
+    for number, pod in enumerate(("worker-1", "", "worker-0")):  # the first pod is not the oldest here
+        one = replace(first, pod=pod, first_pod=f"first-{user}" if pod else "")
+        await create_pod(cluster, f"pod-{number}-{user}", one)
+        ports[pod] = await create_service(cluster, f"pod-{number}-{user}", one)
+    places = ClusterJobDirectory(cluster, NAMESPACE)
+    assert {found.server for found in await places.jobs(user)} == {"train", "train.worker-0", "train.worker-1"}
+    for pod, port in ports.items():
+        target = await places.endpoint(user, f"train.{pod}" if pod else "train")
+        assert (target.port, target.server) == (port, "train")
+    assert await places.endpoint(user, "train.worker-2") is None
+
+
 async def test_pod_with_another_user_s_label_is_ignored(cluster: KubernetesClient) -> None:
     """Labels select; the exact names in the annotations decide."""
     user = new_user()

@@ -1,0 +1,58 @@
+"""A job of several pods: they find each other, compute together, and end together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.people import Stack, wait_for
+
+# Every pod sends its rank to the first one, which tells all of them the sum: an all-reduce with nothing but TCP.
+ALL_REDUCE = """
+import os, socket, time
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    server = socket.create_server(address)
+    others = [server.accept()[0] for _ in range(world - 1)]
+    total = rank + sum(int(one.recv(9)) for one in others)
+    for one in others:
+        one.sendall(str(total).encode())
+else:
+    while True:
+        try:
+            one = socket.create_connection(address)
+            break
+        except OSError:
+            time.sleep(0.1)
+    one.sendall(str(rank).encode())
+    total = int(one.recv(9))
+print("rank", rank, "of", world, "sum", total)
+"""
+
+
+def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, tmp_path: Path) -> None:
+    person = stack.person("olivia")
+    client = person.ssh(tmp_path)
+    person.launch("many", template="distributed", workers=2, gpus=0)
+
+    hosts = client.run("many", "cut -d' ' -f1 $DLSPAWNER_HOSTFILE").stdout.split()
+    assert hosts == ["chief", "worker-0", "worker-1"]
+    each = client.run("many", "for one in chief worker-0 worker-1; do ssh $one hostname; done")
+    assert each.stdout.split() == hosts, each.stderr
+    back = client.run("many", "ssh worker-0 ssh worker-1 ssh chief hostname")
+    assert back.stdout.strip() == "chief", back.stderr
+
+    assert client.run("many", "cat >~/all_reduce.py", text=ALL_REDUCE).returncode == 0
+    run = "for one in worker-0 worker-1 chief; do ssh $one python3 all_reduce.py & done; wait"
+    told = client.run("many", run)
+    assert sorted(told.stdout.splitlines()) == [f"rank {rank} of 3 sum 3" for rank in range(3)], told.stderr
+
+    inside = client.run("many.worker-1", "hostname; echo $DLSPAWNER_ROLE $DLSPAWNER_INDEX; env | grep -c JUPYTERHUB_")
+    assert inside.stdout.split() == ["worker-1", "worker", "1", "0"], inside.stderr
+
+    client.run("many.worker-0", "pkill -f 'tail -f /dev/null'")
+    wait_for(lambda: not person.server("many"), "the job ends with its worker", 120)
+    wait_for(lambda: "many" not in stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=many"), "nothing is left")
+    (ended,) = [job for job in person.jobs() if job["server"] == "many"]
+    assert "worker-0" in str(ended["reason"]), ended
+    person.close()

@@ -618,7 +618,14 @@ def shipped(name: str, home_claim: str = "", **wishes: Any) -> tuple[options.Sel
     choices = options.select_options(template, loaded.cluster, wishes, loaded.teams.team_of("alice", ["vision"]))
     assert isinstance(choices, options.SelectedOptions)
     context = rendering.RenderContext(
-        "alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh", home_claim=home_claim or None
+        "alice",
+        "",
+        "alice",
+        "j-abcdefghij23",
+        "jupyter-alice",
+        login_proxy="…",
+        ssh_image="ssh",
+        home_claim=home_claim or None,
     )
     pod = rendering.render(template, choices, context)
     assert isinstance(pod, dict)

@@ -169,6 +169,10 @@ WRONG_JOBS = {
         "pod: {containers: [{name: notebook, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}",
         "pod.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES is set last",
     ),
+    "GPUs of another vendor made visible by hand": (
+        "pod: {containers: [{name: notebook, env: [{name: HABANA_VISIBLE_DEVICES, value: all}]}]}",
+        "pod.containers[0].env[0]: HABANA_VISIBLE_DEVICES is set last",
+    ),
     "a number in a command": (
         "pod: {containers: [{name: notebook, args: [sleep, 5]}]}",
         "pod.containers[0].args[1]: must be text; write it in quotes.",

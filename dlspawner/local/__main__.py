@@ -18,7 +18,7 @@ from pathlib import Path
 from dlspawner import settings
 from dlspawner.clients import kubernetes
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.local.processes import NAMESPACE, children, environment, point_at_nodes
+from dlspawner.local.processes import NAMESPACE, SPECIAL_NAMESPACE, children, environment, point_at_nodes
 from dlspawner.local.state import (
     CannotRun,
     Options,
@@ -33,11 +33,11 @@ from dlspawner.local.state import (
 from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_signals
 
 
-async def make_namespace(kubeconfig: Path) -> None:
-    """Makes the namespace for jobs on a given cluster; raises CannotRun if the cluster does not answer."""
+async def make_namespace(kubeconfig: Path, name: str, **labels: str) -> None:
+    """Makes a namespace for jobs; raises CannotRun if the cluster does not answer."""
     try:
         async with await kubernetes.KubernetesClient.connect(kubeconfig) as client:
-            await client.create(kubernetes.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+            await client.create(kubernetes.NAMESPACES, {"metadata": {"name": name, "labels": labels}})
     except kubernetes.Conflict:
         return  # made at an earlier start
     except kubernetes.KubernetesError as error:
@@ -113,7 +113,7 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
         check_ports(options)
         if options.kubeconfig:
             keep_kubeconfig(options.kubeconfig, options.cluster_config, NAMESPACE)
-            await make_namespace(options.kubeconfig)
+            await make_namespace(options.kubeconfig, NAMESPACE)
         ports = keep_ports(options.state / "ports.json")
         keys = keep_secrets(options.state / "secrets.json")
         env = environment(options, ports, keys)
@@ -155,6 +155,8 @@ async def start_all(
             await supervisor.start(processes["prometheus"])
         except ChildFailed as problem:  # useful, but nothing depends on it
             say(f"The use of GPUs will not be known: {problem}")
+    enforces_nothing = {"pod-security.kubernetes.io/enforce": "privileged"}
+    await make_namespace(options.cluster_config, SPECIAL_NAMESPACE, **enforces_nothing)
     await make_team_claims(options.cluster_config, wanted)
     await make_priority_classes(options.cluster_config, wanted)
     await supervisor.start(processes["hub"])

@@ -19,7 +19,7 @@ from dlspawner.clients import kubernetes
 from dlspawner.local.state import CannotRun, Options, Ports, Secrets, write_private
 from dlspawner.local.supervisor import Child
 
-NAMESPACE = "jobs"
+NAMESPACE, SPECIAL_NAMESPACE = "jobs", "jobs-special"
 OUR_NODES = "node.kubernetes.io/instance-type=devcluster"  # the label of simulated nodes
 GPU_METRICS_PORT = 9400
 Question = Callable[[], Awaitable[bool]]
@@ -84,6 +84,7 @@ def environment(options: Options, ports: Ports, keys: Secrets) -> dict[str, str]
         "DLSPAWNER_CONFIG_DIR": str(options.config),
         "DLSPAWNER_TEMPLATES": str(options.templates),
         "DLSPAWNER_NAMESPACE": NAMESPACE,
+        "DLSPAWNER_SPECIAL_NAMESPACE": SPECIAL_NAMESPACE,
         "DLSPAWNER_BIND_URL": f"http://127.0.0.1:{options.port}",
         "DLSPAWNER_HUB_URL": f"http://127.0.0.1:{ports.hub}",
         "DLSPAWNER_HUB_DB_URL": f"sqlite:///{state / 'hub.sqlite'}",
@@ -232,6 +233,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 f"--Manager.teams_file={options.config / 'teams.yaml'}",
                 f"--Manager.templates_dir={options.templates}",
                 f"--Manager.namespace={NAMESPACE}",
+                f"--Manager.special_namespace={SPECIAL_NAMESPACE}",
                 f"--Manager.ssh_host_key_file={state / 'gateway' / 'ssh_host_ed25519_key.pub'}",
             ],
             http_ok(ports.manager, "/services/jobs/health"),
@@ -254,6 +256,7 @@ def children(options: Options, ports: Ports, env: Mapping[str, str]) -> dict[str
                 f"--Gateway.state_dir={state / 'gateway'}",
                 f"--Gateway.manager_url={env['DLSPAWNER_MANAGER_URL']}/services/jobs",
                 f"--Gateway.namespace={NAMESPACE}",
+                f"--Gateway.special_namespace={SPECIAL_NAMESPACE}",
                 f"--Gateway.hub_public_url={env['DLSPAWNER_BIND_URL']}/",
             ],
             answers(options.ssh_port, expect=b"SSH-2.0-"),

@@ -13,7 +13,6 @@ from dlspawner.core.launch.rendering import (
     CHOICE_PLACEHOLDERS,
     CONTEXT_PLACEHOLDERS,
     PATH_PLACEHOLDERS,
-    PROGRAM_PLACEHOLDERS,
 )
 from dlspawner.core.template import Option, OptionChoice, OptionKind
 from dlspawner.settings.document import Entry, Section
@@ -22,7 +21,7 @@ _KEYS = ("type", "title", "help", "default", "min", "max", "choices", "pattern",
 _RANGED = frozenset({OptionKind.INTEGER, OptionKind.NUMBER, OptionKind.QUANTITY})
 _TEXTUAL = frozenset({OptionKind.STRING, OptionKind.PATH, OptionKind.IMAGE})
 _NAME = r"[a-z][a-z0-9_]{0,39}"
-_OWN_MEANING = CONTEXT_PLACEHOLDERS | PATH_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PROGRAM_PLACEHOLDERS | {TEMPLATE_KEY}
+_OWN_MEANING = CONTEXT_PLACEHOLDERS | PATH_PLACEHOLDERS | CHOICE_PLACEHOLDERS | {TEMPLATE_KEY}
 
 
 def read_options(template: Section, cluster: ClusterConfig) -> tuple[Option, ...]:

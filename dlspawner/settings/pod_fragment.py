@@ -80,8 +80,8 @@ def _check_container(container: Entry, names: dict[str, int]) -> None:
     elif name:
         names[name] = container.line
     for variable in section.items("env"):
-        if _check_name(variable, "variable") == VISIBLE_DEVICES:
-            variable.problem(f"{VISIBLE_DEVICES} is set last for every container, by the GPUs that it asks for.")
+        if (called := _check_name(variable, "variable")) in VISIBLE_DEVICES:
+            variable.problem(f"{called} is set last for every container, by the GPUs that it asks for.")
     for key in ("command", "args"):
         for part in section.items(key):
             if not isinstance(part.value, str):

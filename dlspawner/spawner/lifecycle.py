@@ -13,7 +13,8 @@ A user's stop differs from both: it comes from outside the start's task, for a s
 failed. JupyterHub polls first, and the poll detects it, because a server that does not run is never asked to stop. The
 request for the start may still wait for an answer. A cancelled task has none, and JupyterHub would answer 500, so the
 request is answered here, before JupyterHub's handler: callbacks of the start's task run before every waiter of the
-task.
+task. A Hub that ends cancels the handler's own task too, which runs first: tornado answers then, with 500 and no words,
+for which there are words here (`_answer`).
 
 **A restart of the Hub.** `recovery` explains it, and holds what JupyterHub itself does in a start.
 """
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -51,6 +53,7 @@ _CLEARS_UP: ContextVar[asyncio.Future[Any] | None] = ContextVar("clears up", def
 
 
 STOPPED = "The server was stopped before it had started."
+RESTARTS = "The Hub is being restarted. A start whose job is made already goes on by itself: look at it in a moment."
 
 
 class LifecycleSpawner(StartingSpawner):
@@ -65,6 +68,7 @@ class LifecycleSpawner(StartingSpawner):
         self._under_way = not self._stop_pending
         if self._under_way and self._spawn_future is not None and self.handler is not None:
             self._spawn_future.add_done_callback(partial(_tell, self.handler))
+            self.handler.send_error = partial(_answer, self.handler.send_error)
 
     async def _start(self) -> str:
         url = await super()._start()
@@ -358,3 +362,11 @@ def _tell(handler: web.RequestHandler, start: asyncio.Future[Any]) -> None:
     if start.cancelled() and not handler._finished:
         stopped = StartRefused(STOPPED, reason="stopped", status=500)  # as JupyterHub, with words
         handler.send_error(stopped.status_code, exc_info=(StartRefused, stopped, None))
+
+
+def _answer(send_error: Callable[..., None], status: int = 500, **why: Any) -> None:
+    """An error as the handler sends it; without any reason, tornado's answer when the Hub ends, with one."""
+    if not why:
+        restarts = StartRefused(RESTARTS, reason="restarted", status=503)
+        status, why = restarts.status_code, {"exc_info": (StartRefused, restarts, None)}
+    send_error(status, **why)

@@ -177,6 +177,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         default_image=image,
         ssh_host=ssh[0] if ssh else None,
         ssh_port=ssh[1] if ssh else None,
+        login_proxy=owned_objects.packaged("login_proxy.py"),
         home_claim=home_claim,
         team_mounts=team_of(person.teams, choices.team).mounts,
         files_secret=naming.ssh_object(pod_name) if host_key else None,

@@ -27,6 +27,7 @@ from ssh_gateway.transport.connection import FAREWELL_SECONDS
 
 AT_ONCE = 8
 LEARN_SECONDS = 5.0
+ENDS = frozenset({"stopping", "ended"})  # states of a job in the Manager's words
 
 Answer = TypeVar("Answer")
 Part = Callable[[], Coroutine[Any, Any, None]]
@@ -115,6 +116,31 @@ class Revalidator:
     async def _bearers(self, token: str) -> dict[str, TokenOwner | None]:
         return {token: await self.people.token_owner(token)} if token else {}
 
+    async def stop_reason(self, held: OpenSession) -> str | None:
+        """Returns why the session's job has ended or is being stopped; None if it runs, or if that is not known."""
+        return _of_job(held, await self._stops([held]))
+
+    async def _stops(self, inside: Iterable[OpenSession]) -> Checks:
+        """Returns which jobs run, and why the others do not, as far as that is known after `LEARN_SECONDS`."""
+        entered = {held.job: held for held in inside if held.job is not None}
+        live: frozenset[str] | None = None
+        reasons: dict[str, str] = {}
+
+        async def ask() -> None:
+            for job, held in waiting:
+                told = await self.people.start_status(held.proof.user, held.server or "", job)
+                if told.job == job and told.state in ENDS and told.sentence:
+                    reasons[job] = told.sentence
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEARN_SECONDS):
+                live = await self._try("jobs", self.places.running(entered.keys()))
+                waiting = ((job, held) for job, held in entered.items() if live is not None and job not in live)
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(AT_ONCE, len(entered))):
+                        group.create_task(self._try("reasons", ask()))
+        return Checks(jobs=live, reasons=reasons)
+
     def _revoked(self, inside: Iterable[OpenSession]) -> frozenset[CertificateId]:
         badges = {held.proof.certificate for held in inside if held.proof.certificate is not None}
         return frozenset(filter(self.revocations.latest().names, badges)) if badges else frozenset()
@@ -149,8 +175,7 @@ class Revalidator:
 
     async def _jobs(self) -> None:
         inside = self._inside()
-        live = await self._try("jobs", self.places.running({held.job for _, held in inside if held.job is not None}))
-        await self._judge(inside, Checks(jobs=live))
+        await self._judge(inside, await self._stops(held for _, held in inside))
 
     async def _tokens(self) -> None:
         """Checks the present owner of each token, one by one; the first without an answer ends the round."""
@@ -194,6 +219,7 @@ class Checks:
     gone_keys: frozenset[tuple[str, str]] = frozenset()
     gone_users: frozenset[str] = frozenset()
     jobs: frozenset[str] | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)  # of jobs that do not run, in the Manager's words
     bearers: Mapping[str, TokenOwner | None] = field(default_factory=dict)
     revoked: frozenset[CertificateId] = frozenset()
     now: float = 0.0  # seconds since 1970
@@ -235,8 +261,10 @@ def _of_token(held: OpenSession, facts: Checks) -> str | None:
 
 
 def _of_job(held: OpenSession, facts: Checks) -> str | None:
-    stopped = held.job is not None and facts.jobs is not None and held.job not in facts.jobs
-    return f"{_name(held)} was stopped" if stopped else None
+    if held.job is None or facts.jobs is None or held.job in facts.jobs:
+        return None
+    why = facts.reasons.get(held.job)
+    return f"{_name(held)}: {why}" if why else f"{_name(held)} was stopped"
 
 
 def _name(held: OpenSession) -> str:

@@ -173,6 +173,12 @@ def asked(kind: int, payload: bytes) -> bytes | None:
     return request_name(payload) if kind == GLOBAL_REQUEST else None
 
 
+def ended_by_signal(payload: bytes) -> bool:
+    """True if a CHANNEL_REQUEST tells that a program was ended by a signal, which shells tell by a status above 128."""
+    name, rest = text_at(payload, 5)
+    return name == b"exit-signal" or (name == b"exit-status" and number_at(payload, rest + 1) > 128)
+
+
 def refused(payload: bytes) -> bytes:
     """Renames a CHANNEL_REQUEST to one that no server implements, so that the far end refuses it in its turn."""
     _, rest = text_at(payload, 5)

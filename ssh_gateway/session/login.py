@@ -26,6 +26,7 @@ from ssh_gateway.core.proof import Identity, OpenSession, RegisteredKey
 from ssh_gateway.log import say
 from ssh_gateway.session.context import Client, GatewayContext, JumpStream, SessionRefused
 from ssh_gateway.session.session import Session
+from ssh_gateway.session.terminals import escaped
 from ssh_gateway.session.upstream import Access, connect, resolve
 from ssh_gateway.transport.server import Downstream, LoginHandler
 
@@ -300,7 +301,7 @@ class ClientConnection(LoginHandler):
         client, held = self.client, self.open_session()
         if not client.leg.ended:
             say("ended", conn=client.number, user=held.proof.user, server=held.server, job=held.job, why=why)
-            client.leg.end(asyncssh.DISC_BY_APPLICATION, why)
+            client.leg.end(asyncssh.DISC_BY_APPLICATION, escaped(why))
 
     # User and credentials
 

@@ -10,6 +10,8 @@ Rules:
   costs no memory. The exception: a leg in a key exchange is read, because it could never finish otherwise; packets that
   arrive meanwhile for a blocked leg are counted, and too many bytes of them end the connection.
 * The end of either leg ends the other, with the same reason.
+* A program that was ended by a signal may be one of a job that is being stopped: its end, and that of its channel, wait
+  until that is known (`release`). Data does not.
 * A terminal line (`tell`) goes out between two packets, on terminals only, when the client's leg can take it and the
   client's window has room reserved for it, of which the pod does not know (`terminals`). It is neither activity nor
   traffic.
@@ -31,6 +33,7 @@ from ssh_gateway.session.terminals import TerminalLine
 from ssh_gateway.transport import connection, fastpath, server
 
 MOST_PENDING = 8 * 2**20
+LONGEST_END = 1024  # bytes of a packet that tells the end of a program
 PACKET_OVERHEAD = 256  # bytes that a packet takes in memory beside its content
 
 _LOOKED_AT = frozenset({packets.GLOBAL_REQUEST, packets.CHANNEL_OPEN, packets.CHANNEL_REQUEST})
@@ -48,6 +51,7 @@ class Relay:
         policy: RelayPolicy,
         *,
         used: Callable[[], None],
+        killed: Callable[[], None],
         keeps: Callable[[int, bytes], bool] | None = None,
         lines: Callable[[], Sequence[TerminalLine]] = tuple,
         refused: Callable[[str], None] = lambda _what: None,
@@ -55,15 +59,16 @@ class Relay:
     ) -> None:
         """Callbacks of the relay.
 
-        ``used`` is called for activity; ``keeps`` picks the packets that the client's leg answers by itself (``ssh
-        -J``); ``lines`` returns the present terminal lines; ``refused`` receives what the policy removed. ``audit``
-        receives every other packet that is read, with True if the client sent it, and the client's number of its
-        channel.
+        ``used`` is called for activity, ``killed`` when a signal has ended a program, until `release`; ``keeps`` picks
+        the packets that the client's leg answers by itself (``ssh -J``); ``lines`` returns the present terminal lines;
+        ``refused`` receives what the policy removed. ``audit`` receives every other packet that is read, with True if
+        the client sent it, and the client's number of its channel.
         """
         self._client = client
         self._upstream = pod
         self._policy = policy
         self._used = used
+        self._killed = killed
         self._keeps = keeps
         self._lines = lines
         self._refused = refused
@@ -71,6 +76,7 @@ class Relay:
         self._terminals = terminals.Terminals()
         self._proofs = packets.Proofs()
         self._untold = False
+        self._held: dict[int, dict[int, bytes]] = {}  # by the client's number of a channel, and by type
         self._pending = {client: 0, pod: 0}
         self.bytes_up = 0
         self.bytes_down = 0
@@ -85,18 +91,45 @@ class Relay:
         self._upstream.lane = fastpath.FastPath(
             self._upstream, self._client, lambda: not self._client.blocked, self._went_down
         )
-        self._client.flow_changed = self._upstream.flow_changed = self._flow
-        self._flow()
+        self._client.flow_changed = self._upstream.flow_changed = self.flow
+        self.flow()
 
     def client_gone(self, why: str) -> None:
         """Closes the pod's side, with the client's own reason if there is one."""
         code, reason = self._client.disconnect_reason or (asyncssh.DISC_BY_APPLICATION, why)
         self._upstream.end(code, reason)
 
-    def upstream_gone(self) -> None:
-        """Closes the client's side, with the sshd's own reason if there is one."""
+    def upstream_gone(self, why: str | None = None) -> None:
+        """Closes the client's side, with the reason why the job has ended, or the sshd's own if there is one."""
         lost = (asyncssh.DISC_CONNECTION_LOST, "the connection to your job was lost")
-        self._client.end(*(self._upstream.disconnect_reason or lost))
+        stopped = (asyncssh.DISC_BY_APPLICATION, why) if why else None
+        self._client.end(*(stopped or self._upstream.disconnect_reason or lost))
+
+    def release(self, why: str | None) -> None:
+        """Tells the ends of programs that `killed` was called for; or closes, with the reason why the job has ended."""
+        held, self._held = self._held, {}
+        if why is not None:
+            self._client.end(asyncssh.DISC_BY_APPLICATION, why)
+        for number, ends in held.items():
+            for kind, payload in ends.items():
+                if why is None:
+                    self._about_channels(kind, payload)
+                elif kind == packets.CHANNEL_REQUEST:
+                    self._audit(payload, False, number)
+
+    def _hold(self, kind: int, payload: bytes) -> bool:
+        """True for the end of a program by a signal, and the end of its channel, which are kept."""
+        number = packets.number_at(payload, 1)
+        if kind == packets.CHANNEL_REQUEST:
+            known = number in self._terminals.screens and len(payload) <= LONGEST_END
+            if not (known and packets.ended_by_signal(payload)):
+                return False
+        elif kind != packets.CHANNEL_CLOSE or number not in self._held:
+            return False
+        if not self._held:
+            self._killed()
+        self._held.setdefault(number, {})[kind] = payload[:LONGEST_END]
+        return True
 
     def _went_up(self, _channel: int, size: int) -> None:
         self.bytes_up += size
@@ -130,13 +163,15 @@ class Relay:
             self._went_down(packets.number_at(payload, 1), len(payload))
             return self._send(payload, self._upstream, self._client)
         payload = bytes(payload)
-        if kind in terminals.FROM_POD:
-            return self._about_terminals(kind, payload)
+        if self._hold(kind, payload):
+            return True
         if kind in _REPLIES:
             payload = self._proofs.answered(payload)
-        return self._pass(kind, payload, self._upstream, self._client)
+        return self._about_channels(kind, payload)
 
-    def _about_terminals(self, kind: int, payload: bytes) -> bool:
+    def _about_channels(self, kind: int, payload: bytes) -> bool:
+        if kind not in terminals.FROM_POD:
+            return self._pass(kind, payload, self._upstream, self._client)
         granted = self._terminals.from_pod(kind, payload)
         self._pass(kind, payload, self._upstream, self._client)
         if granted:
@@ -195,10 +230,10 @@ class Relay:
         if self._pending[sink] > MOST_PENDING:
             source.end(asyncssh.DISC_PROTOCOL_ERROR, "too much data during a key exchange")
 
-    def _flow(self) -> None:
+    def flow(self) -> None:
         for source, sink in ((self._client, self._upstream), (self._upstream, self._client)):
             if not sink.blocked:
                 self._pending[sink] = 0
-            source.read_on(source.rekeying or not sink.blocked)
+            source.read_on(source.rekeying or not (sink.blocked or sink.ended))
         if self._untold and not self._client.blocked:
             self.tell()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,11 +23,12 @@ import asyncssh
 
 from ssh_gateway.backends.directory import BackendUnavailable, SshEndpoint
 from ssh_gateway.core import packets, routing
+from ssh_gateway.core.proof import OpenSession
 from ssh_gateway.log import say
 from ssh_gateway.session import audit
 from ssh_gateway.session.context import STOPPING, Client, JumpStream, SessionRefused
 from ssh_gateway.session.relay import Relay
-from ssh_gateway.session.terminals import TerminalLine
+from ssh_gateway.session.terminals import TerminalLine, escaped
 from ssh_gateway.session.upstream import Access, connect, find_server, on_lost, resolve
 from ssh_gateway.transport import Upstream, connection
 
@@ -85,6 +86,7 @@ class Session:
             pod,
             gateway.policy,
             used=self._used,
+            killed=lambda: self._ask_then(self._release),
             keeps=_is_ours if self.access.deferred else None,
             lines=self._lines,
             refused=self._refused_by_policy,
@@ -102,7 +104,23 @@ class Session:
         self.client.gateway.upstream_gone(pod)
         if self._relay is not None:
             self.client.gateway.activity.closed(self.user, self.server or "")
-            self._relay.upstream_gone()
+            self._relay.flow()  # the client is not read any more
+            self._ask_then(self._relay.upstream_gone)
+
+    def _ask_then(self, act: Callable[[str | None], None]) -> None:
+        """Acts on why the job has ended or is being stopped, or on None if it goes on, if the client is still there."""
+
+        async def ask() -> None:
+            held = OpenSession(self.access.identity, self.server, self.job)
+            why = await self.client.gateway.revalidator.stop_reason(held)
+            act(escaped(why) if why else None)
+
+        if not self.client.leg.ended:
+            self.client.leg.create_task(ask())
+
+    def _release(self, why: str | None) -> None:
+        if self._relay is not None:
+            self._relay.release(why)
 
     def tell(self) -> None:
         """Writes the new lines on this session's terminals."""

@@ -179,6 +179,10 @@ WRONG_JOBS = {
         "pod: {containers: [{name: notebook, env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}]}]}",
         "pod.containers[0].env[0]: NVIDIA_VISIBLE_DEVICES is set last",
     ),
+    "GPUs of another vendor made visible by hand": (
+        "pod: {containers: [{name: notebook, env: [{name: HABANA_VISIBLE_DEVICES, value: all}]}]}",
+        "pod.containers[0].env[0]: HABANA_VISIBLE_DEVICES is set last",
+    ),
     "a number in a command": (
         "pod: {containers: [{name: notebook, args: [sleep, 5]}]}",
         "pod.containers[0].args[1]: must be text; write it in quotes.",
@@ -630,7 +634,14 @@ def shipped(name: str, home_claim: str = "", **wishes: Any) -> tuple[options.Sel
     choices = options.select_options(template, loaded.cluster, wishes, loaded.teams.team_of("alice", ["vision"]))
     assert isinstance(choices, options.SelectedOptions)
     context = rendering.RenderContext(
-        "alice", "", "alice", "j-abcdefghij23", "jupyter-alice", ssh_image="ssh", home_claim=home_claim or None
+        "alice",
+        "",
+        "alice",
+        "j-abcdefghij23",
+        "jupyter-alice",
+        login_proxy="…",
+        ssh_image="ssh",
+        home_claim=home_claim or None,
     )
     pod = rendering.render(template, choices, context)
     assert isinstance(pod, dict)

@@ -7,23 +7,28 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from tensorboardX import SummaryWriter
 from tornado import web, websocket
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
+from tornado.http1connection import HTTP1Connection
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.httputil import url_concat
 
 from dlspawner import settings
 from dlspawner.core.launch import options, rendering
+from dlspawner.spawner import owned_objects
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 RELAY = ROOT / "dlspawner/spawner/files/http_relay.py"
-PREFIX = "/user/alice/one/"
+LOGIN_PROXY = owned_objects.packaged("login_proxy.py")
+PREFIX = "/user/alice/my-one/"
 DEADLINE = 60
+LARGE = 101 * 2**20  # more than Tornado takes into memory
 
 
 class Identify(web.RequestHandler):
@@ -53,9 +58,8 @@ def command(name: str, **given: object) -> list[str]:
     assert template is not None
     choices = options.select_options(template, loaded.cluster, given)
     assert isinstance(choices, options.SelectedOptions)
-    fragment = rendering.render(
-        template, choices, rendering.RenderContext("alice", "one", "alice", "j-abcdefghij23", "pod")
-    )
+    facts = rendering.RenderContext("alice", "one", "alice", "j-abcdefghij23", "pod", login_proxy=LOGIN_PROXY)
+    fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
     return [part.replace(f"{rendering.JOB_FILES}/http_relay.py", str(RELAY)) for part in notebook["args"]]
@@ -135,8 +139,8 @@ asyncio.run(main())
 @pytest.mark.slow
 async def test_a_slow_program_is_waited_for() -> None:
     """jupyter-server-proxy itself gives it five seconds."""
-    program = [sys.executable, "-c", LATE % 7, "{unix_socket}"]
-    line = [sys.executable, "-c", rendering.LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--", *program]
+    program = [sys.executable, "-I", "-c", LATE % 7, "{unix_socket}"]
+    line = [sys.executable, "-I", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--", *program]
     with hub() as hub_api:
         async with job(line, hub_api) as (url, _):
             answer = await get(f"{url}{PREFIX}", token="alice")
@@ -201,12 +205,34 @@ async def test_sigterm_ends_the_program(template: str, tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
 
 
+@web.stream_request_body
 class WebServer(web.RequestHandler):
     """A user's web server, which shows what it sees of a request."""
 
-    def get(self) -> None:
+    received = 0
+
+    def prepare(self) -> None:
+        assert isinstance(self.request.connection, HTTP1Connection)
+        self.request.connection.set_max_body_size(2 * LARGE)
+
+    def data_received(self, chunk: bytes) -> None:
+        self.received += len(chunk)
+
+    async def get(self) -> None:
+        if self.get_argument("location", ""):
+            self.redirect(self.get_argument("location"), status=307)
+            return
+        if self.get_argument("hang-up", ""):
+            self.detach().close()
+            return
+        for _ in range(int(self.get_argument("chunks", "0"))):
+            self.write(bytes(2**20))
+            await self.flush()
         seen = tuple(self.request.headers.get(name) for name in ("Authorization", "Cookie", "Referer"))
         self.write(f"theirs {self.request.uri} {seen}")
+
+    def put(self) -> None:
+        self.write(f"received {self.received}")
 
 
 class Echo(websocket.WebSocketHandler):
@@ -235,14 +261,82 @@ async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp
             }
             request = HTTPRequest(f"{url}{PREFIX}data?x=1&%74oken=alice&y=a%20b", headers=headers)
             owner = await AsyncHTTPClient().fetch(request)
-            # A browser's WebSocket can send no header.
-            echo = await websocket.websocket_connect(f"{url}{PREFIX}echo?token=alice".replace("http", "ws", 1))
+            # A browser's WebSocket can send no header of a page's choosing.
+            address = f"{url}{PREFIX}echo?token=alice".replace("http", "ws", 1)
+            browser = {"Sec-Fetch-Mode": "websocket", "Origin": url}
+            echo = await websocket.websocket_connect(HTTPRequest(address, headers=browser))
             await echo.write_message("hello")
             said = await asyncio.wait_for(echo.read_message(), DEADLINE)
             echo.close()
     assert (nobody.code, other.code) == (302, 403)
     assert owner.body.decode() == f"theirs /data?x=1&y=a%20b (None, 'theirs=1', '{url}{PREFIX}')"
     assert said == "/echo 'hello'"
+
+
+REDIRECTS = {
+    "/data": f"{PREFIX}data",
+    PREFIX.removesuffix("/"): PREFIX.removesuffix("/"),
+    f"{PREFIX}data?x=/": f"{PREFIX}data?x=/",
+    "/user/alice/my-one-more/": f"{PREFIX}user/alice/my-one-more/",
+    "data/": "data/",
+    "http://{host}/data/": f"{PREFIX}data/",
+    "https://elsewhere.org/data": "https://elsewhere.org/data",
+    "//elsewhere.org/data": "//elsewhere.org/data",
+}
+
+
+async def test_an_own_web_server_gets_what_the_browser_sends(tmp_path: Path) -> None:
+    async def upload(write: Callable[[bytes], Awaitable[None]]) -> None:
+        for _ in range(LARGE // 2**20):
+            await write(bytes(2**20))
+
+    received = 0
+
+    def downloaded(chunk: bytes) -> None:
+        nonlocal received
+        received += len(chunk)
+
+    login = {"Authorization": "token alice"}
+    with hub() as hub_api, web_server() as port:
+        async with job(command("custom", http_port=port), hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
+            page, client = f"{url}{PREFIX}", AsyncHTTPClient(force_instance=True, max_body_size=2 * LARGE)
+            path = await get(f"{page}a%2Fb/%E4%F6//c;d/../e?x=%2F", "alice")
+            headers = {**login, "Content-Length": str(LARGE)}
+            up = HTTPRequest(page, "PUT", headers, body_producer=upload, request_timeout=DEADLINE)
+            chunked = HTTPRequest(page, "PUT", login, body_producer=upload, request_timeout=DEADLINE)
+            uploads = [(await client.fetch(one)).body.decode() for one in (up, chunked)]
+            down = f"{page}?chunks={LARGE // 2**20}"
+            await client.fetch(
+                HTTPRequest(down, headers=login, streaming_callback=downloaded, request_timeout=DEADLINE)
+            )
+            answers = [
+                await get(url_concat(page, {"location": one.format(host=url[7:])}), "alice") for one in REDIRECTS
+            ]
+            without_slash = await get(page.removesuffix("/"), "alice")
+            silent = await get(f"{page}?hang-up=1", "alice")
+    assert path.body.decode().startswith("theirs /a%2Fb/%E4%F6//c;d/../e?x=%2F ")
+    assert uploads == [f"received {LARGE}"] * 2
+    assert received > LARGE
+    assert [answer.headers["Location"] for answer in answers] == list(REDIRECTS.values())
+    assert without_slash.headers["Location"] == PREFIX
+    assert (silent.code, silent.body) == (502, b"The server in this job gave no answer.\n")
+
+
+@pytest.mark.parametrize(
+    ("token", "origin"),
+    [("", None), ("bob", None), ("alice", "https://elsewhere.org"), ("alice", "null")],
+)
+async def test_a_websocket_needs_the_login_as_well(token: str, origin: str | None, tmp_path: Path) -> None:
+    headers = ({"Authorization": f"token {token}"} if token else {}) | ({"Origin": origin} if origin else {})
+    with hub() as hub_api, web_server() as port:
+        async with job(command("custom", http_port=port), hub_api, DLSPAWNER_FILES=str(tmp_path)) as (url, _):
+            await get(f"{url}{PREFIX}", "alice")
+            request = HTTPRequest(
+                f"{url}{PREFIX}echo".replace("http", "ws", 1), headers=headers, follow_redirects=False
+            )
+            with pytest.raises(HTTPClientError) as refused:
+                await websocket.websocket_connect(request)
+    assert refused.value.code in {302, 403}
 
 
 async def test_the_page_says_that_the_own_web_server_does_not_run(tmp_path: Path) -> None:

@@ -114,3 +114,38 @@ def test_a_proxy_that_is_started_again_knows_its_routes_before_the_hub_s_next_ch
         wait_for(lambda: answers(manager), "its routes are back")
     finally:
         stack.stop()
+
+
+DISK = """\
+title: Disk of the node
+endpoints: [{name: ssh, port: 2222, protocol: ssh, expose: nodeport}]
+special_permissions: [host_paths]
+pod:
+  volumes: [{name: disk, hostPath: {path: %s}}]
+  containers: [{name: notebook, volumeMounts: [{name: disk, mountPath: /disk}]}]
+"""
+
+
+@pytest.mark.slow
+def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
+    config, templates, disk = tmp_path / "config", tmp_path / "templates", tmp_path / "disk"
+    shutil.copytree(ROOT / "hub_config", config, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+    shutil.copytree(ROOT / "templates", templates)
+    disk.mkdir(mode=0o777)
+    (disk / "label").write_text("of the node")
+    (templates / "jobs" / "disk.yaml").write_text(DISK % disk)
+    cluster = config / "cluster.yaml"
+    cluster.write_text(cluster.read_text().replace("special_permissions: []", "special_permissions: [host_paths]"))
+    stack = Launched(tmp_path / "state", more=(f"--config={config}", f"--templates={templates}"))
+    stack.start()
+    try:
+        frank, admin = stack.person("frank"), stack.person("admin")
+        assert "approves" in frank.start("disk", template="disk").json()["message"]
+        (request,) = admin.manager("GET", "/approvals?mine=decide").json()["items"]
+        admin.manager("POST", f"/jobs/{request['job']}/approve", {"reason": "To try it."})
+        wait_for(lambda: frank.ready("disk"), "the approved job", 120)
+        assert frank.ssh(tmp_path / "ssh").run("disk", "cat /disk/label").stdout == "of the node"
+        frank.close()
+        admin.close()
+    finally:
+        stack.stop()

@@ -187,23 +187,24 @@ def lou(stack: Launched) -> Iterator[Person]:
 def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
     client: Ssh, lou: Person, tmp_path: Path
 ) -> None:
-    """A terminal reads it from the job itself; what outlives that, and the way of `ssh -J`, from the gateway."""
+    """A terminal reads it from the job itself; a command, a forward, and the way of `ssh -J`, from the gateway."""
     others = lou.ssh(tmp_path)
     stubborn = "trap '' HUP TERM; echo in; while kill -0 $PPID; do sleep 1; done"  # as long as its connection
     with (
         begun(client.line("train", RUNS, options=LOUD)) as stays,
         begun(others.line("train", RUNS, options=(*LOUD, "-tt"))) as terminal,
         begun(others.line("train", stubborn, options=LOUD)) as program,
+        begun(others.line("train", RUNS, options=LOUD)) as command,
         begun(others.line("train", options=(*LOUD, *NO_COMMAND))) as way,
     ):
-        for one in (stays, program, way):
+        for one in (stays, program, command, way):
             wait_until_in(one)
         assert terminal.stdout is not None
         assert terminal.stdout.readline() == "in\n"
         since = time.monotonic()
         assert lou.api("DELETE", "/users/lou/servers/train").status_code in {202, 204}
         assert "This job is being stopped." in terminal.communicate(timeout=60)[0]
-        for one in (program, way):
+        for one in (program, command, way):
             said = failed_output(one)
             assert (one.returncode, "train was stopped" in said) == (255, True), said
         assert time.monotonic() - since < 60

@@ -34,11 +34,16 @@ from typing import Any
 from dlspawner.core import naming, units
 from dlspawner.core.units import Manifest
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
-_NVIDIA = {"name": VISIBLE_DEVICES, "value": "void"}
+_NVIDIA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 # Runtimes of other vendors that hand out devices by a variable, where the cluster has GPUs of theirs. What only hides
-# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES) shows no container a GPU.
-_OTHERS = {"amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"}}
+# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES, ONEAPI_DEVICE_SELECTOR) shows no container a
+# GPU. Intel's GPUs (gpu.intel.com) come by their device plugin only.
+_OTHERS = {
+    "amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"},
+    "habana.ai": {"name": "HABANA_VISIBLE_DEVICES", "value": "none"},  # “void” is all of them: habana-container-runtime
+    "huawei.com": {"name": "ASCEND_VISIBLE_DEVICES", "value": "void"},
+}
+VISIBLE_DEVICES = frozenset(one["name"] for one in (_NVIDIA, *_OTHERS.values()))
 
 _CLAIM = "persistentVolumeClaim"
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
@@ -58,8 +63,8 @@ def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Ma
     """Returns a new pod in which only containers that ask for a GPU can see one.
 
     The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, against
-    the form, the template, a hook, ``envFrom`` and the image, and left to the device plugin where one is; so is
-    ``AMD_VISIBLE_DEVICES`` on a cluster with GPUs of AMD.
+    the form, the template, a hook, ``envFrom`` and the image, and left to the device plugin where one is; so are the
+    variables of the other vendors whose GPUs the cluster has.
     """
     hidden: Manifest = copy.deepcopy(pod)
     vendors = {name.split("/")[0] for name in gpu_resources}

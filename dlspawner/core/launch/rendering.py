@@ -40,24 +40,9 @@ START = f"{JOB_FILES}/start"
 
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
 # `http_port`, or the page on how to get in.
-# The proxy, for templates the hole `login_proxy`, is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy
-# 4.6) kills what has not started within five seconds: on a busy node, everything. And each time it waits twice as long
-# before it looks again, after 20 s until 41: here each of its looks lasts until there is an answer, or the five seconds
-# that it gives a look.
-LOGIN_PROXY = """import asyncio
-from jupyter_server_proxy import handlers, standalone
-proxy = handlers.SuperviseAndProxyHandler
-look = proxy._http_ready_func
-async def ready(self, process):
-    while not await look(self, process):
-        await asyncio.sleep(0.2)
-    return True
-proxy._http_ready_func = ready
-standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
-"""
 # Isolated (-I): neither files of the working directory nor people's own packages take the place of modules.
 PAGE_COMMAND = (
-    *("python3", "-I", "-c", LOGIN_PROXY, "--activity-interval=0", "--unix-socket=true", "--"),
+    *("python3", "-I", "-c", "${login_proxy}", "--activity-interval=0", "--unix-socket=true", "--"),
     *("python3", "-I", f"{JOB_FILES}/http_relay.py", "{unix_socket}"),
 )
 
@@ -88,6 +73,7 @@ class RenderContext:
     default_image: str | None = None
     ssh_host: str | None = None
     ssh_port: int | None = None
+    login_proxy: str | None = None  # the program that asks the Hub who is there
 
     home_claim: str | None = None  # the claim with the person's home directory
     team_mounts: tuple[TeamMount, ...] = ()  # of the team that was chosen
@@ -100,18 +86,11 @@ _NOT_PLACEHOLDERS = frozenset({"home_claim", "team_mounts", "files_secret", "fil
 CONTEXT_PLACEHOLDERS = frozenset(field.name for field in fields(RenderContext)) - _NOT_PLACEHOLDERS
 CHOICE_PLACEHOLDERS = frozenset({"team", "gpus", "gpu_type", "cpu", "memory"})
 PATH_PLACEHOLDERS = frozenset({"home", "notebook_dir", "job_directory"})
-PROGRAM_PLACEHOLDERS = frozenset({"login_proxy"})
 
 
 def placeholder_names(template: Template) -> frozenset[str]:
     """The holes that have a meaning in this template; those of ``home`` are the launch's facts only."""
-    return (
-        CONTEXT_PLACEHOLDERS
-        | CHOICE_PLACEHOLDERS
-        | PATH_PLACEHOLDERS
-        | PROGRAM_PLACEHOLDERS
-        | {option.name for option in template.options}
-    )
+    return CONTEXT_PLACEHOLDERS | CHOICE_PLACEHOLDERS | PATH_PLACEHOLDERS | {option.name for option in template.options}
 
 
 def render(template: Template, choices: SelectedOptions, facts: RenderContext) -> Manifest | InvalidOptions:
@@ -179,7 +158,6 @@ def _values(template: Template, choices: SelectedOptions, facts: RenderContext) 
         "gpu_type": choices.gpu_type.name if choices.gpu_type else None,
         "cpu": units.cpu(choices.amount.cpu_milli),
         "memory": units.memory(choices.amount.memory_bytes),
-        "login_proxy": LOGIN_PROXY,
         "home": home_directory(template, facts),
     }
     values["job_directory"] = job_directory(facts, values["home"])
@@ -282,10 +260,9 @@ def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, 
 
 
 def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
-    if not template.command:
-        port = values.get(HTTP_PORT)
-        return [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
-    filled: list[Any] = substitute(list(template.command), values, ("args",))
+    port = values.get(HTTP_PORT)
+    page = [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
+    filled: list[Any] = substitute(list(template.command) or page, values, ("args",))
     return filled
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
 import random
@@ -16,11 +15,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from dlspawner.clients.manager import StartStatus
 from ssh_gateway.backends.directory import SshEndpoint
 from ssh_gateway.core import packets
 from ssh_gateway.core.proof import TokenOwner, every_server
 from ssh_gateway.transport.keys import GatewayKeys
-from tests.component.gateway.peers import JOB, MIB, Client, Running, Sshd, finish, log_lines, until
+from tests.component.gateway.peers import JOB, MIB, Client, Lab, Running, Sshd, finish, log_lines, until
 from tests.harness.ports import free_port
 
 HARM = "\x1b[2J\u202eevil\nevent=open"
@@ -131,17 +131,46 @@ async def test_job_killed_in_a_transfer_ends_it_with_a_reason(
     assert b"the connection to your job was lost" in err
 
 
+@pytest.mark.parametrize("way", ["a command", "a forward", "a command by -J"])
+async def test_client_of_a_stopped_job_reads_why(lab: Lab, own_job: Sshd, way: str) -> None:
+    """Before the gateway's next look at all sessions: when the job stops a program, or is gone."""
+    options = {"a command": ("alice+train@gateway",), "a command by -J": ("-J", "alice@gateway", "train")}
+    forward = ("-N", "-o", "PermitLocalCommand=yes", "-o", "LocalCommand=echo in", "alice+train@gateway")
+    command = (*options[way], "echo in; read line; kill -HUP $$") if way in options else forward
+    lab.places.targets["alice", "train"] = own_job.target()
+    async with lab.gateway(interval=600) as running:
+        ssh = await lab.client(running).begin(*command)
+        lab.people.stages = [StartStatus("stopping", "It was idle: “Start again”.", job=JOB)]
+        lab.places.targets.clear()
+        if way == "a forward":
+            kill_all(own_job)
+        done = await finish(ssh, b"\n")
+        assert (done.status, 'train: It was idle: "Start again".' in done.err) == (255, True), done.err
+        await until(lambda: not running.server.connections and not running.server.upstreams)
+
+
+async def test_program_that_a_signal_ends_in_a_job_that_goes_on_is_told_as_directly(alice: Client) -> None:
+    done = await alice.ssh("alice+train@gateway", "echo in; kill -HUP $$")
+    assert (done.status, done.text, done.err) == (255, "in\n", "")
+
+
 def kill_all(job: Sshd) -> None:
     """As a pod is killed: all processes at one moment, so that no sshd reports how its program ended.
 
     Sessions of an sshd are process groups of their own.
     """
     assert job.process is not None
-    parents = {int(found[0]): int(found[3]) for found in map(stat, Path("/proc").glob("[0-9]*")) if found}
-    inside = {job.process.pid}
-    while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
+    inside, more = set[int](), {job.process.pid}
+    while more:  # what is stopped starts nothing more
+        send(signal.SIGSTOP, more)
         inside |= more
-    for number, pid in itertools.product((signal.SIGSTOP, signal.SIGKILL), inside):
+        parents = {int(found[0]): int(found[3]) for found in map(stat, Path("/proc").glob("[0-9]*")) if found}
+        more = {pid for pid, parent in parents.items() if parent in inside} - inside
+    send(signal.SIGKILL, inside)
+
+
+def send(number: signal.Signals, processes: set[int]) -> None:
+    for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 

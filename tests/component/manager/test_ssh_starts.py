@@ -13,6 +13,8 @@ from dlspawner.clients.manager import StartStatus
 from dlspawner.core.template import Template
 from dlspawner.manager.http.api.base import page_path
 from dlspawner.manager.http.api.ssh import template_to_start
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state import lifecycle
 from ssh_gateway.backends.directory import HubAndManager
 from tests.component.manager.manager_harness import until, wants
 from tests.component.manager.portals import Portal
@@ -109,6 +111,13 @@ async def test_job_that_has_just_ended_is_not_started_again(portal: Portal) -> N
     object.__setattr__(portal.served.manager, "ssh_restart_seconds", 0.0)
     assert (await logs_in(portal))[0] == 200
     assert portal.hub.started == [("alice", "train")]
+
+
+async def test_gateway_reads_why_a_job_is_being_stopped(portal: Portal) -> None:
+    job = (await portal.runs(wants("alice", server="train"))).job
+    await portal.served.book.transact(lambda turn: lifecycle.stop(turn, job, EventReason.IDLE, "It was idle."))
+    _, found = await portal.served.ask(portal.world.tokens["gateway"], f"ssh-starts/alice/train?job={job}")
+    assert (found["state"], found["job"], found["sentence"]) == ("stopping", job, "It was idle.")
 
 
 async def test_options_of_a_refused_request_do_not_prevent_the_start(portal: Portal) -> None:

@@ -72,6 +72,7 @@ FACTS = RenderContext(
     unix_name="alice",
     job="j-abcdefghij23",
     pod_name="jupyter-alice--train",
+    login_proxy="import sys",
     home_claim="claim-alice",
     team_mounts=VISION.mounts,
     files_secret="jupyter-alice--train-ssh",

@@ -111,6 +111,21 @@ def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any
     assert pod == before
 
 
+@pytest.mark.parametrize(
+    ("resource", "name", "nothing"),
+    [
+        ("amd.com/gpu", "AMD_VISIBLE_DEVICES", "none"),
+        ("habana.ai/gaudi", "HABANA_VISIBLE_DEVICES", "none"),  # its runtime takes “void” for “all”
+        ("huawei.com/Ascend910", "ASCEND_VISIBLE_DEVICES", "void"),
+    ],
+)
+def test_every_vendors_gpus_are_hidden(resource: str, name: str, nothing: str) -> None:
+    every = [{"name": name, "value": "all"}]
+    asks = {"name": "b", "env": every, "resources": {"limits": {resource: 1}}}
+    hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": every}, asks]}}, {resource})
+    assert [one["env"] for one in hidden["spec"]["containers"]] == [[_VOID, {"name": name, "value": nothing}], []]
+
+
 def test_vendor_without_gpus_in_the_cluster_is_left_out() -> None:
     env = [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]
     hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})

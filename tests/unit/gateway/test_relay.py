@@ -56,6 +56,7 @@ class Wire:
     pod: FakeLeg
     relay: Relay
     uses: list[None]
+    asked: list[None] = field(default_factory=list)
 
     def from_client(self, payload: bytes) -> None:
         assert self.client.receive(payload[0], payload)
@@ -66,12 +67,13 @@ class Wire:
 
 @pytest.fixture
 def both() -> Wire:
-    client, pod, uses = FakeLeg(), FakeLeg(), list[None]()
+    client, pod, uses, asked = FakeLeg(), FakeLeg(), list[None](), list[None]()
     relay = Relay(
-        cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: uses.append(None)
+        cast("Any", client), cast("Any", pod), RelayPolicy(),
+        used=lambda: uses.append(None), killed=lambda: asked.append(None),
     )  # fmt: skip
     relay.start()
-    return Wire(client, pod, relay, uses)
+    return Wire(client, pod, relay, uses, asked)
 
 
 def number(value: int) -> bytes:
@@ -90,6 +92,14 @@ def pty_request(channel: int) -> bytes:
     return bytes([98]) + number(channel) + packets.text(b"pty-req") + b"\1"
 
 
+def session(channel: int) -> bytes:
+    return bytes([90]) + packets.text(b"session") + number(channel) + number(2**20) + number(2**15)
+
+
+def exit_by(channel: int, how: bytes, what: bytes) -> bytes:
+    return bytes([98]) + number(channel) + packets.text(how) + b"\0" + what
+
+
 def close(channel: int) -> bytes:
     return bytes([97]) + number(channel)
 
@@ -99,6 +109,32 @@ def test_unknown_packets_are_relayed_in_both_directions(both: Wire) -> None:
     both.from_pod(b"\xc1ever")
     assert (both.pod.sent, both.client.sent) == ([b"\xc0what"], [b"\xc1ever"])
     assert both.uses == []
+
+
+HUP = exit_by(7, b"exit-signal", packets.text(b"HUP") + b"\0" + packets.text(b"") + packets.text(b""))
+EXITS = {
+    "by a signal": (HUP, True),
+    "as shells say it": (exit_by(7, b"exit-status", number(143)), True),
+    "by itself": (exit_by(7, b"exit-status", number(1)), False),
+}
+
+
+@pytest.mark.parametrize(("ends", "waits"), EXITS.values(), ids=EXITS)
+@pytest.mark.parametrize("why", [None, "train was stopped"], ids=["goes on", "stopped"])
+def test_end_of_a_program_by_a_signal_waits_until_it_is_known_if_the_job_is_stopped(
+    both: Wire, ends: bytes, why: str | None, *, waits: bool
+) -> None:
+    both.from_client(session(7))
+    both.from_pod(confirmation(7, 0))
+    before = len(both.client.sent)
+    for payload in (ends, data(7), close(7)):
+        both.from_pod(payload)
+    assert both.client.sent[before:] == ([data(7)] if waits else [ends, data(7), close(7)])
+    assert len(both.asked) == waits
+    if waits:
+        both.relay.release(why)
+        assert both.client.ended == ((11, why) if why else None)
+        assert both.client.sent[before + 1 :] == ([] if why else [ends, close(7)])
 
 
 def test_refused_channel_is_answered_to_the_pod(both: Wire) -> None:

@@ -51,6 +51,11 @@ ROWS: dict[str, tuple[OpenSession, Checks, str | None]] = {
     "the certificate was revoked": (CERTIFICATE, replace(FINE, revoked=frozenset({BADGE})), f"{BADGE_OF} was revoked"),
     "a key while a certificate is revoked": (KEY, replace(FINE, revoked=frozenset({BADGE}), now=300.0), None),
     "the job was stopped": (KEY, replace(FINE, jobs=frozenset({"j-2"})), "train was stopped"),
+    "the Manager says why it was stopped": (
+        KEY,
+        Checks(jobs=frozenset(), reasons={"j-1": "It was idle."}),
+        "train: It was idle.",
+    ),
     "the default server was stopped": (
         replace(KEY, server=""),
         replace(FINE, jobs=frozenset()),

@@ -46,7 +46,14 @@ def both() -> Told:
 
 def relayed() -> Told:
     client, pod, lines = FakeLeg(), FakeLeg(), [LINE]
-    relay = Relay(cast("Any", client), cast("Any", pod), RelayPolicy(), used=lambda: None, lines=lambda: lines)
+    relay = Relay(
+        cast("Any", client),
+        cast("Any", pod),
+        RelayPolicy(),
+        used=lambda: None,
+        killed=lambda: None,
+        lines=lambda: lines,
+    )
     relay.start()
     told = Told(client, pod, relay, [])
     told.lines = lines

@@ -339,8 +339,10 @@ class SshStartHandler(StartJobHandler):
         record = desk.starting_or_pending(user, server)
         if record is None:
             holds = [job for job in desk.store.on(user, server) if job.holds]
-            runs = any(job.state is JobState.RUNNING for job in holds)
-            return self._stands("running" if runs else "stopping", holds[0].id, user, server) if holds else None
+            if not holds or any(job.state is JobState.RUNNING for job in holds):
+                return self._stands("running", holds[0].id, user, server) if holds else None
+            stop = desk.store.records[holds[0].id].stop
+            return self._stands("stopping", holds[0].id, user, server, stop.message if stop else "")
         job = record.job
         if not record.is_pending:
             return self._stands("starting", job.id, user, server)

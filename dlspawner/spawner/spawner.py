@@ -359,6 +359,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             home_modes=self.storage_access_modes,
             strict_groups=self.strict_groups,
             classes=now.cluster.scheduling.classes,
+            ephemeral_storage=self.ephemeral_storage,
         )
         self._job_id = self._launch.job.id
         if self._launch.host_key is not None:

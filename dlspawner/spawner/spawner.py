@@ -364,6 +364,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             strict_groups=self.strict_groups,
             classes=now.cluster.scheduling.classes,
             has_gateway=bool(self.ssh_ca_public_key_file),
+            ephemeral_storage=self.ephemeral_storage,
         )
         self._job_id = self._launch.job.id
         if self._launch.host_key is not None:

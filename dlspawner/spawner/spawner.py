@@ -37,7 +37,7 @@ from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.settings import Settings, reload
-from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner import configuration, manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube import pod_status
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pod_status import PodDict, StartStep
@@ -330,6 +330,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
                 self.orm_spawner.user_options = self._taken
                 self._commit()
             raise
+
+    def _problems(self) -> list[str]:
+        return super()._problems() + (configuration.job_problems(self) if self.offers_jobs else [])
 
     async def load_user_options(self) -> None:
         with self.taking_options():

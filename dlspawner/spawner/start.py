@@ -111,8 +111,12 @@ class StartingSpawner(KubeSpawner):
         await super().load_user_options()
         self._check_configuration()  # once more: a profile has values of its own
 
+    def _problems(self) -> list[str]:
+        """What an administrator has to change before anything can start."""
+        return [self._limit_problem] if self._limit_problem else configuration.problems(self)
+
     def _check_configuration(self) -> None:
-        problems = [self._limit_problem] if self._limit_problem else configuration.problems(self)
+        problems = self._problems()
         if problems:
             said = "This Hub starts nothing until an administrator has changed its configuration."
             line = f"{said} {'. '.join(problems)}."

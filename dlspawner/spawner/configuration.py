@@ -19,6 +19,8 @@ from traitlets.config.loader import DeferredConfig, LazyConfigValue
 
 from dlspawner.settings import reload
 
+NOTHING_STARTS = "This Hub starts nothing until an administrator has changed its configuration."
+
 # In the texts of these options KubeSpawner, of the last two JupyterHub, replaces {placeholders}.
 EXPANDED = (
     *("user_namespace_template", "pod_name_template", "dns_name_template", "secret_name_template", "pvc_name_template"),

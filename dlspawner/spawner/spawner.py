@@ -36,6 +36,7 @@ from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
+from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import Settings, reload
 from dlspawner.spawner import configuration, manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube import pod_status
@@ -178,7 +179,13 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def settings(self) -> Settings:
-        return self._files.now()
+        try:
+            return self._files.now()
+        except InvalidConfiguration as wrong:  # of a Hub that has not read them when it started
+            self.log.error("%s", wrong)  # noqa: TRY400 - a file with mistakes is no fault of ours
+            raise StartRefused(
+                f"{configuration.NOTHING_STARTS} (Its files have mistakes.)", reason="configuration", status=403
+            ) from None
 
     @property
     def _manager(self) -> ManagerLink:

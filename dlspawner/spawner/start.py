@@ -118,9 +118,8 @@ class StartingSpawner(KubeSpawner):
     def _check_configuration(self) -> None:
         problems = self._problems()
         if problems:
-            said = "This Hub starts nothing until an administrator has changed its configuration."
-            line = f"{said} {'. '.join(problems)}."
-            raise StartRefused(f"{said} ({'. '.join(problems)}.)", reason="configuration", status=403, log=line)
+            said = f"{configuration.NOTHING_STARTS} ({'. '.join(problems)}.)"
+            raise StartRefused(said, reason="configuration", status=403)
 
     # Requests of KubeSpawner's own
 

@@ -38,8 +38,9 @@ from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
+from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import Settings, reload
-from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner import configuration, manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
@@ -178,7 +179,13 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def settings(self) -> Settings:
-        return self._files.now()
+        try:
+            return self._files.now()
+        except InvalidConfiguration as wrong:  # of a Hub that has not read them when it started
+            self.log.error("%s", wrong)  # noqa: TRY400 - a file with mistakes is no fault of ours
+            raise StartRefused(
+                f"{configuration.NOTHING_STARTS} (Its files have mistakes.)", reason="configuration", status=403
+            ) from None
 
     @property
     def _manager(self) -> ManagerLink:
@@ -330,6 +337,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
                 self.orm_spawner.user_options = self._taken
                 self._commit()
             raise
+
+    def _problems(self) -> list[str]:
+        return super()._problems() + (configuration.job_problems(self) if self.offers_jobs else [])
 
     async def load_user_options(self) -> None:
         with self.taking_options():

@@ -38,7 +38,8 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
-        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
+        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job, and
+        without a Manager no job starts.
         """,
     )
     ssh_ca_public_key_file = Unicode(
@@ -97,7 +98,7 @@ class JobTraits(Configurable):
         never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
         same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
         the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
-        KubeSpawner's uid, gid and fs_gid, and nobody counts GPUs.
+        KubeSpawner's uid, gid and fs_gid, nobody counts GPUs, and with limits in the files no job starts.
         """,
     )
     account_keys = Dict(

@@ -166,9 +166,6 @@ if overrides.is_file():
     load_subconfig(str(overrides))
 pod_ip = {"POD_IP": {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}}
 c.DLSpawner.environment = {**pod_ip, **configuration.configured(DLSpawner, c, "environment")}
-problems = configuration.problems(configuration.of_hub(DLSpawner, c))
-if problems:
-    sys.exit("\n".join(problems))
 # A stop waits no longer than a start: every grace period has to fit into the time that holds in the end. And special
 # permissions want a namespace. What does not fit later, when the files have changed, is not used.
 good(
@@ -178,13 +175,9 @@ good(
 )
 if c.DLSpawner.special_namespace == c.KubeSpawner.namespace:
     sys.exit("c.DLSpawner.special_namespace cannot be that of ordinary jobs, which refuses special permissions.")
-# The Manager counts one namespace: with limits every job of another one would be refused, one after the other.
-asks = c.DLSpawner.manager_url and c.DLSpawner.manager_token and wanted.teams.has_limits(wanted.cluster)
-if asks and configuration.configured(DLSpawner, c, "enable_user_namespaces"):
-    sys.exit(
-        "Nobody could start a job: c.KubeSpawner.enable_user_namespaces gives everybody a namespace, and the Manager "
-        f"counts jobs in one only. Take it out of {overrides}, or all limits out of teams.yaml and cluster.yaml "
-        "(quota, borrow_limit, user_caps, jobs_per_user, jobs_per_team)."
-    )
+hub = configuration.of_hub(DLSpawner, c)
+problems = [*configuration.problems(hub), *configuration.job_problems(hub)]
+if problems:
+    sys.exit("Nobody could start a job: " + "; ".join(problems) + ".")
 if "authenticator_class" not in c.JupyterHub:
     sys.exit(f"Nobody could log in: set c.JupyterHub.authenticator_class in {overrides}.")

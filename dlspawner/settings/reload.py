@@ -49,10 +49,11 @@ class CurrentConfig:
         try:
             return self._read(self._stamps())
         except InvalidConfiguration as wrong:
-            texts = stored()
-            if not texts:
-                raise
-            before, good = self._good, self._use(settings.load_texts(texts, **demands))
+            before = self._good
+            try:
+                good = self._use(settings.load_texts(stored(), **demands))
+            except InvalidConfiguration:  # there is none, or it is not good any more
+                raise wrong from None
             if good != before:
                 log.error("the files are not used, the last good version, the Manager's, is:\n%s", wrong)  # noqa: TRY400
             return good

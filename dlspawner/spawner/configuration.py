@@ -17,6 +17,10 @@ from kubespawner import KubeSpawner
 from traitlets.config import Config
 from traitlets.config.loader import DeferredConfig, LazyConfigValue
 
+from dlspawner.settings import reload
+
+NOTHING_STARTS = "This Hub starts nothing until an administrator has changed its configuration."
+
 # In the texts of these options KubeSpawner, of the last two JupyterHub, replaces {placeholders}.
 EXPANDED = (
     *("user_namespace_template", "pod_name_template", "dns_name_template", "secret_name_template", "pvc_name_template"),
@@ -25,6 +29,8 @@ EXPANDED = (
     *("storage_extra_annotations", "storage_selector", "user_namespace_labels", "user_namespace_annotations"),
     *("notebook_dir", "default_url"),
 )
+_OF_JOBS = ("templates_dir", "cluster_file", "teams_file", "manager_url", "manager_token", "profile_list")
+_LIMITS = "all limits out of teams.yaml and cluster.yaml (quota, borrow_limit, user_caps, jobs_per_user, jobs_per_team)"
 FAULTS = (AttributeError, LookupError, TypeError, ValueError)  # of str.format
 
 
@@ -39,9 +45,10 @@ def configured(spawner: type[Spawner], config: Config, name: str) -> Any:
 
 
 def of_hub(spawner: type[Spawner], config: Config) -> Any:
-    """All that ``problems`` reads of a spawner, as configured, for a server of anybody."""
+    """All that is checked of a spawner, as configured, for a server of anybody."""
+    names = (*EXPANDED, *_OF_JOBS, "enable_user_namespaces")
     return SimpleNamespace(
-        **{name: configured(spawner, config, name) for name in EXPANDED},
+        **{name: configured(spawner, config, name) for name in names},
         name="",
         user=SimpleNamespace(name="user", id=1),
         slug_scheme="safe",
@@ -58,6 +65,27 @@ def problems(spawner: Any) -> list[str]:
         for name in EXPANDED
         for path in _wrong(getattr(spawner, name), name, _expander(spawner, name))
     ]
+
+
+def job_problems(spawner: Any) -> list[str]:
+    """The same of a spawner with templates: nothing that an administrator wrote may be without effect, unsaid."""
+    found = []
+    if spawner.profile_list:
+        found.append("templates take the place of KubeSpawner.profile_list: take it out, or DLSpawner.templates_dir")
+    now = reload.current_config(spawner.templates_dir, spawner.cluster_file, spawner.teams_file).now()
+    if not now.teams.has_limits(now.cluster):
+        return found
+    if not (spawner.manager_url and spawner.manager_token):
+        found.append(
+            "only a Manager counts what jobs hold: set DLSpawner.manager_url and DLSpawner.manager_token, "
+            f"or take {_LIMITS}"
+        )
+    elif spawner.enable_user_namespaces:
+        found.append(
+            "KubeSpawner.enable_user_namespaces gives everybody a namespace, and the Manager counts jobs in one "
+            f"only: switch it off, or take {_LIMITS}"
+        )
+    return found
 
 
 def _expander(spawner: Any, name: str) -> Callable[[str], str]:

@@ -108,6 +108,7 @@ class LaunchPlan:
     pods: pod_set.PodSet | None = None  # of a job of several
     strict_groups: bool = False  # no group that only an image knows
     priority_class: str | None = None
+    ephemeral_storage: tuple[str, str] = ("", "")  # limit and request; "": none
 
 
 def unnested(given: object) -> Mapping[str, object]:
@@ -157,6 +158,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
     strict_groups: bool = False,
     classes: PriorityClasses = _NO_CLASSES,
     has_gateway: bool = True,
+    ephemeral_storage: tuple[str, str] = ("", ""),
 ) -> LaunchPlan:
     """Returns the launch of these options on a named server of a user; StartRefused if the template cannot be rendered.
 
@@ -215,6 +217,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         strict_groups=strict_groups,
         priority_class=classes.of(preemptible=choices.preemptible),
         pods=pod_set.PodSet(roles, wish.template.on_pod_failure) if roles else None,
+        ephemeral_storage=ephemeral_storage,
     )
 
 
@@ -254,6 +257,7 @@ def build_pod(plain: Manifest, launch: LaunchPlan, domain: str) -> Manifest:
     merged = as_one_person(merge_pod(plain, _pod_fragment(launch)))
     # Or the job would see the Services of all others; said here, because extra_pod_config is replaced as a whole.
     merged["spec"].setdefault("enableServiceLinks", False)
+    merged = _with_ephemeral_storage(merged, launch.wish.template.work_container, launch.ephemeral_storage)
     whole = _with_names(
         _with_class(security.restricted(merged, strict_groups=launch.strict_groups), launch.priority_class)
     )
@@ -268,6 +272,17 @@ def _with_class(pod: Manifest, name: str | None) -> Manifest:
     if name is None or pod["spec"].get("priorityClassName"):
         return pod
     return {**pod, "spec": {**pod["spec"], "priorityClassName": name}}
+
+
+def _with_ephemeral_storage(pod: Manifest, name: str, amounts: tuple[str, str]) -> Manifest:
+    """The pod with this limit and request of ephemeral storage, unless KubeSpawner or the template name any."""
+    work = next(one for one in pod["spec"]["containers"] if one["name"] == name)
+    resources = work.get("resources") or {}
+    if any("ephemeral-storage" in (resources.get(kind) or {}) for kind in ("limits", "requests")):
+        return pod
+    both = zip(("limits", "requests"), amounts, strict=True)
+    added = {kind: {"ephemeral-storage": amount} for kind, amount in both if amount}
+    return merge_pod(pod, {"spec": {"containers": [{"name": name, "resources": added}]}})
 
 
 def _with_names(pod: Manifest) -> Manifest:

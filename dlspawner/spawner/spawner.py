@@ -38,8 +38,9 @@ from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
+from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import Settings, reload
-from dlspawner.spawner import manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner import configuration, manager_link, owned_objects, pages, pod_builder, reach, start_problems
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
@@ -178,7 +179,13 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def settings(self) -> Settings:
-        return self._files.now()
+        try:
+            return self._files.now()
+        except InvalidConfiguration as wrong:  # of a Hub that has not read them when it started
+            self.log.error("%s", wrong)  # noqa: TRY400 - a file with mistakes is no fault of ours
+            raise StartRefused(
+                f"{configuration.NOTHING_STARTS} (Its files have mistakes.)", reason="configuration", status=403
+            ) from None
 
     @property
     def _manager(self) -> ManagerLink:
@@ -335,6 +342,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
                 self._commit()
             raise
 
+    def _problems(self) -> list[str]:
+        return super()._problems() + (configuration.job_problems(self) if self.offers_jobs else [])
+
     async def load_user_options(self) -> None:
         with self.taking_options():
             await self._plan()
@@ -368,6 +378,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             strict_groups=self.strict_groups,
             classes=now.cluster.scheduling.classes,
             has_gateway=bool(self.ssh_ca_public_key_file),
+            ephemeral_storage=self.ephemeral_storage,
         )
         self._job_id = self._launch.job.id
         if self._launch.host_key is not None:

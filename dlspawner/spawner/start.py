@@ -111,12 +111,15 @@ class StartingSpawner(KubeSpawner):
         await super().load_user_options()
         self._check_configuration()  # once more: a profile has values of its own
 
+    def _problems(self) -> list[str]:
+        """What an administrator has to change before anything can start."""
+        return [self._limit_problem] if self._limit_problem else configuration.problems(self)
+
     def _check_configuration(self) -> None:
-        problems = [self._limit_problem] if self._limit_problem else configuration.problems(self)
+        problems = self._problems()
         if problems:
-            said = "This Hub starts nothing until an administrator has changed its configuration."
-            line = f"{said} {'. '.join(problems)}."
-            raise StartRefused(f"{said} ({'. '.join(problems)}.)", reason="configuration", status=403, log=line)
+            said = f"{configuration.NOTHING_STARTS} ({'. '.join(problems)}.)"
+            raise StartRefused(said, reason="configuration", status=403)
 
     # Requests of KubeSpawner's own
 

@@ -8,7 +8,7 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Integer, TraitError, Unicode, validate
 from traitlets.config import Configurable
 
-from dlspawner.core import endpoints
+from dlspawner.core import endpoints, units
 from dlspawner.core.unix_account import AuthStateKeys
 
 
@@ -38,7 +38,8 @@ class JobTraits(Configurable):
         config=True,
         help="""
         The file teams.yaml: teams, their members' limits, templates and data. Required with templates_dir, and read
-        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job.
+        again whenever it changes, like cluster_file. From the first limits on the Manager is asked about every job, and
+        without a Manager no job starts.
         """,
     )
     ssh_ca_public_key_file = Unicode(
@@ -97,7 +98,7 @@ class JobTraits(Configurable):
         never itself. With it and manager_url, people whose authenticator tells no uid get one from the Manager, the
         same for ever; account_keys excludes that. When teams.yaml gives any team a quota, the Manager is asked before
         the pod of a job is made, and no answer means no start. Empty, the default: people without a uid run jobs with
-        KubeSpawner's uid, gid and fs_gid, and nobody counts GPUs.
+        KubeSpawner's uid, gid and fs_gid, nobody counts GPUs, and with limits in the files no job starts.
         """,
     )
     account_keys = Dict(
@@ -136,6 +137,24 @@ class JobTraits(Configurable):
         """,
     )
 
+    ephemeral_storage_limit = Unicode(
+        "20Gi",
+        config=True,
+        help="""
+        How much a job may write to its node's disk: outside of its volumes, into emptyDirs (its /dev/shm is memory) and
+        logs. A job with more is stopped by its node, and its owner reads why. A template says otherwise for itself by
+        the resource ephemeral-storage of its container, in limits, requests or both. Default: 20Gi; empty: no limit.
+        """,
+    )
+    ephemeral_storage_guarantee = Unicode(
+        "1Gi",
+        config=True,
+        help="""
+        How much disk of its node a job requests, of ephemeral_storage_limit. When a node runs out of disk, its kubelet
+        first stops pods with more than they requested. Default: 1Gi; empty: nothing, where there is no limit either.
+        """,
+    )
+
     special_namespace = Unicode(
         "",
         config=True,
@@ -152,6 +171,20 @@ class JobTraits(Configurable):
     @property
     def ssh_target(self) -> tuple[str, int] | None:
         return endpoints.read_target(self.ssh_address)
+
+    @property
+    def ephemeral_storage(self) -> tuple[str, str]:
+        """Limit and request of a job, "" for none; no request is larger than the limit."""
+        limit, request = self.ephemeral_storage_limit, self.ephemeral_storage_guarantee
+        if limit and request:
+            request = min(request, limit, key=lambda amount: units.parse_quantity(amount) or 0)
+        return limit, request
+
+    @validate("ephemeral_storage_limit", "ephemeral_storage_guarantee")
+    def _check_ephemeral_storage(self, proposal: Any) -> Any:
+        if proposal.value and units.parse_quantity(proposal.value) is None:
+            raise TraitError(f"{proposal.trait.name} must be an amount such as 20Gi, not {proposal.value}.")
+        return proposal.value
 
     @validate("account_keys")
     def _check_account_keys(self, proposal: Any) -> Any:

@@ -144,29 +144,35 @@ def test_special_permissions_need_a_second_namespace(config_dir: Path, monkeypat
     assert load().DLSpawner.special_namespace == "dlspawner-special"
 
 
-APART = 'c.JupyterHub.authenticator_class = "github"\nc.KubeSpawner.enable_user_namespaces = True\n'
+LOGIN_BY_GITHUB = 'c.JupyterHub.authenticator_class = "github"\n'
+APART = "c.KubeSpawner.enable_user_namespaces = True\n"
+ALONE = 'c.DLSpawner.manager_url = ""\n'
+PROFILES = 'c.KubeSpawner.profile_list = [{"display_name": "GPU"}]\n'
 
 
-@pytest.mark.parametrize("limits", [{"quota": {"a100": 1}}, {"user_caps": {"hard": 1}}], ids=["quota", "cap"])
-def test_user_namespaces_with_limits_are_refused(config_dir: Path, limits: Any) -> None:
+@pytest.mark.parametrize(
+    ("more", "limits", "sentence"),
+    [
+        (APART, {"quota": {"a100": 1}}, "gives everybody a namespace, and the Manager counts jobs in one only"),
+        (APART, {"user_caps": {"hard": 1}}, "gives everybody a namespace, and the Manager counts jobs in one only"),
+        (ALONE, {"quota": {"a100": 1}}, "only a Manager counts what jobs hold: set DLSpawner.manager_url"),
+        (ALONE, {"borrow_limit": 1}, "only a Manager counts what jobs hold: set DLSpawner.manager_url"),
+        (PROFILES, {}, "templates take the place of KubeSpawner.profile_list"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(config_dir: Path, more: str, limits: Any, sentence: str) -> None:
     (config_dir / "teams.yaml").write_text(yaml.safe_dump({"teams": {"default": limits}}))
-    (config_dir / "overrides.py").write_text(APART)
-    with pytest.raises(
-        SystemExit, match=r"c\.KubeSpawner\.enable_user_namespaces .* the Manager counts jobs in one only\. .*over"
-    ):
+    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB + more)
+    with pytest.raises(SystemExit, match=f"Nobody could start a job: .*{sentence}"):
         load()
 
 
-@pytest.mark.parametrize("why", ["no limits", "no Manager", "switched off again"])
-def test_user_namespaces_without_limits_are_allowed(config_dir: Path, why: str) -> None:
-    more = {
-        "no Manager": 'c.DLSpawner.manager_url = ""\n',
-        "switched off again": "c.DLSpawner.enable_user_namespaces = False\n",
-    }
-    if why == "no limits":
+@pytest.mark.parametrize("more", [APART, ALONE, f"{APART}c.DLSpawner.enable_user_namespaces = False\n"])
+def test_without_limits_neither_a_manager_nor_one_namespace_is_needed(config_dir: Path, more: str) -> None:
+    if more in {APART, ALONE}:
         (config_dir / "teams.yaml").write_text("teams: {default: {title: Everybody}}\n")
-    (config_dir / "overrides.py").write_text(APART + more.get(why, ""))
-    assert load().KubeSpawner.enable_user_namespaces
+    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB + more)
+    load()
 
 
 def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:

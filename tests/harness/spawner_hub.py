@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+import yaml
 
 from dlspawner import settings
 from tests.e2e import people
@@ -170,6 +171,16 @@ class Hub:
             f"--error-path={pages}" if pages else f"--error-target={hub}/hub/error",
         )
 
+    def without_limits(self) -> Path:
+        """teams.yaml without what only a Manager counts."""
+        teams = yaml.safe_load((self.config / "teams.yaml").read_text())
+        for team in teams["teams"].values():
+            for limit in ("quota", "borrow_limit", "user_caps"):
+                team.pop(limit, None)
+        file = self.state / "teams.yaml"
+        file.write_text(yaml.safe_dump(teams))
+        return file
+
     def start_hub(self) -> None:
         config = self.state / "jupyterhub_config.py"
         ours = str(self.config / "jupyterhub_config.py")
@@ -179,7 +190,8 @@ class Hub:
             "c.JupyterHub.load_roles = [r for r in c.JupyterHub.load_roles if r['name'] != 'jobs']\n"
             "for role in c.JupyterHub.load_roles:\n"
             "    role['scopes'] = [s for s in role['scopes'] if '=jobs' not in s]\n"
-            "c.DLSpawner.manager_token = ''\nc.KubeSpawner.uid = c.KubeSpawner.gid = 1000\n" + self.extra
+            "c.DLSpawner.manager_token = ''\nc.KubeSpawner.uid = c.KubeSpawner.gid = 1000\n"
+            f"c.DLSpawner.teams_file = {str(self.without_limits())!r}\n" + self.extra
         )
         self.run("hub", sys.executable, "-m", "jupyterhub", f"--config={config}")
 

@@ -149,6 +149,13 @@ def stop_node() -> None:
     _node().kill("kubelet", "containerd")
 
 
+def restart_kubelet(**other: object) -> None:
+    """The same kubelet, with `other` settings for as long as it runs."""
+    node = _node()
+    node.kill("kubelet")
+    node.start_kubelet(**other)
+
+
 def start_node() -> None:
     """Start them again, and wait until the node is Ready."""
     node = _node()

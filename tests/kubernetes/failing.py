@@ -83,6 +83,7 @@ c.KubeSpawner.image = {image!r}
 c.KubeSpawner.image_pull_policy = "IfNotPresent"
 c.KubeSpawner.storage_pvc_ensure = False
 c.DLSpawner.start_timeout = {seconds}
+c.DLSpawner.ephemeral_storage_limit = "40Mi"
 c.Spawner.poll_interval = 1
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 1}}
 """

@@ -150,12 +150,12 @@ class Node:
         network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge | {"ipam": addresses | ranges}, ports]}
         (folder / "10-pods.conflist").write_text(json.dumps(network))
 
-    def start_kubelet(self) -> None:
-        """The kubelet and kube-proxy, and the GPUs that this machine does not have."""
+    def start_kubelet(self, **other: object) -> None:
+        """The kubelet, with `other` settings, and kube-proxy, and the GPUs that this machine does not have."""
         at = self.instance
         (at.run / "resolv.conf").touch()  # pods know the cluster's names and nothing else
         kubelet, proxy = at.run / "kubelet.yaml", at.run / "kube-proxy.yaml"
-        kubelet.write_text(yaml.safe_dump(kubelet_config(at, self.socket)))
+        kubelet.write_text(yaml.safe_dump(kubelet_config(at, self.socket) | other))
         labels = ",".join(f"{key}={value}" for key, value in GPU_LABELS.items())
         # before the API server stops, which otherwise waits for the pods' connections
         self.record.add("pods", name=f"{at.name}/kubepods")

@@ -155,7 +155,7 @@ def preemptor(priority: str) -> dict[str, Any]:
 ENDINGS = {
     "exit": "failed with exit code 7 (“No such dataset.”)",
     "memory": "used more than its 128Mi of memory",
-    "disk": "wrote more to its temporary disk than it may",
+    "disk": "wrote more to its temporary disk than it may (40Mi)",
     "evicted": "emptying the job's node",
     "preempted": "one of higher priority",
     "removed": "removed from outside the Hub",
@@ -166,9 +166,8 @@ ENDINGS = {
 def endings(alice: Person, namespace: str, kubernetes: Client, kubectl: Kubectl) -> Iterator[dict[str, str]]:
     """All jobs that run and then end, at once: what the home page says of each."""
     low, high, pods = f"low-{RUN}", f"high-{RUN}", f"/api/v1/namespaces/{namespace}/pods"
-    disk = {"limits": {"cpu": "1", "memory": "256Mi", "ephemeral-storage": "20Mi"}}
     cheap = notebook(**asks(cpu="10m", memory="64Mi", **{GPU: "2"}))["spec"]
-    patches = {"disk": notebook(resources=disk), "preempted": spec(priorityClassName=low, **cheap)}
+    patches = {"preempted": spec(priorityClassName=low, **cheap)}
 
     def provoke(name: str, pod: str) -> None:
         if name == "evicted":

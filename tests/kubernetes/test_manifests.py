@@ -63,6 +63,7 @@ def test_pod_security_restricted_admits_every_pod(scratch: Scratch, kubernetes: 
         template = workload["spec"]["template"]
         claims = [{"name": one["metadata"]["name"]} for one in workload["spec"].get("volumeClaimTemplates", ())]
         spec = {**template["spec"], "volumes": [*template["spec"].get("volumes", ()), *claims]}
+        del spec["priorityClassName"]  # which is of the cluster, and made by no scratch namespace
         pod = {"metadata": {"generateName": "dry-", **template["metadata"]}, "spec": spec}
         path = f"/api/v1/namespaces/{workload['metadata']['namespace']}/pods"
         answer = kubernetes.request("POST", path, pod, query={"dryRun": "All"})
@@ -159,9 +160,12 @@ def test_every_container_has_limits_a_read_only_root_and_what_probes_need(demo: 
         spec, name = workload["spec"]["template"]["spec"], workload["metadata"]["name"]
         assert spec["enableServiceLinks"] is False, name  # HUB_PORT=tcp://… would be read as a setting
         for container in containers(workload):
-            for kind in ("requests", "limits"):
-                assert set(container["resources"][kind]) == {"cpu", "memory"}, (name, container["name"])
+            assert set(container["resources"]["limits"]) == {"cpu", "memory"}, (name, container["name"])
+            assert set(container["resources"]["requests"]) >= {"cpu", "memory"}, (name, container["name"])
             assert container["securityContext"]["readOnlyRootFilesystem"] is True, (name, container["name"])
+        # Under its requests, and of a higher class than jobs: a node without disk stops jobs first (test_eviction.py).
+        assert spec["priorityClassName"] == "dlspawner-product", name
+        assert all("ephemeral-storage" in one["resources"]["requests"] for one in spec["containers"]), name
         if workload["kind"] != "Job":
             for container in spec["containers"]:
                 assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container), (name, container["name"])

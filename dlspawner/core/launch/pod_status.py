@@ -274,11 +274,16 @@ def _is_abandoned(status: PodDict) -> bool:
     return any((container.get("state") or {}).get("running") for container in _statuses(status))
 
 
+# the total limit of containers 20Mi / exceeds the limit "10Mi" / exceeded its local ephemeral storage limit "1Gi"
+_LIMIT = re.compile(r'exceed.* limit (?:of containers )?"?(\d+\w*)')
+
+
 def _eviction(said: str) -> str:
     """An eviction by the kubelet: by a limit of the job's own, or because the node ran out of something."""
     what = said.lower()
-    if "exceed" in what and ("ephemeral" in what or "emptydir" in what):
-        return "The job wrote more to its temporary disk than it may and was stopped: write to your home directory."
+    if ("ephemeral" in what or "emptydir" in what) and (most := _LIMIT.search(said)):
+        may = f"more to its temporary disk than it may ({most[1]})"
+        return f"The job wrote {may} and was stopped: write to your home directory."
     for word, lack in (("memory", "memory"), ("ephemeral", "disk space"), ("disk", "disk space"), ("pid", "processes")):
         if word in what:
             return f"The job's node ran out of {lack} and stopped the job: start it again, on another node if you can."

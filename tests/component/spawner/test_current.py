@@ -103,11 +103,14 @@ async def test_options_are_those_of_the_present_files(
         spawner.check_options({**wish, "template": "other"})
 
 
-async def test_files_that_were_never_valid_raise_each_time(monkeypatch: pytest.MonkeyPatch, teams: Path) -> None:
+async def test_files_that_were_never_valid_are_a_sentence_each_time(
+    monkeypatch: pytest.MonkeyPatch, teams: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     teams.write_text("teams: [")
     spawner = spawner_of(monkeypatch, teams, "")
     for _ in range(2):
-        with pytest.raises(InvalidConfiguration):
-            _ = spawner.settings
+        with pytest.raises(StartRefused, match="Its files have mistakes"):
+            spawner.check_options({})
+    assert f"{teams}:1: .: this is not YAML" in caplog.text
     teams.write_text(FREE)
     assert spawner.settings.template("tiny")

@@ -129,6 +129,21 @@ def test_an_eviction_that_exits_with_0_is_known_from_the_events() -> None:
     assert not pod_status.may_be_eviction(Terminated(3, "Its server failed."))
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ('Container notebook exceeded its local ephemeral storage limit "1Gi". ', "than it may (1Gi)"),
+        (
+            "The node was low on resource: ephemeral-storage. It uses 60Mi, which exceeds its request of 0.",
+            "ran out of disk space",
+        ),
+    ],
+)
+def test_an_eviction_by_a_full_node_is_not_the_job_s_limit(message: str, words: str) -> None:
+    event = {"type": "Warning", "reason": "Evicted", "message": message}
+    assert words in (pod_status.evicted([event]) or "")
+
+
 def test_every_recorded_object_is_on_the_page() -> None:
     named = {f"refused-{row[0]}" for row in REFUSED} | {row[0] for row in (*STARTING, *ENDED)}
 

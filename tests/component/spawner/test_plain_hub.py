@@ -9,12 +9,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import ROOT, Hub, Person, answers, running
 
-# As Zero-to-JupyterHub has it, and users of the embedded cluster want it.
+# As Zero-to-JupyterHub has it; but pods of the embedded cluster share this machine's ports, and have an address each.
 PLAIN = """
 c.JupyterHub.bind_url = "{hub.url}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{hub.hub_port}"
@@ -27,6 +26,7 @@ c.SharedPasswordAuthenticator.user_password = "{hub.password}"
 c.Authenticator.allow_all = True
 c.JupyterHub.allow_named_servers = True
 c.KubeSpawner.namespace = "jobs"
+c.KubeSpawner.ip = "$(POD_IP)"
 c.KubeSpawner.uid, c.KubeSpawner.fs_gid = 1000, 100
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.storage_capacity = "1Gi"
@@ -52,11 +52,7 @@ class PlainHub(Hub):
         files, config = self.state / "etc", self.state / "jupyterhub_config.py"
         shutil.copytree(ROOT / "templates", files / "templates")
         shutil.copy(ROOT / "hub_config" / "cluster.yaml", files)
-        teams = yaml.safe_load((ROOT / "hub_config" / "teams.yaml").read_text())
-        for team in teams["teams"].values():
-            for limit in ("quota", "borrow_limit", "user_caps"):
-                team.pop(limit, None)
-        (files / "teams.yaml").write_text(yaml.safe_dump(teams))
+        shutil.copy(self.without_limits(), files)
         found = re.search(r"```python\n(c\.JupyterHub\.spawner_class.*?)```", (ROOT / "README.md").read_text(), re.S)
         assert found is not None
         config.write_text(PLAIN.format(hub=self) + found[1].replace("/etc/dlspawner", str(files)))

@@ -13,7 +13,7 @@ from dlspawner.core.launch.options import BUILT_IN
 from dlspawner.core.launch.pod import disable_gpus_by_default
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused
-from tests.harness.spawner_builders import BATCH, CLUSTER, TEAMS, make_spawner
+from tests.harness.spawner_builders import BATCH, CLUSTER, SETTINGS, TEAMS, make_spawner
 
 
 async def launched(spawner: Any, tmp_path: Path, **options: object) -> dict[str, Any]:
@@ -51,6 +51,35 @@ async def test_the_pod_names_its_job_and_keeps_kubespawners_names(
     assert pod["metadata"]["labels"]["component"] == "singleuser-server"
     assert {"name": "notebook-port", "containerPort": 8888} in container(pod)["ports"]
     assert pod["spec"]["enableServiceLinks"] is False
+
+
+def limits_and_requests(pod: dict[str, Any], name: str = "notebook") -> tuple[str | None, str | None]:
+    resources = container(pod, name)["resources"]
+    limit, request = (resources.get(kind, {}).get("ephemeral-storage") for kind in ("limits", "requests"))
+    return limit, request
+
+
+@pytest.mark.parametrize(
+    ("config", "template", "expected"),
+    [
+        ({}, None, ("20Gi", "1Gi")),
+        ({"ephemeral_storage_limit": "500Mi"}, None, ("500Mi", "500Mi")),
+        ({"ephemeral_storage_limit": ""}, None, (None, "1Gi")),
+        ({"ephemeral_storage_limit": "", "ephemeral_storage_guarantee": ""}, None, (None, None)),
+        ({}, {"limits": {"ephemeral-storage": "100Mi"}}, ("100Mi", None)),
+        ({}, {"requests": {"ephemeral-storage": "9Gi"}}, (None, "9Gi")),
+        ({"extra_resource_limits": {"ephemeral-storage": "2Gi"}}, None, ("2Gi", None)),
+    ],
+)
+async def test_a_job_may_write_so_much_to_its_nodes_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: Any, template: Any, expected: tuple[str | None, str | None]
+) -> None:
+    own = {"containers": [{"name": "notebook", "resources": template}]} if template else {}
+    changed = [replace(one, pod=own) if one.name == "ipython" else one for one in SETTINGS.templates]
+    settings = replace(SETTINGS, templates=tuple(changed))
+    spawner = make_spawner(monkeypatch, settings=settings, config=config)
+    pod = await launched(spawner, tmp_path, template="ipython")
+    assert limits_and_requests(pod) == expected
 
 
 async def test_gpus_are_limits_and_hidden_from_jobs_without_them(

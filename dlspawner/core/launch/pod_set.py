@@ -43,7 +43,7 @@ class Role:
 
     name: str
     count: int
-    resources: Mapping[str, str]
+    resources: dict[str, str]
     command: tuple[str, ...] = ()
 
     @property
@@ -118,7 +118,11 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     own = {one["name"] for one in _variables(pods, 0)} | {"MEM_LIMIT", "MEM_GUARANTEE", "CPU_LIMIT", "CPU_GUARANTEE"}
     kept = [one for one in work.get("env") or () if one["name"] not in own and not one["name"].startswith(_HUBS_OWN)]
     work["env"] = [*kept, *_variables(pods, number), *amount_variables({"limits": role.resources})]
-    work["resources"] = {"limits": dict(role.resources), "requests": dict(role.resources)}
+    roles_own = {name for one in pods.roles for name in one.resources}
+    work["resources"] = {
+        kind: {name: amount for name, amount in (amounts or {}).items() if name not in roles_own} | role.resources
+        for kind, amounts in {"limits": {}, "requests": {}, **(work.get("resources") or {})}.items()
+    }
     # `--main` tells the login proxy beside it about its end, and further pods have none.
     work["command"] = [part for part in work.get("command") or () if part != "--main"]
     work["args"] = list(role.command or _WAIT)

@@ -31,6 +31,7 @@ REPLACED = "replaced"  # before the request for the pod; an earlier job's pod of
 ANSWERED = "answered"  # the pod exists, and the Hub has not yet done anything with the answer
 BEFORE_SECRET = "before-secret"
 BEFORE_SERVICE = "before-service"
+FURTHER_POD = "further-pod"  # of a job of several; one of them exists
 RUNNING = "running"
 STARTED = "started"  # start() has returned
 COMMITTED = "committed"  # the Hub has saved the address, but not the state: here it kills itself
@@ -78,6 +79,11 @@ def _of_service(_: PodRequests, manifest: Any) -> str:
     return str(manifest["metadata"]["name"]).partition("--")[2].removesuffix("-ssh")
 
 
+def _of_second_pod(_: PodRequests, kind: str, manifest: Any) -> str:
+    name = str(manifest["metadata"]["name"])
+    return name.partition("--")[2].removesuffix("-worker-1") if kind == "pod" and name.endswith("-worker-1") else "-"
+
+
 def install(folder: Path) -> None:
     """Hold the starts of this process."""
     holder = Holder(folder)
@@ -87,6 +93,7 @@ def install(folder: Path) -> None:
     holder.around(PodRequests, "create", _of_pods, after=ANSWERED)
     holder.around(DLSpawner, "_ensure_children", _of, before=BEFORE_SECRET)
     holder.around(owned_objects, "ensure_service", _of_service, before=BEFORE_SERVICE)
+    holder.around(owned_objects, "ensure_object", _of_second_pod, before=FURTHER_POD)
     holder.around(LifecycleSpawner, "_make_create_resource_request", _of, before=BEFORE_SERVICE)
     holder.around(LifecycleSpawner, "_until_running", _of, after=RUNNING)
     holder.around(LifecycleSpawner, "_start", _of, after=STARTED)

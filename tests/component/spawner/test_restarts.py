@@ -114,6 +114,34 @@ def test_a_hub_killed_at_this_point_comes_back(world: World, point: str) -> None
         assert server["ready"]
 
 
+@pytest.mark.faults
+def test_a_hub_killed_between_the_pods_of_a_job_makes_the_others(with_templates: World) -> None:
+    world = with_templates
+    (world.held / hub_breakpoints.FREE).unlink()
+    options = {"user_options": {"template": "distributed", "workers": 4, "gpus": 0}}
+    world.api("POST", f"/users/{world.user}/servers/{hub_breakpoints.FURTHER_POD}", options)
+    wait_for((world.held / hub_breakpoints.FURTHER_POD).exists, "it is held", SECONDS)
+    label = f"dlspawner.dev/server={hub_breakpoints.FURTHER_POD}"
+
+    def pods() -> dict[str, str]:
+        found = json.loads(world.hub.kubectl("get", "pods", "-l", label, "-o", "json"))["items"]
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+
+    wait_for(lambda: len(pods()) == 4, "all but one are made", SECONDS)
+    before = pods()
+    world.kill()
+    (world.held / hub_breakpoints.FREE).touch()
+    world.hub.start_hub()
+    wait_for(lambda: world.ready(hub_breakpoints.FURTHER_POD), "it is ready", SECONDS)
+    after = pods()
+    assert len(after) == 5
+    assert before.items() <= after.items(), "none is made anew"
+
+    world.api("DELETE", f"/users/{world.user}/servers/{hub_breakpoints.FURTHER_POD}")
+    wait_for(lambda: not pods(), "all of them are gone", SECONDS)
+    world.settled()
+
+
 def test_a_late_pod_is_deleted_and_a_pod_of_another_hub_is_not(world: World) -> None:
     """The pod appears after the restarted Hub has seen that there is none."""
     late = (world.held / hub_breakpoints.LATE).read_text()

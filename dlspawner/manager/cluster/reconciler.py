@@ -440,6 +440,8 @@ class Reconciler:
             left = pod_view.drop_missing_pods(now)
             if any(not self._is_over(pod.uid) for pod in left.seen):
                 lifecycle.expire_reservation(turn, left, ends=False)
+                if len(left.seen) < len(now.job.request.pods):  # all of them or none
+                    lifecycle.stop(turn, now.job.id, EventReason.POD_FAILED, "The Hub has not made all of its pods.")
             elif not left.seen and 0 < now.start_attempts < MAX_START_ATTEMPTS and now.job.state is JobState.STARTING:
                 lifecycle.requeue(turn, now, EventReason.POD_NEVER_CREATED)
             else:

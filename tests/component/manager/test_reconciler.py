@@ -259,8 +259,10 @@ async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
 EACH = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
 
 
-async def run_several(office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP) -> str:
-    """A job of three pods that all run: jupyter-alice and its two workers."""
+async def run_several(
+    office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP, made: int = 3
+) -> str:
+    """A job of three pods: jupyter-alice and its two workers; so many of them are made, and run."""
     request = wants()
     pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)), policy)
     first = pod_set.as_first(pod_of(request), pods, "jupyter-alice-pods", "x")
@@ -268,10 +270,11 @@ async def run_several(office: Office, leader: Acting, policy: PodFailurePolicy =
     signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
     admitted = await leader.ask(replace(request, pods=tuple(strip_manifest(pod) for pod in manifests), nonce=signed))
     assert (admitted.decision, len(admitted.nodes)) == ("admit", 3)
-    for manifest in manifests:
+    for manifest in manifests[:made]:
         manifest["spec"]["schedulerName"] = "tests"
         await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE))
-    await until(lambda: leader.states() == {request.job: JobState.RUNNING}, "all of them run")
+    state = JobState.RUNNING if made == len(manifests) else JobState.STARTING
+    await until(lambda: leader.states() == {request.job: state}, "all of them run")
     return request.job
 
 
@@ -295,6 +298,12 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     await office.finish("jupyter-alice-worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
+
+
+async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, leader: Acting) -> None:
+    job = await run_several(office, leader, made=2)
+    office.clock.moved += AFTER_RESERVATION
+    await until(lambda: ended_with(leader, job) == "The Hub has not made all of its pods.", "it is stopped")
 
 
 async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:

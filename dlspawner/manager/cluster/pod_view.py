@@ -146,7 +146,7 @@ def observe(
     index = known
     if index is None:
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
-        index = _which(record, actual)
+        index = _which(record, actual, further=pod.further)
         job = _charged(job, index, actual, pod.name)
     pods[index] = pod_ref(pod)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
@@ -162,9 +162,10 @@ def observe(
     return reason, replace(record, job=job, pods=tuple(pods))
 
 
-def _which(record: JobRecord, actual: ResourceRequest) -> int:
+def _which(record: JobRecord, actual: ResourceRequest, *, further: bool) -> int:
     """Returns the index of a new pod: the first unobserved pod with the same request, or the first unobserved."""
-    unseen = [index for index in range(len(record.job.request.pods)) if not record.pods or record.pods[index] is None]
+    pods = range(1 if further else 0, len(record.job.request.pods))
+    unseen = [index for index in pods if not record.pods or record.pods[index] is None]
     wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
     alike = (
         index

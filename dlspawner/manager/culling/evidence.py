@@ -103,7 +103,8 @@ class ActivityCollector:
         culling, now = self.book.cluster_state.cluster.culling, self.now()
         since = max(now - _LOOK_BACK, self._asked - _OVERLAP if self._asked else now - _LOOK_BACK)
         full = self.namespaces.from_key
-        jobs = {(full(one.seen[0].namespace), one.pod_name): one.job for one in self.running() if one.job.request.gpus}
+        running = [one for one in self.running() if one.job.request.gpus]
+        jobs = {(full(pod.namespace), pod.name): one.job for one in running for pod in one.seen}
         try:
             while jobs and since < now:
                 until = min(now, since + _SLICE)

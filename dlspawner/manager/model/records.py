@@ -98,7 +98,7 @@ class JobRecord:
 
     @property
     def pod_uid(self) -> str | None:
-        """The uid of the first pod that was observed."""
+        """The uid of the job's first pod."""
         return self.seen[0].uid if self.seen else None
 
     @property

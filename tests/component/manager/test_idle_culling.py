@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dlspawner.clients.kubernetes import PODS
 from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core import naming
 from dlspawner.core.idle import Cause, KeepJob
 from dlspawner.core.job import JobState
+from dlspawner.core.launch import pod_set
+from dlspawner.core.resources import strip_manifest
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.model.activity import SshSessionReport
 from dlspawner.manager.model.notice import NoticeKind
 from tests.component.manager import metrics, quota
-from tests.component.manager.manager_harness import Acting, Office, until, wants
+from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, until, wants
 from tests.component.manager.metrics import Gpu
 
 WINDOW = 1000
@@ -33,6 +38,8 @@ HISTORY = [
     Gpu("jupyter-busy", "GPU-3", lambda _: 0),
     Gpu("jupyter-busy", "GPU-4", lambda seconds: 95 if seconds % 300 < 30 else 0),
     Gpu("jupyter-half", "GPU-5", lambda _: 0),
+    Gpu("jupyter-pair", "GPU-6", lambda _: 0),
+    Gpu("jupyter-pair-worker-0", "GPU-7", lambda seconds: 95 if seconds % 300 < 30 else 0),
 ]
 
 
@@ -110,6 +117,23 @@ async def test_idle_gpus_are_warned_of_at_50_and_90_percent_and_then_stopped(off
     assert record is not None
     assert record.stop is not None
     assert "“Start again” starts it with the same options" in record.stop.message
+
+
+async def test_busy_gpu_of_a_further_pod_keeps_the_job(office: Office, leader: Acting) -> None:
+    request = wants("pair")
+    each = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
+    pods = pod_set.PodSet((pod_set.Role("chief", 1, each), pod_set.Role("worker", 1, each)))
+    first = pod_set.as_first(pod_of(request), pods, "s", "x")
+    manifests = [first, *pod_set.further_pods(first)]
+    signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-pair")
+    await leader.ask(replace(request, pods=tuple(map(strip_manifest, manifests)), nonce=signed))
+    for manifest in manifests:
+        manifest["spec"]["schedulerName"] = "tests"
+        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE))
+    await until(lambda: leader.state(request) is JobState.RUNNING, "it runs")
+    office.hub.servers, office.hub.used["pair", ""] = {("pair", "")}, office.clock()
+    await after(office, leader, WINDOW + 100)
+    assert keep_reason(leader, request) is Cause.USED
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from dlspawner.manager.model.job_history import (
     gpus_text,
     progress_sentence,
 )
+from dlspawner.manager.model.records import JobRecord
 
 _MANY = 10  # steps that are searched
 
@@ -65,7 +66,7 @@ class JobPage(MyJobsPageBase):
             and kept.state is JobState.ENDED
             and await self._may_start(kept),
             log=reads and bool(kept.pods or kept.started),
-            facts=detail_rows(kept, titles, settings.teams.titles, priority),
+            facts=[*detail_rows(kept, titles, settings.teams.titles, priority), *pod_rows(record)],
             times=time_rows(kept),
             sentence=sentence or (row.sentence if row else ""),
             steps=[one for one in steps if matches_search(words, one.sentence, one.detail, one.state)],
@@ -123,6 +124,20 @@ def detail_rows(
         ("Job", kept.id),
     ]
     return [(name, value) for name, value in given if value]
+
+
+def pod_rows(record: JobRecord | None) -> list[tuple[str, str]]:
+    """Returns node, GPUs and state of each pod of a job of several that has not ended, by the pod's name."""
+    if record is None or len(record.job.request.pods) == 1:
+        return []
+    job, found = record.job, list[tuple[str, str]]()
+    for index, pod in enumerate(record.pods):
+        if pod is not None:
+            node = job.nodes[index] if index < len(job.nodes) else None
+            gpus = gpus_text(job.request.pods[index].gpus, job.request.gpu_type)
+            state = "running" if pod.running else "starting"
+            found.append((pod.name, ", ".join(one for one in (node, gpus, state) if one)))
+    return found
 
 
 def time_rows(kept: JobHistory) -> list[tuple[str, datetime]]:

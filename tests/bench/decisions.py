@@ -19,7 +19,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.admission import admit, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from tests.bench.figures import Figure, publish
-from tests.unit.core.factories import MINUTE, NOW, node, team, wants, world
+from tests.unit.core.factories import MINUTE, NOW, ask, node, team, wants, world
 
 TEAMS, RUNNING, QUEUED, NODES = 100, 10_000, 5_000, 1_600
 SIZES = [1] * 92 + [2] * 4 + [4] * 3 + [8]
@@ -95,6 +95,10 @@ def measure(_: Path) -> list[Figure]:
     gc.freeze()
     fresh = [request(10**5 + number, chance) for number in range(1000)]
     found = figures("admission of one new job", [timed(lambda job=job: admit(job, here, NOW)) for job in fresh], 1.0)
+    gangs = [replace(job, request=ask([1] * 16, cpu=4000), preemptible=False) for job in fresh[:200]]
+    found += figures(
+        "admission of a job of 16 pods", [timed(lambda job=job: admit(job, here, NOW)) for job in gangs], 5.0
+    )
     found += figures("building anew", [timed(lambda: ClusterState.of(snapshot)) for _ in range(5)], 50.0)
     worlds = [ClusterState.of(snapshot) for _ in range(5)]
     for one in worlds:

@@ -174,7 +174,7 @@ async def test_only_the_owner_has_access_and_only_with_a_login(
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 0.5, 1)
     with hub() as hub_api:
-        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs)}
+        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs), "HOME": "/proc/takes/nothing"}
         async with job(command(template), hub_api, **files) as (url, session):
             nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
             async with asyncio.timeout(DEADLINE):  # TensorBoard answers before it has read its directory

@@ -42,7 +42,7 @@ START = f"{JOB_FILES}/start"
 # The proxy, for templates the hole `login_proxy`, is `jupyter standaloneproxy`, which by itself (jupyter-server-proxy
 # 4.6) kills what has not started within five seconds: on a busy node, everything. And each time it waits twice as long
 # before it looks again, after 20 s until 41: here each of its looks lasts until there is an answer, or the five seconds
-# that it gives a look.
+# that it gives a look. It writes nothing to the home directory, which may be full: people make room in it by SSH.
 LOGIN_PROXY = """import asyncio
 from jupyter_server_proxy import handlers, standalone
 proxy = handlers.SuperviseAndProxyHandler
@@ -52,6 +52,7 @@ async def ready(self, process):
         await asyncio.sleep(0.2)
     return True
 proxy._http_ready_func = ready
+standalone.StandaloneProxyServer.migrate_config = lambda app: None
 standalone.StandaloneProxyServer.launch_instance(timeout=120.0)
 """
 # Isolated (-I): neither files of the working directory nor people's own packages take the place of modules.

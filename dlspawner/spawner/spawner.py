@@ -32,7 +32,7 @@ from jupyterhub import orm
 from traitlets import default
 
 from dlspawner.clients.manager import PendingJobStatus
-from dlspawner.core import naming
+from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
@@ -264,8 +264,11 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return await self._manager.stop_reason(self._job_id) or reason
 
     async def _before_deletion(self, pod: PodDict) -> None:
-        """Waits until the log of a job that ended by itself is kept: it may tell why, and is gone with the pod."""
+        """Tells the Manager why, and waits until the log of a job that ended by itself is kept, which may tell more."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
+        if job is not None and self._ended and not self._ended.startswith(pod_status.FINISHED):
+            why = text.without_last_words(self._ended)
+            await replace(self._manager, until=None).job_failed(job.id, job.user, why)
         if job is None or not pod_status.has_printed(pod):
             return
         which = str(pod["metadata"]["uid"])

@@ -162,6 +162,13 @@ def tcp_listeners(session: int) -> set[str]:
     return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
 
 
+def takes_nothing(home: Path) -> Path:
+    """A home directory that Jupyter has been used in, and cannot write to any more."""
+    (home / ".ipython").mkdir(parents=True)
+    (home / ".jupyter").symlink_to("/proc/takes/nothing")
+    return home
+
+
 @pytest.mark.parametrize(
     ("template", "page", "expected"),
     [
@@ -178,7 +185,11 @@ async def test_only_the_owner_has_access_and_only_with_a_login(
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 0.5, 1)
     with hub() as hub_api:
-        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs)}
+        files = {
+            "DLSPAWNER_FILES": str(tmp_path),
+            "DLSPAWNER_LOG_DIR": str(runs),
+            "HOME": str(takes_nothing(tmp_path / "home")),
+        }
         async with job(command(template), hub_api, **files) as (url, session):
             nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
             async with asyncio.timeout(DEADLINE):  # TensorBoard answers before it has read its directory

@@ -56,7 +56,6 @@ _PACKAGED = {
     "shell": "shell",
     "report_ssh_keys.py": "report_ssh_keys.py",
     "report_kernels.py": "report_kernels.py",
-    "http_relay.py": "http_relay.py",
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods

@@ -24,7 +24,6 @@ from dlspawner.spawner import owned_objects
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-RELAY = ROOT / "dlspawner/spawner/files/http_relay.py"
 LOGIN_PROXY = owned_objects.packaged("login_proxy.py")
 PREFIX = "/user/alice/my-one/"
 DEADLINE = 60
@@ -62,7 +61,7 @@ def command(name: str, **given: object) -> list[str]:
     fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
-    return [part.replace(f"{rendering.JOB_FILES}/http_relay.py", str(RELAY)) for part in notebook["args"]]
+    return list(notebook["args"])
 
 
 @asynccontextmanager
@@ -225,6 +224,8 @@ class WebServer(web.RequestHandler):
     def prepare(self) -> None:
         assert isinstance(self.request.connection, HTTP1Connection)
         self.request.connection.set_max_body_size(2 * LARGE)
+        if self.get_argument("refuse", ""):
+            raise web.HTTPError(413)  # and hangs up on what is still sent
 
     def data_received(self, chunk: bytes) -> None:
         self.received += len(chunk)
@@ -315,6 +316,8 @@ async def test_an_own_web_server_gets_what_the_browser_sends(tmp_path: Path) -> 
             headers = {**login, "Content-Length": str(LARGE)}
             up = HTTPRequest(page, "PUT", headers, body_producer=upload, request_timeout=DEADLINE)
             chunked = HTTPRequest(page, "PUT", login, body_producer=upload, request_timeout=DEADLINE)
+            refused = HTTPRequest(f"{page}?refuse=1", "PUT", headers, body_producer=upload, request_timeout=DEADLINE)
+            too_large = await client.fetch(refused, raise_error=False)
             uploads = [(await client.fetch(one)).body.decode() for one in (up, chunked)]
             down = f"{page}?chunks={LARGE // 2**20}"
             await client.fetch(
@@ -326,6 +329,7 @@ async def test_an_own_web_server_gets_what_the_browser_sends(tmp_path: Path) -> 
             without_slash = await get(page.removesuffix("/"), "alice")
             silent = await get(f"{page}?hang-up=1", "alice")
     assert path.body.decode().startswith("theirs /a%2Fb/%E4%F6//c;d/../e?x=%2F ")
+    assert too_large.code == 413
     assert uploads == [f"received {LARGE}"] * 2
     assert received > LARGE
     assert [answer.headers["Location"] for answer in answers] == list(REDIRECTS.values())

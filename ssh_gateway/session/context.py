@@ -128,6 +128,13 @@ class LiveConnection(RevalidatedSession, Protocol):
     @property
     def session(self) -> LiveSession | None: ...
 
+    @property
+    def begun(self) -> bool:
+        """True once a login was attempted."""
+
+    def make_room(self) -> None:
+        """Ends the connection for a newer one, because too many have not logged in."""
+
 
 class GatewayContext(ABC):
     """Shared by all connections of one gateway."""
@@ -158,7 +165,7 @@ class GatewayContext(ABC):
         self.authorities = authorities or TrustedCas()
         self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
         self.revalidator = rechecks
-        self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
+        self.unauthenticated = UnauthenticatedLimit[LiveConnection](self.limits.waiting, self.limits.waiting_per_source)
         self.session_limit = SessionLimit(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.counters = GatewayMetrics()

@@ -86,8 +86,6 @@ async def _started(client: Client, user: str, name: str, start: Callable[[str], 
     try:
         return await start(name)
     except StartFailed as problem:
-        if problem.refused:  # repeated attempts are penalised
-            client.gateway.penalties.left(client.source, late=False, now=client.gateway.now())
         raise SessionRefused(str(problem)) from problem
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import asyncssh
 
 from ssh_gateway.auth.rate_limit import AuthAttempts
+from ssh_gateway.auth.revalidation import LOST
 from ssh_gateway.auth.trust import UNKNOWN
 from ssh_gateway.backends.directory import BackendUnavailable
 from ssh_gateway.core import certificates, proof, routing
@@ -287,6 +288,17 @@ class ClientConnection(LoginHandler):
         if self.identity is None:
             raise ValueError("a connection without an identity has no session")
         return OpenSession(self.identity, *(self.session.server, self.session.job) if self.session else ())
+
+    @property
+    def lost(self) -> bool:
+        return self.client.leg.lost
+
+    async def end_if_lost(self) -> None:
+        if not await self.client.leg.answers():
+            self.end(LOST)
+            self.client.leg.drop()
+            if self.session is not None:
+                await self.session.over.wait()
 
     def end(self, why: str) -> None:
         """Ends the connection because access has ended; does nothing if the client is gone already."""

@@ -129,6 +129,7 @@ async def connect(client: Client, access: Access, target: SshEndpoint) -> transp
     Raises SessionRefused.
     """
     gateway = client.gateway
+    await gateway.end_lost(access.identity.user, target.job)
     version = keys.version_for_job(str(client.leg.get_extra_info("client_version", "")))
     try:
         host_key = asyncssh.import_public_key(target.host_key)

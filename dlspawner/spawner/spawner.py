@@ -414,8 +414,10 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         if self.user.spawner._account is None:
             before = people.owner_of_account(self.user.db, name)
             if before is not None:
-                line = f"user={name} has the name that {before} had before: rename {name}, to something else and back"
-                raise StartRefused(people.TAKEN, reason="account", status=403, log=line)
+                self.log.warning(
+                    "user=%s has the first name of %s: rename it, to something else and back", name, before
+                )
+                raise StartRefused(people.TAKEN, reason="account", status=403)
         if account != name and not self._pvc_exists:
             user = SimpleNamespace(name=account, id=self.user.id)
             known = {name: getattr(self, name) for name in ("name", "slug_scheme", "namespace", "_namespace_default")}
@@ -430,8 +432,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         if template.command or template.work_container != NOTEBOOK_CONTAINER:
             self.log.warning("pod=%s has no SSH: DLSpawner.ssh_ca_public_key_file is not set", self.pod_key)
         else:
-            line = f"template={template.name} is for SSH, and DLSpawner.ssh_ca_public_key_file is not set"
-            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line)
+            self.log.warning("template=%s is for SSH: DLSpawner.ssh_ca_public_key_file is not set", template.name)
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403)
 
     # The pod
 
@@ -591,9 +593,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         try:
             return Path(self.ssh_ca_public_key_file).read_text(encoding="utf-8")
         except OSError as problem:
-            line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
-            self.log.warning(line)
-            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line) from None
+            self.log.warning("ssh_ca_public_key_file=%r: %s", self.ssh_ca_public_key_file, problem.strerror)
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403) from None
 
     # Waiting
 

@@ -66,6 +66,9 @@ class LifecycleSpawner(StartingSpawner):
         if self._under_way and self._spawn_future is not None and self.handler is not None:
             self._spawn_future.add_done_callback(partial(_tell, self.handler))
 
+    async def cancel_pending(self) -> None:
+        """A hook for a server that does not run and may be started without a request of its person."""
+
     async def _start(self) -> str:
         url = await super()._start()
         self._under_way = False

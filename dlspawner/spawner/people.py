@@ -20,7 +20,7 @@ from typing import Any
 from jupyterhub import orm
 from jupyterhub.apihandlers.users import UserAPIHandler
 from jupyterhub.scopes import needs_scope
-from sqlalchemy import Text, type_coerce
+from sqlalchemy import text
 from tornado import web
 
 STATE_ACCOUNT = "dlspawner_account"
@@ -36,7 +36,10 @@ def install() -> None:
 async def delete(self: UserAPIHandler, user_name: str) -> None:
     user = self.find_user(user_name)
     if user is not None and user.name != self.current_user.name:
-        await asyncio.gather(*(_stop(self, user, spawner) for spawner in list(user.spawners.values())))
+        spawners = [user.spawners[name] for name in user.orm_spawners]
+        for spawner in spawners:
+            await spawner.cancel_pending()  # or it would get what the others hold
+        await asyncio.gather(*(_stop(self, user, spawner) for spawner in spawners))
         if user.active:
             raise web.HTTPError(
                 409, f"Not all servers of {user_name} could be stopped, so nothing is deleted: try again."
@@ -52,24 +55,26 @@ async def _stop(handler: UserAPIHandler, user: Any, spawner: Any) -> None:
         await asyncio.wait({start})
     if not spawner.pending and (start is not None or spawner.ready):
         await handler.stop_single_user(user, spawner.name)
-    if spawner._stop_future is not None:
-        await asyncio.wait({spawner._stop_future})
+    stop = getattr(spawner, "_stop_future", None)
+    if stop is not None:
+        await asyncio.wait({stop})
 
 
 @needs_scope("admin:users")  # type: ignore[untyped-decorator]
 async def patch(self: UserAPIHandler, user_name: str) -> None:
     user, data = self.find_user(user_name), self.get_json_body()
-    if user is not None and isinstance(data, dict) and data.get("name", user_name) != user_name:
-        spawner = user.spawner
-        if getattr(spawner, "offers_jobs", False):
-            if user.active:
-                raise web.HTTPError(409, f"{user_name} has servers that run: stop them, then rename.")
-            spawner.keep_account()
-    await _patch(self, user_name)
+    renames = user is not None and isinstance(data, dict) and data.get("name", user_name) != user_name
+    if renames and getattr(user.spawner, "offers_jobs", False):
+        if user.active:
+            raise web.HTTPError(409, f"{user_name} has servers that run: stop them, then rename.")
+        user.spawner.keep_account()
+        await _patch(self, user_name)
+        self.users.pop(user.id, None)  # its addresses and its spawners' names are the old ones
+    else:
+        await _patch(self, user_name)
 
 
 def owner_of_account(db: Any, name: str) -> str | None:
     """The person who had this name before, and whose account it is."""
-    state = type_coerce(orm.Spawner.state, Text)
-    kept = db.query(orm.Spawner).filter(orm.Spawner.name == "", state.contains(f'"{STATE_ACCOUNT}"'))
+    kept = db.query(orm.Spawner).filter(text("spawners.state LIKE :key")).params(key=f'%"{STATE_ACCOUNT}"%')
     return next((one.user.name for one in kept if (one.state or {}).get(STATE_ACCOUNT) == name), None)

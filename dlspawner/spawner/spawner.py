@@ -276,10 +276,13 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         """True if a service asks for this start: the Manager, for a job whose turn has come."""
         return isinstance(getattr(self.handler, "current_user", None), orm.Service)
 
-    async def delete_forever(self) -> None:
-        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+    async def cancel_pending(self) -> None:
         if self._may_wait:
             await replace(self._manager, until=None).start_interrupted(self.user.name, self.name or "", None)
+
+    async def delete_forever(self) -> None:
+        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+        await self.cancel_pending()
         await super().delete_forever()
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:

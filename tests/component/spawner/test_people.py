@@ -38,6 +38,7 @@ def test_a_person_with_servers_that_run_and_start_is_removed(hub: Hub, admin: pe
     bob.launch("", template="ssh")
     bob.launch("two", template="ssh")
     assert bob.start("slow", template="ssh").status_code == 202
+    bob.api("POST", f"/users/{bob.name}/servers/never", {"user_options": {"template": "no such"}})
     assert admin.api("DELETE", f"/users/{bob.name}").status_code == 204
     assert admin.api("GET", f"/users/{bob.name}").status_code == 404
     assert bob.name not in hub.kubectl("get", "pods", "-o", "name")
@@ -64,6 +65,7 @@ def test_a_renamed_person_keeps_the_account(hub: Hub, admin: people.Person) -> N
     renamed = Person(hub, after)
     renamed.launch("new", template="ssh")
     assert home(renamed, "new") == was
+    assert renamed.get(f"/user/{after}/new/").ok, "it is at the new address"
 
     another = Person(hub, before)
     another.start("", template="ssh")

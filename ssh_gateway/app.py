@@ -111,11 +111,17 @@ class Gateway(Application):
         min=1.0,
         help="How long a login may take, typing and the way into the job included; OpenSSH's default is 120 too.",
     ).tag(config=True)
-    max_unauthenticated = Integer(200, min=1, help="Logins that may be going on at once; more are sent away.").tag(
-        config=True
-    )
+    max_unauthenticated = Integer(
+        200,
+        min=1,
+        help="Connections without a finished login at once. For another one the oldest is ended, first of those that "
+        "have tried nothing, from the address with most: no number of silent connections keeps others out.",
+    ).tag(config=True)
     max_unauthenticated_per_source = Integer(
-        100, min=1, help="Logins from one address that may be going on at once; raise it behind a NAT or a balancer."
+        100,
+        min=1,
+        help="The same from one address; for another one, the oldest of this address is ended. Raise it behind a NAT "
+        "or a balancer.",
     ).tag(config=True)
     max_connections_per_user = Integer(
         200, min=1, help="Connections that one person may have open at once; each stream of `ssh -J` is one as well."
@@ -130,11 +136,11 @@ class Gateway(Application):
     penalty_seconds = Float(
         5.0,
         min=0.0,
-        help="What a wrong token costs the address that it comes from, as seconds that pass by themselves: 12 times "
-        "that is free, and who owes more is sent away until it has passed, after 120 times that at the latest. A "
-        "connection that tries nothing costs 0.4 of it, one that takes longer than login_timeout_seconds 2. A login's "
-        "name owes as much for each token that is judged; above 24 times that the next one for it waits until the rest "
-        "has passed, wherever it comes from (keys and certificates do not, nor tokens from addresses of their own from "
+        help="What a wrong token costs the address that it comes from, as seconds that pass by themselves: 12 "
+        "times that is free, and who owes more is sent away until it has passed, after 120 times that at the "
+        "latest. Wrong keys, and connections without a login, cost nothing. A login's name owes as much for "
+        "each token that is judged; above 24 times that the next one for it waits until the rest has passed, "
+        "wherever it comes from (keys and certificates do not, nor tokens from addresses of their own from "
         "which the person came in within a week). 0: no penalties.",
     ).tag(config=True)
     shared_sources = List(

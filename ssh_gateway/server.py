@@ -75,11 +75,10 @@ class GatewayServer(GatewayContext):
             visitor.client.leg.end(asyncssh.DISC_BY_APPLICATION, STOPPING)
 
     def _admit(self, source: str) -> str | None:
-        """Counts a new unauthenticated connection, or returns the reason of its refusal."""
+        """Returns the reason why a new connection is refused, or None."""
         if self.stopping:
             return STOPPING
-        now = self.now()
-        why = self.penalties.arrives(source, now) or self.unauthenticated.enter(self.penalties.source_of(source))
+        why = self.penalties.arrives(source, self.now())
         if why is not None:
             self._say_refused(source, why)
         return why

@@ -74,6 +74,11 @@ def last_words(text: str, longest: int = 200) -> str:
     return flat if len(flat) <= longest else f"… {flat[-longest:]}"
 
 
+def without_last_words(sentence: str) -> str:
+    """A sentence about an end without what the program said, which is for those who may read its log."""
+    return re.sub(r" (?:\(“.*”\)|after “.*”)", "", sentence)
+
+
 def disk_problem(said: str) -> tuple[str, str] | None:
     """What is wrong with a disk that a program could not write to, and the line of the program's that tells it."""
     for line in reversed(said.splitlines()):

@@ -141,9 +141,9 @@ def _shown(value: object) -> str:
     return repr(value)[:60]
 
 
-def account(user: str, numbers: UnixIds, home: str) -> UnixAccount:
-    """The account of a user of the Hub; group names become safe in ``/etc/group`` and different from each other."""
-    name, groups, taken = naming.unix_name(user), [], set(_TAKEN_GROUPS)
+def account(name: str, numbers: UnixIds, home: str) -> UnixAccount:
+    """The account of this unix name; group names become safe in ``/etc/group`` and different from each other."""
+    groups, taken = [], set(_TAKEN_GROUPS)
     if all(group.gid != numbers.gid for group in numbers.groups):
         taken.add(name)
     for group in numbers.groups:

@@ -70,6 +70,9 @@ class LifecycleSpawner(StartingSpawner):
             self._spawn_future.add_done_callback(partial(_tell, self.handler))
             self.handler.send_error = partial(_answer, self.handler.send_error)
 
+    async def cancel_pending(self) -> None:
+        """A hook for a server that does not run and may be started without a request of its person."""
+
     async def _start(self) -> str:
         url = await super()._start()
         self._under_way = False

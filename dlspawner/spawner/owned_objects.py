@@ -56,7 +56,6 @@ _PACKAGED = {
     "shell": "shell",
     "report_ssh_keys.py": "report_ssh_keys.py",
     "report_kernels.py": "report_kernels.py",
-    "http_relay.py": "http_relay.py",
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods
@@ -91,7 +90,7 @@ def make_host_key() -> HostKey:
     return HostKey(public.decode("ascii"), private.decode("ascii"))
 
 
-def account(pod: PodDict, user: str) -> unix_account.UnixAccount:
+def account(pod: PodDict, login: str) -> unix_account.UnixAccount:
     """The person that the pod's work container runs as; the names of their groups are an annotation's."""
     spec = pod["spec"]
     named = {container["name"]: container for container in spec["containers"]}
@@ -104,7 +103,7 @@ def account(pod: PodDict, user: str) -> unix_account.UnixAccount:
     groups = tuple(unix_account.UnixGroup(names.get(one.gid, ""), one.gid) for one in found.groups)
     own = tuple(group for group in known if group.gid == found.gid)
     numbers = unix_account.UnixIds(found.uid, found.gid, own + groups)
-    return unix_account.account(user, numbers, home or f"/home/{naming.unix_name(user)}")
+    return unix_account.account(login, numbers, home or f"/home/{login}")
 
 
 def login_shell(pod: PodDict) -> str:
@@ -140,7 +139,7 @@ def owned_metadata(pod: PodDict, name: str | None = None) -> dict[str, Any]:
 
 def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int) -> dict[str, Any]:
     """The Secret with everything that sshd and the start script read."""
-    who = account(pod, job.user)
+    who = account(pod, job.ssh_login or naming.unix_name(job.user))
     files = {
         HOST_KEY: given.host_key.private,
         PUBLIC_HOST_KEY: given.host_key.public + "\n",

@@ -55,7 +55,7 @@ _FILES = (
         (name, name)
         for name in (owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh", "shell")
     ),
-    *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "http_relay.py", "passwd", "group")),
+    *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
 _SEVERAL_FILES = tuple((name, name) for name in pod_set.SECRET_FILES)
@@ -68,10 +68,11 @@ _NO_CLASSES = PriorityClasses()
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The user of a request: the Hub's name, the teams (the one that pays by default first)."""
+    """The user of a request: the Hub's name, the teams (the one that pays by default first), and the account's name."""
 
     name: str
     teams: tuple[Team, ...]
+    account: str
 
     @property
     def groups(self) -> tuple[unix_account.UnixGroup, ...]:
@@ -164,7 +165,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
 
     The template is rendered here and nowhere else, before anything is created. Without a gateway there is no sshd.
     """
-    account, choices = naming.unix_name(person.name), wish.choices
+    account, choices = naming.unix_name(person.account), wish.choices
     # Without a command the job shows a page of ours, which comes with the same files as sshd.
     needs_files = wish.template.ssh is not None or not wish.template.command
     host_key = owned_objects.make_host_key() if needs_files else None
@@ -194,7 +195,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
         template=wish.template.name,
         gpus=choices.gpus,
         ssh_host_key=host_key.public if host_key and has_ssh else None,
-        ssh_login=account if has_ssh else None,
+        ssh_login=account if wish.template.ssh else None,
         log_dir=rendering.log_dir(choices, facts, rendering.home_directory(wish.template, facts)),
         preemptible=choices.preemptible,
         priority=choices.priority,
@@ -223,7 +224,7 @@ def make_plan(  # noqa: PLR0913 - these are the facts of a launch, each from ano
 
 def log_dir(wish: LaunchRequest, person: Owner) -> str | None:
     """Returns the log directory of any launch of these options."""
-    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.name), "", "")
+    facts = rendering.RenderContext(person.name, "", naming.unix_name(person.account), "", "")
     return rendering.log_dir(wish.choices, facts, rendering.home_directory(wish.template, facts))
 
 
@@ -322,7 +323,7 @@ async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
         return found
     until = spawner._deadline()
     manager = ManagerLink(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
-    return await manager.account(str(spawner.user.name), uids)
+    return await manager.account(spawner.account, uids)
 
 
 async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:

@@ -26,13 +26,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from jupyterhub import orm
+from kubespawner import KubeSpawner
 from traitlets import default
 
 from dlspawner.clients.manager import PendingJobStatus
-from dlspawner.core import naming
+from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
@@ -40,7 +42,16 @@ from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
 from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import Settings, reload
-from dlspawner.spawner import configuration, manager_link, owned_objects, pages, pod_builder, reach, start_problems
+from dlspawner.spawner import (
+    configuration,
+    manager_link,
+    owned_objects,
+    pages,
+    people,
+    pod_builder,
+    reach,
+    start_problems,
+)
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
@@ -79,6 +90,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
     _job_id: str | None = None  # of the job whose start is saved
     _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
     _special = False  # whether the job is in the second namespace
+    _account: str | None = None  # of a renamed person, at their default server
     _kept_claim: Any = None  # that is made with the pod
 
     @property
@@ -92,7 +104,18 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     def _person(self, now: Settings) -> Owner:
         groups = tuple(group.name for group in getattr(self.user, "groups", ()))
-        return Owner(self.user.name, now.teams.team_of(self.user.name, groups))
+        return Owner(self.user.name, now.teams.team_of(self.user.name, groups), self.account)
+
+    @property
+    def account(self) -> str:
+        """The name whose uid and home directory this person has: their first one, see `people`."""
+        return str(self.user.spawner._account or self.user.name)
+
+    def keep_account(self) -> None:
+        """Called for the default server of a person who is about to be renamed."""
+        if self._account is None and people.owner_of_account(self.user.db, str(self.user.name)) is None:
+            self._account = str(self.user.name)
+            self.save_state()
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -111,6 +134,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             STATE_JOB: self._job_id,
             STATE_OPTIONS: self._taken,
             pod_builder.STATE_SPECIAL: self._special,
+            people.STATE_ACCOUNT: self._account,
         }
         state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
         if (
@@ -126,6 +150,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         taken = state.get(STATE_OPTIONS)
         self._taken = taken if isinstance(taken, dict) else None
         self._special = state.get(pod_builder.STATE_SPECIAL) is True
+        account = state.get(people.STATE_ACCOUNT)
+        self._account = account if isinstance(account, str) else None
 
     def clear_state(self) -> None:
         super().clear_state()
@@ -250,10 +276,13 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         """True if a service asks for this start: the Manager, for a job whose turn has come."""
         return isinstance(getattr(self.handler, "current_user", None), orm.Service)
 
-    async def delete_forever(self) -> None:
-        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+    async def cancel_pending(self) -> None:
         if self._may_wait:
             await replace(self._manager, until=None).start_interrupted(self.user.name, self.name or "", None)
+
+    async def delete_forever(self) -> None:
+        """The server or its person is removed: what waits for it would make it again when its turn comes."""
+        await self.cancel_pending()
         await super().delete_forever()
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
@@ -268,8 +297,11 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         await owned_objects.delete_further_pods(self.pods, pod)
 
     async def _before_deletion(self, pod: PodDict) -> None:
-        """Waits until the log of a job that ended by itself is kept: it may tell why, and is gone with the pod."""
+        """Tells the Manager why, and waits until the log of a job that ended by itself is kept, which may tell more."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
+        if job is not None and self._ended and not self._ended.startswith(pod_status.FINISHED):
+            why = text.without_last_words(self._ended)
+            await replace(self._manager, until=None).job_failed(job.id, job.user, why)
         if job is None or not pod_status.has_printed(pod):
             return
         which = str(pod["metadata"]["uid"])
@@ -360,6 +392,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         pod_builder.check_place(self, wish.template, has_manager=self._has_manager)
         if not self.ssh_ca_public_key_file:
             self._without_ssh(wish.template)
+        self._find_home()
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = pod_builder.make_plan(
@@ -386,6 +419,23 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         # Last, so that KubeSpawner watches the namespace before its pods are read.
         self._to_namespace(special=bool(wish.template.special))
 
+    def _find_home(self) -> None:
+        """A renamed person keeps the home directory, and nobody else gets it."""
+        account, name = self.account, str(self.user.name)
+        if self.user.spawner._account is None:
+            before = people.owner_of_account(self.user.db, name)
+            if before is not None:
+                self.log.warning(
+                    "user=%s has the first name of %s: rename it, to something else and back", name, before
+                )
+                raise StartRefused(people.TAKEN, reason="account", status=403)
+        if account != name and not self._pvc_exists:
+            user = SimpleNamespace(name=account, id=self.user.id)
+            known = {name: getattr(self, name) for name in ("name", "slug_scheme", "namespace", "_namespace_default")}
+            self.pvc_name = KubeSpawner._expand_user_properties(
+                SimpleNamespace(user=user, **known), self.pvc_name_template
+            )
+
     def _without_ssh(self, template: Template) -> None:
         """There is no gateway: the job goes without SSH, unless SSH is all that it has."""
         if template.ssh is None:
@@ -393,8 +443,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         if template.command or template.work_container != NOTEBOOK_CONTAINER:
             self.log.warning("pod=%s has no SSH: DLSpawner.ssh_ca_public_key_file is not set", self.pod_key)
         else:
-            line = f"template={template.name} is for SSH, and DLSpawner.ssh_ca_public_key_file is not set"
-            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line)
+            self.log.warning("template=%s is for SSH: DLSpawner.ssh_ca_public_key_file is not set", template.name)
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403)
 
     # The pod
 
@@ -504,6 +554,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         if stopped:
             await self._report_stop()
         numbers = await pod_builder.from_authenticator(self, uids)
+        if numbers is None and self.account != self.user.name:
+            numbers = await self._manager.account(self.account, uids)
         if numbers is not None:
             known: tuple[str | None, UnixIds | None] = await self._manager.pending_job(*where), numbers
         else:
@@ -558,9 +610,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         try:
             return Path(self.ssh_ca_public_key_file).read_text(encoding="utf-8")
         except OSError as problem:
-            line = f"ssh_ca_public_key_file={self.ssh_ca_public_key_file!r}: {problem.strerror}"
-            self.log.warning(line)
-            raise StartRefused(NO_SSH, reason="ssh-ca", status=403, log=line) from None
+            self.log.warning("ssh_ca_public_key_file=%r: %s", self.ssh_ca_public_key_file, problem.strerror)
+            raise StartRefused(NO_SSH, reason="ssh-ca", status=403) from None
 
     # Waiting
 
@@ -616,3 +667,6 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             await asyncio.wait(waits, timeout=5, return_when=asyncio.FIRST_COMPLETED)
         finally:
             change.cancel()
+
+
+people.install()

@@ -2,8 +2,9 @@
 
 Rules:
 
-* As with OpenSSH's PerSourcePenalties, a failed login is charged after its failure. A login that cannot be judged costs
-  nothing: users do not pay for a Hub or a Manager that does not answer.
+* As with OpenSSH's PerSourcePenalties, a wrong token is charged after its failure. A login that cannot be judged costs
+  nothing: users do not pay for a Hub or a Manager that does not answer. Nor does a connection without a login: behind
+  the same address others have the right keys. Of those there is a rate, and a number.
 * An address (of IPv6 its /64) owes seconds; some are free, logins wait for the rest. The debt is at most ten minutes,
   and a refused connection costs nothing: a client that waits as long as the refusal says is admitted.
 * A name owes as well, existing or not. That delays only tokens for this name, never keys, and no token from an address
@@ -22,6 +23,7 @@ import ipaddress
 import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from ssh_gateway.core.addresses import Network, read_address
 from ssh_gateway.core.proof import _remove_one
@@ -56,26 +58,49 @@ class AuthAttempts:
         return self.failed >= self.limit
 
 
+class Begins(Protocol):
+    """An unauthenticated connection."""
+
+    @property
+    def begun(self) -> bool:
+        """True once a login was attempted."""
+
+
+Connection = TypeVar("Connection", bound=Begins)
+
+
 @dataclass(slots=True)
-class UnauthenticatedLimit:
-    """Limits unauthenticated connections: in total and from one source ("" is a shared address)."""
+class UnauthenticatedLimit(Generic[Connection]):
+    """Limits unauthenticated connections: in total and from one source ("" is a shared address).
+
+    None is refused: above a limit an older one makes room. So connections without a login hold up no login.
+    """
 
     limit: int
     limit_per_source: int
-    waiting: Counter[str] = field(default_factory=Counter)
+    waiting: dict[Connection, str] = field(default_factory=dict)
 
-    def enter(self, source: str) -> str | None:
-        """Counts a connection in, which must `leave` once; or returns the sentence that refuses it."""
-        if self.waiting.total() >= self.limit:
-            return "too many logins are going on: try again in a moment"
-        if source and self.waiting[source] >= self.limit_per_source:
-            return "too many logins are going on from your address: try again in a moment"
-        self.waiting[source] += 1
-        return None
+    def enter(self, one: Connection, source: str) -> Connection | None:
+        """Counts a connection in, which may `leave`; returns the one to end for it, which is counted out.
 
-    def leave(self, source: str) -> None:
+        That is the oldest, one without a login attempt first, from the same source or else from the one with most.
+        """
+        crowds = Counter(self.waiting.values())
+        leaves = crowded = None
+        if source and crowds[source] >= self.limit_per_source:
+            crowded = source
+        elif len(self.waiting) >= self.limit:
+            crowded = crowds.most_common(1)[0][0]
+        if crowded is not None:
+            there = [other for other, place in self.waiting.items() if place == crowded]
+            leaves = next((other for other in there if not other.begun), there[0])
+            del self.waiting[leaves]
+        self.waiting[one] = source
+        return leaves
+
+    def leave(self, one: Connection) -> None:
         """Removes a connection that has authenticated, or has closed."""
-        _remove_one(self.waiting, source)
+        self.waiting.pop(one, None)
 
 
 @dataclass(slots=True)
@@ -99,8 +124,6 @@ ENTRIES = 20_000
 FREE = 12
 FREE_OF_A_NAME = 24
 MOST = 120
-NOTHING_TRIED = 0.4
-TOO_LATE = 2.0
 BURST_SECONDS = 20.0  # worth of connections at the permitted rate may come at once
 KNOWN_SECONDS = 7 * 86400.0
 
@@ -187,7 +210,7 @@ class Penalties:
         wait = self._above(self.source_of(address), now)
         if wait <= 0:
             return None
-        return f"too many failed or unfinished logins from your address: try again in {_seconds(wait)}"
+        return f"too many failed logins from your address: try again in {_seconds(wait)}"
 
     def _above(self, place: str, now: float) -> float:
         """Returns the seconds owed above the free ones; a shared address owes nothing."""
@@ -208,7 +231,8 @@ class Penalties:
 
     def token_failed(self, address: str, name: str, now: float, *, judged: bool) -> None:
         """Charges a failed token to its address, and to its name if the token was ``judged``."""
-        self._owe(self.source_of(address), 1, now)
+        if place := self.source_of(address):
+            self._sources.add(place, self._unit, now)
         if judged:
             self._names.add(name, self._unit, now)
 
@@ -216,10 +240,6 @@ class Penalties:
         """Notes a user's login from an address; not for shared ones, where the next client may be another."""
         if place := self.source_of(address):
             self._known.add(_pair(place, name), KNOWN_SECONDS, now)
-
-    def left(self, address: str, *, late: bool, now: float) -> None:
-        """Charges a connection that ended without an attempt, or that exceeded its time."""
-        self._owe(self.source_of(address), TOO_LATE if late else NOTHING_TRIED, now)
 
     def worth_a_line(self, address: str, now: float) -> bool:
         """True if a refusal is to be logged: once a minute for each source, so that a flood does not fill the log."""
@@ -232,10 +252,6 @@ class Penalties:
     def penalised(self, now: float) -> tuple[int, int]:
         """Returns the number of penalised addresses and of penalised names."""
         return self._sources.count(now), self._names.count(now)
-
-    def _owe(self, place: str, penalties: float, now: float) -> None:
-        if place:
-            self._sources.add(place, penalties * self._unit, now)
 
 
 def _pair(place: str, name: str) -> str:

@@ -39,6 +39,10 @@ class RevalidatedSession(Protocol):
     def open_session(self) -> OpenSession:
         """Returns the data to check."""
 
+    @property
+    def lost(self) -> bool:
+        """True if the client's network has vanished."""
+
     def end(self, why: str) -> None:
         """Ends the session with a sentence for its user."""
 
@@ -76,7 +80,7 @@ class Revalidator:
                 group.create_task(part())
 
     def _parts(self) -> tuple[Part, ...]:
-        return self._certificates, self._keys, self._users, self._jobs, self._tokens
+        return self._networks, self._certificates, self._keys, self._users, self._jobs, self._tokens
 
     def _inside(self) -> list[Inside]:
         return [(visit, visit.open_session()) for visit in self.visits()]
@@ -155,6 +159,11 @@ class Revalidator:
                 if found is not None and self.blocked is None:  # a concurrent round's result is newer
                     self.blocked = found.blocked
 
+    async def _networks(self) -> None:
+        for visit in self.visits():
+            if visit.lost:
+                visit.end(LOST)
+
     async def _certificates(self) -> None:
         inside = self._inside()
         await self._judge(inside, Checks(revoked=self._revoked(held for _, held in inside), now=time.time()))
@@ -207,6 +216,7 @@ class Revalidator:
         return answer
 
 
+LOST = "your computer does not answer any more"
 BLOCKED = "your account may not use this gateway: ask an administrator"
 UNTOLD = "nobody can tell right now whether your account may use this gateway: try again later"
 

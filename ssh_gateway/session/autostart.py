@@ -31,11 +31,7 @@ FOR_PEOPLE = frozenset({"pending-approval", "login-required"})
 
 
 class StartFailed(Exception):
-    """The reason, for the user, why the job does not run. ``refused``: only a user's action can change that."""
-
-    def __init__(self, sentence: str, *, refused: bool = False) -> None:
-        super().__init__(sentence)
-        self.refused = refused
+    """The reason, for the user, why the job does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ class AutoStarter:
     def _judge(self, server: str, start: StartStatus) -> None:
         refusal = start_refusal(server, start, self._page(start))
         if refusal is not None:
-            raise StartFailed(refusal, refused=True)
+            raise StartFailed(refusal)
 
     def _page(self, start: StartStatus) -> str:
         return urljoin(self._url, start.page) if start.page else self._url

@@ -112,6 +112,13 @@ class LiveSession(Protocol):
     @property
     def bytes_down(self) -> int: ...
 
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def listens(self) -> bool:
+        """True once a ``-R`` was asked for."""
+
     def tell(self) -> None:
         """Shows the lines that the session's terminals have not shown yet."""
 
@@ -127,6 +134,16 @@ class LiveConnection(RevalidatedSession, Protocol):
 
     @property
     def session(self) -> LiveSession | None: ...
+
+    @property
+    def begun(self) -> bool:
+        """True once a login was attempted."""
+
+    async def end_if_lost(self) -> None:
+        """Ends the connection, and the one to its job, if its client's computer does not answer in seconds."""
+
+    def make_room(self) -> None:
+        """Ends the connection for a newer one, because too many have not logged in."""
 
 
 class GatewayContext(ABC):
@@ -158,7 +175,7 @@ class GatewayContext(ABC):
         self.authorities = authorities or TrustedCas()
         self.autostart = AutoStarter(people, hub_public_url, self.limits.start_seconds)
         self.revalidator = rechecks
-        self.unauthenticated = UnauthenticatedLimit(self.limits.waiting, self.limits.waiting_per_source)
+        self.unauthenticated = UnauthenticatedLimit[LiveConnection](self.limits.waiting, self.limits.waiting_per_source)
         self.session_limit = SessionLimit(self.limits.connections_per_user)
         self.penalties = Penalties(self.limits.rules)
         self.counters = GatewayMetrics()
@@ -190,6 +207,15 @@ class GatewayContext(ABC):
     def now(self) -> float:
         """Returns the time of the clock used for all limits."""
         return asyncio.get_running_loop().time()
+
+    async def end_lost(self, user: str, job: str) -> None:
+        """Ends the user's connections that hold ports in a job (``-R``), and whose network has vanished."""
+        holds = [
+            one
+            for one in self.connections
+            if one.session is not None and one.session.listens and (one.session.user, one.session.job) == (user, job)
+        ]
+        await asyncio.gather(*(one.end_if_lost() for one in holds))
 
     def run_in_background(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Runs work that no session waits for, if its backend is available; the shutdown cancels what is left of it."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import asyncssh
 
 from ssh_gateway.auth.rate_limit import AuthAttempts
-from ssh_gateway.auth.revalidation import UNTOLD
+from ssh_gateway.auth.revalidation import LOST
 from ssh_gateway.auth.trust import UNKNOWN
 from ssh_gateway.backends.directory import BackendUnavailable
 from ssh_gateway.core import certificates, proof, routing
@@ -34,6 +34,7 @@ from ssh_gateway.transport.server import Downstream, LoginHandler
 NOBODY = routing.LoginName("..nobody..", "")
 PROMPT = "Hub API token as password: "  # lftp and sshpass answer only a prompt that ends in "password:"
 LONGEST_TOKEN = 4096
+TOO_MANY_LOGINS = "too many logins are going on: try again in a moment"
 TOO_MANY = "too many failed attempts: connect again with one key (ssh -o IdentitiesOnly=yes -i FILE) or a token"
 
 
@@ -118,8 +119,6 @@ async def authorise(connection: ClientConnection, identity: Identity) -> Access:
     """Returns the access of a proven identity, counted among the user's connections; SessionRefused if it has none."""
     client, wanted = connection.client, connection.attempt.login.server
     if (why := await client.gateway.refusal(identity.user)) is not None:
-        if why == UNTOLD:
-            connection.charged = False
         raise SessionRefused(why)
     connection.count_session(identity)
     if client.jump is not None and wanted != client.jump.server:
@@ -154,7 +153,6 @@ async def _verify_certificate(connection: ClientConnection, certificate: UserCer
     except BackendUnavailable as unavailable:
         problem, judged = str(unavailable), False
     if not judged:  # users do not pay for an administrator's mistake, nor for a Hub that is away
-        connection.charged = False
         connection.attempt = replace(attempt, judged=False)
     if problem is not None or login is NOBODY:
         client.show(problem or "this is no login name")
@@ -194,8 +192,7 @@ async def _verify_token(connection: ClientConnection, token: Token) -> Identity 
 class ClientConnection(LoginHandler):
     """One client from its first byte to its end: limits, counts and the log; made by `GatewayServer.make_leg`.
 
-    ``identity`` is the proven one that is counted among its user's connections. ``charged`` is True while the end of
-    the connection would cost as much as one without a login attempt.
+    ``identity`` is the proven one that is counted among its user's connections.
     """
 
     def __init__(self, gateway: GatewayContext, leg: Downstream, source: str, jump: JumpStream | None) -> None:
@@ -203,11 +200,9 @@ class ClientConnection(LoginHandler):
         self.attempt = Attempt()
         self.identity: Identity | None = None
         self.session: Session | None = None
-        self.charged = True
         self._attempts = AuthAttempts(gateway.limits.attempts)
         self._keys: dict[str, tuple[RegisteredKey, ...]] = {}
         self._introduced = False
-        self._unauthenticated = False  # counted among the unauthenticated connections
 
     # Begin and end of the connection
 
@@ -217,25 +212,30 @@ class ClientConnection(LoginHandler):
         gateway.connections.add(self)
         if client.jump is None or client.jump.outer.budget.take(gateway.now()):
             self._introduce()
-        # Connections from the network were admitted by `accept`.
-        refusal = gateway.unauthenticated.enter(gateway.penalties.source_of(client.source)) if client.jump else None
-        if refusal is None:
-            self._unauthenticated = True
-            gateway.counters.connected()
-            return
+        gateway.counters.connected()
+        leaves = gateway.unauthenticated.enter(self, gateway.penalties.source_of(client.source))
+        if leaves is not None:
+            leaves.make_room()
+
+    @property
+    def begun(self) -> bool:
+        return bool(self.attempt.written)
+
+    def make_room(self) -> None:
+        client, gateway = self.client, self.client.gateway
         gateway.counters.refused("login")
-        if self._introduced:
-            say("refused", level=logging.WARNING, conn=client.number, source=client.source, what="login", why=refusal)
-        # asyncssh sends its version after this call, and clients read no reason before it.
-        asyncio.get_running_loop().call_soon(client.leg.end, asyncssh.DISC_TOO_MANY_CONNECTIONS, refusal)
+        if gateway.penalties.worth_a_line(client.source, gateway.now()):
+            why = {"what": "login", "why": TOO_MANY_LOGINS}
+            say("refused", level=logging.WARNING, conn=client.number, source=client.source, **why)
+        client.leg.end(asyncssh.DISC_TOO_MANY_CONNECTIONS, TOO_MANY_LOGINS)
+        if not self.begun:  # a flood leaves nothing behind
+            client.leg.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
         gateway = self.client.gateway
         self.leave_unauthenticated()
         if self.identity is not None:
             gateway.session_limit.leave(self.identity.user)
-        elif self.charged:
-            gateway.penalties.left(self.client.source, late=False, now=gateway.now())
         gateway.gone(self)
         if self.session is not None:
             self.session.client_gone()
@@ -267,10 +267,7 @@ class ClientConnection(LoginHandler):
         )
 
     def leave_unauthenticated(self) -> None:
-        if self._unauthenticated:
-            self._unauthenticated = False
-            gateway = self.client.gateway
-            gateway.unauthenticated.leave(gateway.penalties.source_of(self.client.source))
+        self.client.gateway.unauthenticated.leave(self)
 
     def count_session(self, identity: Identity) -> None:
         """Counts this connection as the user's; SessionRefused above the limit."""
@@ -283,11 +280,7 @@ class ClientConnection(LoginHandler):
         self.identity = identity
 
     def too_late(self) -> str:
-        gateway = self.client.gateway
-        if self.identity is None:
-            self.charged = False
-            gateway.penalties.left(self.client.source, late=True, now=gateway.now())
-        return f"no login within {gateway.limits.login_seconds:g} seconds"
+        return f"no login within {self.client.gateway.limits.login_seconds:g} seconds"
 
     # Revalidation
 
@@ -295,6 +288,17 @@ class ClientConnection(LoginHandler):
         if self.identity is None:
             raise ValueError("a connection without an identity has no session")
         return OpenSession(self.identity, *(self.session.server, self.session.job) if self.session else ())
+
+    @property
+    def lost(self) -> bool:
+        return self.client.leg.lost
+
+    async def end_if_lost(self) -> None:
+        if not await self.client.leg.answers():
+            self.end(LOST)
+            self.client.leg.drop()
+            if self.session is not None:
+                await self.session.over.wait()
 
     def end(self, why: str) -> None:
         """Ends the connection because access has ended; does nothing if the client is gone already."""
@@ -382,7 +386,7 @@ class ClientConnection(LoginHandler):
             try:
                 found = await self.client.gateway.auth_backend.registered_keys(user)
             except BackendUnavailable as problem:
-                self.charged, found = False, ()
+                found = ()
                 self.client.show(str(problem))
             self._keys[user] = () if user == NOBODY.user else found
         return self._keys[user]
@@ -396,11 +400,10 @@ class ClientConnection(LoginHandler):
         self._begin_attempt(method)
         may_guess = self._attempts.may_guess()
         if text:
-            self.charged = False
             refusal = gateway.penalties.refusal(client.source, gateway.now()) if may_guess else TOO_MANY
             if refusal is None:
                 return await self._log_in(Token(method, text))
-        else:  # guesses nothing: its connection costs as much as one without an attempt
+        else:  # guesses nothing
             await asyncio.sleep(gateway.limits.failure_seconds)
             # After the pause: else a client that drops this attempt would have the next one free.
             self.attempt = replace(self.attempt, judged=not may_guess)

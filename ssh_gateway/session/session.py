@@ -47,6 +47,8 @@ class Session:
         self.access = access
         self.target: SshEndpoint | None = None  # set once the pod is connected
         self._relay: Relay | None = None
+        self.listens = False  # a ``-R`` was asked for
+        self.over = asyncio.Event()  # the connection to the pod has ended
         self._touched = float("-inf")
         self._buffered = PacketBuffer()
         self._asking = 0
@@ -102,6 +104,7 @@ class Session:
 
     def _upstream_gone(self, pod: Upstream) -> None:
         self.client.gateway.upstream_gone(pod)
+        self.over.set()
         if self._relay is not None:
             self.client.gateway.activity.closed(self.user, self.server or "")
             self._relay.flow()  # the client is not read any more
@@ -140,6 +143,7 @@ class Session:
         """Logs the audit event of a packet."""
         event = audit.read_audit_event(payload, by_client=by_client, commands=self.client.gateway.log_commands)
         if event is not None:
+            self.listens = self.listens or event.name == "listen"
             self.client.note(event.name, channel=channel, by=None if by_client else "job", **event.fields)
 
     def _used(self) -> None:

@@ -86,8 +86,6 @@ async def _started(client: Client, user: str, name: str, start: Callable[[str], 
     try:
         return await start(name)
     except StartFailed as problem:
-        if problem.refused:  # repeated attempts are penalised
-            client.gateway.penalties.left(client.source, late=False, now=client.gateway.now())
         raise SessionRefused(str(problem)) from problem
 
 
@@ -131,6 +129,7 @@ async def connect(client: Client, access: Access, target: SshEndpoint) -> transp
     Raises SessionRefused.
     """
     gateway = client.gateway
+    await gateway.end_lost(access.identity.user, target.job)
     version = keys.version_for_job(str(client.leg.get_extra_info("client_version", "")))
     try:
         host_key = asyncssh.import_public_key(target.host_key)

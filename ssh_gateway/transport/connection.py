@@ -14,7 +14,7 @@ import asyncssh
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE
 from asyncssh.packet import SSHPacket
 
-from ssh_gateway.core.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, Payload
+from ssh_gateway.core.packets import CHANNEL_WINDOW_ADJUST, FIRST_RELAYED, Payload, text
 from ssh_gateway.log import say_failed
 from ssh_gateway.transport import sockets
 from ssh_gateway.transport.fastpath import FastConnection
@@ -32,6 +32,7 @@ MOST_DEFERRED = 100_000  # packets kept for the end of a key exchange
 UNREAD = "too much was not read of what it was sent"
 UNFINISHED = "a key exchange was not finished"
 FAREWELL_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
 STREAM_FAREWELL_SECONDS = 10.0  # on a stream of `ssh -J`, which takes turns with the others
 FAILED = "the gateway failed: try again, and tell your administrator"
 UNREADABLE = "what was sent cannot be read"
@@ -87,6 +88,28 @@ class RelayConnection(FastConnection):
             return isinstance(outer, RelayConnection) and outer._reading and outer.arrived
         unsent = fcntl.ioctl(link.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
         return int.from_bytes(unsent, sys.byteorder) == 0
+
+    @property
+    def lost(self) -> bool:
+        """True if the other end was sent data, and its computer has not answered for a minute or two."""
+        link = self._transport
+        return isinstance(link, asyncio.Transport) and sockets.is_lost(link.get_extra_info("socket"))
+
+    async def answers(self) -> bool:
+        """True once the other end's kernel has answered what it is sent now; False after `ANSWER_SECONDS`."""
+        since, link = self._loop.time(), self._transport
+        if isinstance(link, JumpChannel):
+            outer = link.get_connection()
+            return not isinstance(outer, RelayConnection) or await outer.answers()
+        super().send_packet(MSG_IGNORE, text(b""))
+        while link is not None and not link.is_closing():
+            waited = self._loop.time() - since
+            if sockets.silence(link.get_extra_info("socket")) < waited:
+                break
+            if waited > ANSWER_SECONDS:
+                return False
+            await asyncio.sleep(0.02)
+        return True
 
     def read_on(self, reading: bool) -> None:
         """Resumes reading, or pauses it: further bytes stay in the kernel and hold the sender back."""

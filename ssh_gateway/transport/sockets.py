@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+import struct
 
 BACKLOG = 256
-TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 6))
+TCP_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+# TCP doubles its time-out (RTO) with each retransmission: this one means that nothing was heard for one minute or two.
+LOST_SECONDS = 60.0
+# Linux' struct tcp_info: time-out in microseconds, packets without an acknowledgement, milliseconds since the last one.
+_TCP_INFO = struct.Struct("=8xI12xI28xI")
 
 
 def listen(ip: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -26,12 +31,31 @@ def written(listening: socket.socket) -> tuple[str, int]:
 
 
 def keep_alive(sock: socket.socket | None) -> None:
-    """Makes the kernel notice a vanished peer in three minutes instead of two hours."""
+    """Makes the kernel notice a vanished peer in two minutes instead of two hours, unless it is sent something."""
     if sock is None or sock.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     for name, value in TCP_KEEPALIVE:
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def is_lost(sock: socket.socket) -> bool:
+    """True if the peer has not acknowledged anything for `LOST_SECONDS` although it was sent data.
+
+    TCP_USER_TIMEOUT would also end a peer that answers but does not read, such as a suspended client.
+    """
+    timeout, unacknowledged, silence = _info(sock)
+    return unacknowledged > 0 and min(timeout / 1e6, silence / 1e3) >= LOST_SECONDS
+
+
+def silence(sock: socket.socket) -> float:
+    """Returns the seconds since the peer acknowledged anything."""
+    return _info(sock)[2] / 1e3
+
+
+def _info(sock: socket.socket) -> tuple[int, int, int]:
+    found = _TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    return found[0], found[1], found[2]
 
 
 def _read(ip: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:

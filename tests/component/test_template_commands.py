@@ -24,7 +24,6 @@ from dlspawner.spawner import owned_objects
 from tests.harness.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-RELAY = ROOT / "dlspawner/spawner/files/http_relay.py"
 LOGIN_PROXY = owned_objects.packaged("login_proxy.py")
 PREFIX = "/user/alice/my-one/"
 DEADLINE = 60
@@ -62,7 +61,7 @@ def command(name: str, **given: object) -> list[str]:
     fragment = rendering.render(template, choices, facts)
     assert isinstance(fragment, dict)
     notebook = next(one for one in fragment["spec"]["containers"] if one["name"] == "notebook")
-    return [part.replace(f"{rendering.JOB_FILES}/http_relay.py", str(RELAY)) for part in notebook["args"]]
+    return list(notebook["args"])
 
 
 @asynccontextmanager
@@ -162,6 +161,13 @@ def tcp_listeners(session: int) -> set[str]:
     return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
 
 
+def takes_nothing(home: Path) -> Path:
+    """A home directory that Jupyter has been used in, and cannot write to any more."""
+    (home / ".ipython").mkdir(parents=True)
+    (home / ".jupyter").symlink_to("/proc/takes/nothing")
+    return home
+
+
 @pytest.mark.parametrize(
     ("template", "page", "expected"),
     [
@@ -178,7 +184,11 @@ async def test_only_the_owner_has_access_and_only_with_a_login(
     with SummaryWriter(str(runs / "first")) as writer:
         writer.add_scalar("loss", 0.5, 1)
     with hub() as hub_api:
-        files = {"DLSPAWNER_FILES": str(tmp_path), "DLSPAWNER_LOG_DIR": str(runs)}
+        files = {
+            "DLSPAWNER_FILES": str(tmp_path),
+            "DLSPAWNER_LOG_DIR": str(runs),
+            "HOME": str(takes_nothing(tmp_path / "home")),
+        }
         async with job(command(template), hub_api, **files) as (url, session):
             nobody, owner, other = [await get(f"{url}{PREFIX}{page}", token) for token in (None, "alice", "bob")]
             async with asyncio.timeout(DEADLINE):  # TensorBoard answers before it has read its directory
@@ -214,6 +224,8 @@ class WebServer(web.RequestHandler):
     def prepare(self) -> None:
         assert isinstance(self.request.connection, HTTP1Connection)
         self.request.connection.set_max_body_size(2 * LARGE)
+        if self.get_argument("refuse", ""):
+            raise web.HTTPError(413)  # and hangs up on what is still sent
 
     def data_received(self, chunk: bytes) -> None:
         self.received += len(chunk)
@@ -304,6 +316,8 @@ async def test_an_own_web_server_gets_what_the_browser_sends(tmp_path: Path) -> 
             headers = {**login, "Content-Length": str(LARGE)}
             up = HTTPRequest(page, "PUT", headers, body_producer=upload, request_timeout=DEADLINE)
             chunked = HTTPRequest(page, "PUT", login, body_producer=upload, request_timeout=DEADLINE)
+            refused = HTTPRequest(f"{page}?refuse=1", "PUT", headers, body_producer=upload, request_timeout=DEADLINE)
+            too_large = await client.fetch(refused, raise_error=False)
             uploads = [(await client.fetch(one)).body.decode() for one in (up, chunked)]
             down = f"{page}?chunks={LARGE // 2**20}"
             await client.fetch(
@@ -315,6 +329,7 @@ async def test_an_own_web_server_gets_what_the_browser_sends(tmp_path: Path) -> 
             without_slash = await get(page.removesuffix("/"), "alice")
             silent = await get(f"{page}?hang-up=1", "alice")
     assert path.body.decode().startswith("theirs /a%2Fb/%E4%F6//c;d/../e?x=%2F ")
+    assert too_large.code == 413
     assert uploads == [f"received {LARGE}"] * 2
     assert received > LARGE
     assert [answer.headers["Location"] for answer in answers] == list(REDIRECTS.values())

@@ -41,10 +41,7 @@ START = f"{JOB_FILES}/start"
 # What a template without a command answers the Hub with, behind the Hub's login: the person's own server at the option
 # `http_port`, or the page on how to get in.
 # Isolated (-I): neither files of the working directory nor people's own packages take the place of modules.
-PAGE_COMMAND = (
-    *("python3", "-I", "-c", "${login_proxy}", "--activity-interval=0", "--unix-socket=true", "--"),
-    *("python3", "-I", f"{JOB_FILES}/http_relay.py", "{unix_socket}"),
-)
+PAGE_COMMAND = ("python3", "-I", "-c", "${login_proxy}", "--activity-interval=0")
 
 _POD_IP = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
@@ -261,7 +258,7 @@ def _login_proxy(template: Template, facts: RenderContext, values: Mapping[str, 
 
 def _command(template: Template, values: Mapping[str, Any]) -> list[Any]:
     port = values.get(HTTP_PORT)
-    page = [*PAGE_COMMAND, *([str(port)] if port is not None else [])]
+    page = [*PAGE_COMMAND, *([f"--server-port={port}"] if port is not None else [])]
     filled: list[Any] = substitute(list(template.command) or page, values, ("args",))
     return filled
 

@@ -84,12 +84,12 @@ class Terminator:
     async def _is_stopped_by_others(self, record: JobRecord) -> bool:
         """True if the Hub stops the server already: a second stop would be answered with 500.
 
-        The Hub has had the owner's stop before the job had it. Of a cancelled start JupyterHub (5.5 to 6.1) makes the
-        server *ready*, and stops it a second later unless it is stopped.
+        The Hub has had the owner's stop before the job had it, and deletes what has failed. Of a cancelled start
+        JupyterHub (5.5 to 6.1) makes the server *ready*, and stops it a second later unless it is stopped.
         """
         job, code = record.job, record.stop.code if record.stop is not None else None
         if code is not EventReason.CANCELLED:
-            return code is EventReason.STOPPED_BY_OWNER
+            return code in {EventReason.STOPPED_BY_OWNER, EventReason.FAILED}
         try:
             user = await self.hub.user(job.user)
         except HubError:

@@ -142,7 +142,13 @@ class EventReason(StrEnum):
         "a pod without a reservation is charged and will be deleted",
     )
     FINISHED = "finished", "Its program has ended.", "the pods have ended with exit code 0", "Its program has ended."
-    FAILED = "failed", "Its program has failed.", "a pod has ended with a failure", "Its program has failed:", True
+    FAILED = (
+        "failed",
+        "It has failed.",
+        "a pod has ended with a failure, or the Hub gives the start up",
+        "Its program has failed:",
+        True,
+    )
     EVICTED = "evicted", "The cluster ended it.", "the cluster has ended the pods", "The cluster ended it.", True
     GONE = "gone", "Its pod is gone.", "the pods of a stopped job are gone", "It was stopped."
     DISAPPEARED = (

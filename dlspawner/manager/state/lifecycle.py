@@ -275,6 +275,13 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
     return True
 
 
+def on_job_failed(turn: Transaction, job: str, user: str, sentence: str) -> None:
+    """The Hub gives up a start whose pod was made, or has seen its end, and deletes the pod."""
+    record = turn.record(job)
+    if record is not None and record.job.user == user:
+        stop(turn, job, EventReason.FAILED, sentence)
+
+
 # Preemption
 
 
@@ -376,4 +383,6 @@ def on_pods_gone(turn: Transaction, record: JobRecord, *, failure: str = "", evi
         finish(turn, record, failure=failure, evicted=evicted, stopped=True)
         return
     was_stopped = job.state is JobState.STOPPING or record.stop is not None
-    turn.write(as_ended(record), EventReason.GONE if was_stopped else EventReason.DISAPPEARED)
+    reason = EventReason.GONE if was_stopped else EventReason.DISAPPEARED
+    failed = record.stop is not None and record.stop.code is EventReason.FAILED
+    turn.write(as_ended(record), EventReason.FAILED if failed else reason)

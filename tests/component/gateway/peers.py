@@ -38,7 +38,7 @@ JOB = "j-aaaaaaaaaaaa"
 DEADLINE = 30.0
 DENIED = "Permission denied (publickey,keyboard-interactive,password)."
 PASSWORD = ("-o", "PreferredAuthentications=password")
-HELD_UP = "too many failed or unfinished logins from your address: try again in "
+HELD_UP = "too many failed logins from your address: try again in "
 MIB = 2**20
 DEAR = PenaltyRules(penalty_seconds=600.0)  # time pays nothing meanwhile, however slow this machine is
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import sys
+from pathlib import Path
 
 import asyncssh
 import pytest
@@ -21,6 +24,7 @@ from tests.component.gateway.peers import (
     FakePlaces,
     Running,
     connect,
+    finish,
     gateway,
     resident,
     the_relay,
@@ -114,9 +118,26 @@ async def test_client_that_stops_reading_behind_a_huge_window_costs_no_memory(
     await conn.wait_closed()
 
 
+async def test_client_whose_network_vanishes_is_ended_and_loses_its_port_and_no_other_does(tmp_path: Path) -> None:
+    """In networks of its own, with a computer that can vanish from them."""
+    script = (sys.executable, "-m", "tests.component.gateway.vanishing", str(tmp_path))
+    process = await asyncio.create_subprocess_exec(
+        *("unshare", "--user", "--map-root-user", "--net", *script),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+    )  # fmt: skip
+    done = await finish(process, seconds=180)
+    assert done.text.splitlines() == [
+        "a port stays with a client that is there",
+        "a port is taken over from one that is not",
+        "one that is sent something is ended",
+        "a suspended one stays",
+    ], done.err
+
+
 async def test_killed_client_leaves_no_connections(alice: Client, running: Running) -> None:
     ssh = await alice.begin("alice+train@gateway", "echo in; sleep 60")
     ssh.kill()
     await ssh.communicate()
     await until(lambda: not running.server.connections and not running.server.upstreams)
-    assert running.server.unauthenticated.waiting.total() == 0
+    assert not running.server.unauthenticated.waiting

@@ -53,7 +53,7 @@ async def serves_on(running: Running, alice: Client) -> None:
     """Others can log in, and no earlier connection is left."""
     assert (await alice.ssh("alice+train@gateway", "echo still here")).text == "still here\n"
     await until(lambda: not running.server.connections and not running.server.upstreams)
-    assert running.server.unauthenticated.waiting.total() == 0
+    assert not running.server.unauthenticated.waiting
 
 
 async def raw_nonsense(running: Running, chance: random.Random) -> None:

@@ -81,6 +81,21 @@ async def test_reason_that_a_pod_told_before_it_was_deleted_is_the_one_on_every_
         assert sentence in answer.text + answer.body, page
 
 
+async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal: Portal) -> None:
+    """A pod tells nothing of an image that does not exist, or of a container that its node has started again."""
+    question, why = await portal.runs(wants("alice", server="train")), "The image x does not exist: check its name."
+    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+    await hub.job_failed(question.job, "bob", "It is not theirs.")
+    await hub.job_failed(question.job, "alice", why)
+    await portal.office.delete((await portal.office.pods())["jupyter-alice--train"], grace=0)
+    await until(lambda: has_ended(portal, question), "it has ended")
+    portal.hub.over.add(("alice", "train"))
+    assert (await portal.served.acting.reasons(question))[-1] == "failed"
+    for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
+        answer = await portal.read("alice", page)
+        assert why in answer.text + answer.body, page
+
+
 async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> None:
     question, name = wants("alice", server="train"), "jupyter-alice--train"
     assert (await portal.served.acting.ask(question)).decision == "admit"

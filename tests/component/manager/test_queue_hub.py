@@ -182,6 +182,14 @@ def test_waiting_job_of_a_removed_server_is_cancelled(hub: QuotaHub, full: str) 
     wait_for(lambda: set(hub.jobs()) == {"holder"}, "it is cancelled", 60)
 
 
+def test_removed_user_with_a_running_and_a_waiting_job_leaves_nothing(hub: QuotaHub, full: str) -> None:
+    """What waits would get the GPUs of what is stopped, and keep the user."""
+    assert hub.api("POST", f"/users/{full}/servers/next", {"user_options": {"gpus": 1}}).status_code in {202, 429}
+    wait_for(lambda: "queued" in hub.jobs().values() and hub.ready() == [f"{full}/"], "it waits", 60)
+    assert hub.api("DELETE", f"/users/{full}").status_code == 204
+    wait_for(lambda: not hub.jobs() and not hub.held(), "nothing is left", 60)
+
+
 @pytest.mark.slow
 def test_queued_job_that_the_cluster_refuses_ends_with_the_reason(hub: QuotaHub, full: str) -> None:
     person = Person(hub, "unmade")

@@ -73,6 +73,23 @@ async def test_without_a_uid_in_the_auth_state_the_manager_gives_one_at_each_sta
     assert manager.users == ["alice", "alice"]
 
 
+async def test_a_renamed_person_keeps_uid_home_and_unix_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
+) -> None:
+    home = {"storage_pvc_ensure": True, "pvc_name_template": "home-{username}"}
+    spawner = make_spawner(monkeypatch, name="alicia", server="one", config={**MANAGER, **home})
+    spawner.user.spawner._account = "alice"
+    pod = await launched(spawner, tmp_path, template="ipython")
+
+    assert manager.users == ["alice"]
+    assert [one["persistentVolumeClaim"]["claimName"] for one in pod["spec"]["volumes"] if one["name"] == "home"] == [
+        "home-alice"
+    ]
+    env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    assert (env["HOME"], env["USER"], env["JUPYTERHUB_USER"]) == ("/home/alice", "alice", "alicia")
+    assert pod["metadata"]["annotations"]["dlspawner.dev/ssh-login"] == "alice"
+
+
 @pytest.mark.parametrize("state", [None, {}, {"token": "x"}], ids=repr)
 async def test_with_account_keys_only_the_auth_state_gives_a_uid(
     state: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager

@@ -157,7 +157,7 @@ async def test_pod_of_a_server_that_has_ended(
 
 
 @pytest.mark.parametrize(("kept", "warnings"), [(True, 0), (False, 1)])
-async def test_the_log_is_kept_once_before_the_pod_is_deleted(
+async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_deleted(
     ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept: bool, warnings: int
 ) -> None:
     asked, answered = list[tuple[str, str]](), asyncio.Event()
@@ -167,9 +167,15 @@ async def test_the_log_is_kept_once_before_the_pod_is_deleted(
         await answered.wait()
         return kept
 
+    async def job_failed(_manager: ManagerLink, job: str, user: str, why: str) -> None:
+        told.add((job, user, why))
+
+    told = set[tuple[str, str, str]]()
     monkeypatch.setattr(ManagerLink, "log_kept", log_kept)
+    monkeypatch.setattr(ManagerLink, "job_failed", job_failed)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
     ended.show("Running", 3)
+    ended.spawner.shown["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "no such data"
     ended.spawner.shown["metadata"] |= {
         "labels": naming.job_labels(JOB),
         "annotations": naming.job_annotations(JOB),
@@ -183,6 +189,8 @@ async def test_the_log_is_kept_once_before_the_pod_is_deleted(
     assert await polls[1] == 3
     assert ended.deleted == [20]
     assert caplog.text.count("not all of its log is kept") == warnings
+    assert told == {(JOB.id, "alice", "Its server failed with exit code 3: correct that and start the job again.")}
+    assert "(“no such data”)" in ended.spawner._ended
 
 
 async def test_an_end_is_kept_for_jupyterhubs_pages_without_manifest_and_keys(ended: Ended) -> None:

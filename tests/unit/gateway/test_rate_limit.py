@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -17,7 +18,7 @@ from ssh_gateway.auth.rate_limit import (
 from ssh_gateway.core.addresses import read_networks
 
 A, B = "192.0.2.1", "192.0.2.2"
-ADDRESS = "too many failed or unfinished logins from your address: try again in {} seconds"
+ADDRESS = "too many failed logins from your address: try again in {} seconds"
 
 
 def attempt(penalties: Penalties, address: str, name: str, now: float) -> str | None:
@@ -29,16 +30,6 @@ def attempt(penalties: Penalties, address: str, name: str, now: float) -> str | 
 def wrong(penalties: Penalties, address: str, name: str, times: int, now: float = 0.0) -> None:
     for _ in range(times):
         attempt(penalties, address, name, now)
-
-
-def late(penalties: Penalties, address: str, times: int) -> None:
-    for _ in range(times):
-        penalties.left(address, late=True, now=0.0)
-
-
-def silent(penalties: Penalties, address: str, times: int) -> None:
-    for _ in range(times):
-        penalties.left(address, late=False, now=0.0)
 
 
 def other_names(penalties: Penalties) -> None:
@@ -54,9 +45,6 @@ ROWS: dict[str, tuple[Callable[[Penalties], None], float, str | None]] = {
     "time pays": (lambda p: wrong(p, A, "alice", 13), 5.0, None),
     "the wait is at most nine minutes": (lambda p: wrong(p, A, "alice", 1000), 0.0, ADDRESS.format(540)),
     "another address owes nothing": (lambda p: wrong(p, B, "alice", 1000), 0.0, None),
-    "seven logins without an end are waited for": (lambda p: late(p, A, 7), 0.0, ADDRESS.format(10)),
-    "thirty connections that try nothing are free": (lambda p: silent(p, A, 30), 0.0, None),
-    "thirty-one are waited for": (lambda p: silent(p, A, 31), 0.0, ADDRESS.format(2)),
 }
 
 
@@ -208,12 +196,27 @@ def test_failures_guesses_and_queries_of_a_connection_are_limited() -> None:
     assert [attempts.exhausted() for _ in range(6)] == [False] * 5 + [True]
 
 
-def test_unauthenticated_connections_are_limited_by_address_and_in_total() -> None:
-    door = UnauthenticatedLimit(limit=3, limit_per_source=2)
-    assert door.enter("a") is None
-    assert door.enter("a") is None
-    assert "from your address" in str(door.enter("a"))
-    assert door.enter("b") is None
-    assert "too many logins are going on:" in str(door.enter("c"))
-    door.leave("a")
-    assert door.enter("c") is None
+@dataclass(eq=False)
+class Login:
+    begun: bool = False
+
+
+ROOM: dict[str, tuple[str, int | None]] = {
+    "nothing, while there is room": ("aab", None),
+    "of its address, one that has begun no login": ("Aaa", 1),
+    "the oldest of its address, if all have begun one": ("AAa", 0),
+    "of the address with most, if all together are too many": ("abbcd", 1),
+    "nothing of a shared address, which has no limit of its own": ("----", None),
+    "the oldest of a shared address, if all together are too many": ("-----", 0),
+}
+
+
+@pytest.mark.parametrize(("come", "leaves"), ROOM.values(), ids=ROOM)
+def test_oldest_connection_makes_room(come: str, leaves: int | None) -> None:
+    """Letters are addresses, capitals of those that have begun a login."""
+    door = UnauthenticatedLimit[Login](limit=4, limit_per_source=2)
+    logins = [(Login(one.isupper()), one.lower().strip("-")) for one in come]
+    made = [door.enter(*one) for one in logins]
+    assert made[:-1] == [None] * (len(made) - 1)
+    assert made[-1] == (None if leaves is None else logins[leaves][0])
+    assert len(door.waiting) == len(made) - (leaves is not None)

@@ -1,7 +1,7 @@
 """REST resources about jobs for the Hub alone, under /services/jobs/api/internal/.
 
     PUT   jobs/{id}/admission       may it start? asking again gets the same answer
-    POST  jobs/{id}/released        its pod was not made, and will not be: why, for its person
+    POST  jobs/{id}/released        its pod was not made and will not be, or is given up: why, for its person
     GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
@@ -49,7 +49,7 @@ from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admissi
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.notice import clean
-from dlspawner.manager.state.lifecycle import on_start_interrupted
+from dlspawner.manager.state.lifecycle import on_job_failed, on_start_interrupted
 
 _LONGEST_WHY = 1000
 _SEEN_ENDS = frozenset({EventReason.FAILED, EventReason.EVICTED})
@@ -89,7 +89,10 @@ class ReservationReleasedHandler(_ForJobs):
     async def post(self, job: str) -> None:
         body = self.read_body(ReleasedBody)
         why = clean(body.why, _LONGEST_WHY)
-        await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
+        if body.made:
+            await self.desk().store.transact(lambda turn: on_job_failed(turn, job, body.user, why))
+        else:
+            await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
 
 

@@ -16,7 +16,7 @@ from jupyterhub.user import User
 from kubespawner import KubeSpawner
 from kubespawner.reflector import ResourceReflector
 
-from dlspawner.spawner import DLSpawner
+from dlspawner.spawner import DLSpawner, people
 
 # What was written against a method: the module of dlspawner/spawner, and the method's source in KubeSpawner 7.1.0.
 WRITTEN_AGAINST: dict[tuple[type, str], dict[str, str]] = {
@@ -76,6 +76,8 @@ WRITTEN_AGAINST_JUPYTERHUB: dict[tuple[Any, str], tuple[str, tuple[str, ...]]] =
     (Spawner, "pending"): ("recovery.py, lifecycle.py", ("dfcada14b4d2", "8fdc012e1c10")),
     (Spawner, "server"): ("recovery.py", ("eb896db7e43a", "eb896db7e43a")),
     (Server, "wait_up"): ("recovery.py", ("29d601e42ad8", "96c352658e3b")),
+    (people, "_delete"): ("people.py", ("4471bb7f6590", "4471bb7f6590")),  # of UserAPIHandler, as the next
+    (people, "_patch"): ("people.py", ("b1e3224769b1", "38479466b485")),
     (JupyterHub, "init_spawners"): ("recovery.py, lifecycle.py", ("4b0f9f16c4f4", "4fcb1886e451")),
 }
 

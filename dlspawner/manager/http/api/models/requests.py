@@ -314,11 +314,12 @@ class InterruptedStartBody(RequestBody):
 
 
 class ReleasedBody(RequestBody):
-    """A pod was not made, and will not be; ``passes``: it could be soon."""
+    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has failed."""
 
     user: str
     passes: bool = False
     why: str = ""
+    made: bool = False
 
 
 class AdmissionBody(RequestBody):

@@ -209,6 +209,7 @@ def test_idle_terminal_shows_the_warning_and_the_stop(unused: Path) -> None:
     warning = r"\*\*\* [^*\n]+ unused for \d+ s\. The job stops [^*\n]+ unless it is used; files stay\. \*\*\*"
     wait_for(lambda: re.search(warning, unused.read_text()), f"the warning; see {unused}", 180)
     wait_for(lambda: "This job is being stopped." in unused.read_text(), "the end, as no warning is use", 120)
+    wait_for(lambda: "files: The job was stopped because it was not used for" in unused.read_text(), "the reason")
 
 
 def sftp(client: Ssh, line: str) -> None:

@@ -299,7 +299,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
     async def _before_deletion(self, pod: PodDict) -> None:
         """Tells the Manager why, and waits until the log of a job that ended by itself is kept, which may tell more."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
-        if job is not None and self._ended and not self._ended.startswith(pod_status.FINISHED):
+        own = job is not None and job.id == self._job_id  # and not an earlier job's pod, which this start waits for
+        if job is not None and own and self._ended and not self._ended.startswith(pod_status.FINISHED):
             why = text.without_last_words(self._ended)
             await replace(self._manager, until=None).job_failed(job.id, job.user, why)
         if job is None or not pod_status.has_printed(pod):

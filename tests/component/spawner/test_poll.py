@@ -156,9 +156,18 @@ async def test_pod_of_a_server_that_has_ended(
     assert ended.deleted == deleted
 
 
-@pytest.mark.parametrize(("kept", "warnings"), [(True, 0), (False, 1)])
+@pytest.mark.parametrize(
+    ("kept", "warnings", "own"),
+    [(True, 0, True), (False, 1, True), (True, 0, False)],
+    ids=["kept", "not kept", "an earlier job's pod"],
+)
 async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_deleted(
-    ended: Ended, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kept: bool, warnings: int
+    ended: Ended,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kept: bool,
+    warnings: int,
+    own: bool,
 ) -> None:
     asked, answered = list[tuple[str, str]](), asyncio.Event()
 
@@ -174,6 +183,7 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
     monkeypatch.setattr(ManagerLink, "log_kept", log_kept)
     monkeypatch.setattr(ManagerLink, "job_failed", job_failed)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
+    ended.spawner._job_id = JOB.id if own else "j-aaaaaaaaaaaa"
     ended.show("Running", 3)
     ended.spawner.shown["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "no such data"
     ended.spawner.shown["metadata"] |= {
@@ -189,7 +199,8 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
     assert await polls[1] == 3
     assert ended.deleted == [20]
     assert caplog.text.count("not all of its log is kept") == warnings
-    assert told == {(JOB.id, "alice", "Its server failed with exit code 3: correct that and start the job again.")}
+    why = "Its server failed with exit code 3: correct that and start the job again."
+    assert told == ({(JOB.id, "alice", why)} if own else set())
     assert "(“no such data”)" in ended.spawner._ended
 
 

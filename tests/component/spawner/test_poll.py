@@ -165,6 +165,7 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
     ended: Ended,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    *,
     kept: bool,
     warnings: int,
     own: bool,

@@ -184,7 +184,7 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
     monkeypatch.setattr(ManagerLink, "log_kept", log_kept)
     monkeypatch.setattr(ManagerLink, "job_failed", job_failed)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
-    ended.spawner._job_id = JOB.id if own else "j-aaaaaaaaaaaa"
+    ended.spawner._job_id = JOB.id if own else "j-bbbbbbbbbbbb"
     ended.show("Running", 3)
     ended.spawner.shown["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "no such data"
     ended.spawner.shown["metadata"] |= {

@@ -139,7 +139,7 @@ $(VENV)/.tests: $(VENV)/.jobs
 	@$(PIP) --editable '.[jobs,test]'
 	@$(BIN)/pip install --quiet --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/jupyterhub-5.5 jupyterhub==5.5.0
 	@.ci/packages --unpack $(VENV)/debian kubernetes-client prometheus $(SSH_CLIENTS) $(BALANCER)
-	@.ci/packages chromium=chromium rsync=rsync git=git xauth=xauth /usr/lib/postgresql/15/bin/postgres=postgresql-15
+	@.ci/packages chromium=chromium rsync=rsync git=git xauth=xauth mpirun=openmpi-bin /usr/lib/postgresql/15/bin/postgres=postgresql-15
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.tests

@@ -47,6 +47,9 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     told = client.run("many", run)
     assert sorted(told.stdout.splitlines()) == [f"rank {rank} of 3 sum 3" for rank in range(3)], told.stderr
 
+    ranks = client.run("many", "mpirun --hostfile $DLSPAWNER_HOSTFILE sh -c 'echo $(hostname) $OMPI_COMM_WORLD_RANK'")
+    assert sorted(ranks.stdout.splitlines()) == ["chief 0", "worker-0 1", "worker-1 2"], ranks.stderr
+
     (job,) = [one for one in person.jobs() if one["server"] == "many"]
     page = person.get(f"/services/jobs/jobs/{job['id']}").text
     for name in ("worker-0", "worker-1"):

@@ -23,6 +23,7 @@ from tests.kubernetes.build import Say, locked
 from tests.kubernetes.images import Image, prune_layout, read_layout
 from tests.kubernetes.instance import PROJECT, CannotRun, cache
 
+PACKAGES = "openmpi-bin"  # in the job image, for journeys
 PREFIX = "localhost/dlspawner"
 BASE = "localhost/debian:bookworm-slim"
 RECIPES = PROJECT / "hub_config" / "images"
@@ -81,7 +82,7 @@ def _build(folder: Path, layout: Path, written: dict[str, str], say: Say) -> dic
     """Build, and write what is not written yet; answers which image of buildah's every written one is."""
     _make_base(folder, say)
     say("Building the product's images (minutes at first; then what did not change is quick) …")
-    flags = f"{os.environ.get('BUILD_FLAGS', '')} {' '.join(_machine(folder))}".strip()
+    flags = f"{os.environ.get('BUILD_FLAGS', '')} --build-arg PACKAGES={PACKAGES} {' '.join(_machine(folder))}".strip()
     settings = {"BUILDER": "buildah", "PREFIX": PREFIX, "TAG": tag(), "BASE": BASE, "BUILD_FLAGS": flags}
     _run([RECIPES / "build"], settings, log=folder / "build.log")
     found, there = {}, read_layout(layout)

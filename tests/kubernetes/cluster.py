@@ -154,6 +154,8 @@ def restart_kubelet(**other: object) -> None:
     node = _node()
     node.kill("kubelet")
     node.start_kubelet(**other)
+    path = f"/api/v1/nodes/{node.instance.node_name}/proxy/pods"  # its own: the API server's are Ready all the while
+    Client(node.instance.kubeconfig()).until(path, lambda known: known["items"], "the kubelet knows its pods")
 
 
 def start_node() -> None:

@@ -137,7 +137,7 @@ def test_every_process_gets_only_the_secrets_that_are_its_own(demo: list[Object]
             references = (one.get("valueFrom", {}).get("secretKeyRef") for one in container.get("env", ()))
             mine |= {f"{one['name']}/{one['key']}" for one in references if one}
         for volume in workload["spec"]["template"]["spec"].get("volumes", ()):
-            projected = [one["secret"] for one in volume.get("projected", {}).get("sources", ())]
+            projected = [one["secret"] for one in volume.get("projected", {}).get("sources", ()) if "secret" in one]
             for one in [*projected, *([volume["secret"]] if "secret" in volume else [])]:
                 keys = [item["key"] for item in one["items"]] if "items" in one else ["*"]
                 mine |= {f"{one.get('secretName') or one['name']}/{key}" for key in keys}

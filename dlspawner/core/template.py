@@ -20,6 +20,7 @@ NOTEBOOK_CONTAINER = "notebook"
 MAIN_CONTAINER = "main"
 
 DEFAULT_HOME, DEFAULT_NOTEBOOK_DIR = "/home/${unix_name}", "${home}"
+MOST_PODS = 1024  # of one role
 
 Value = bool | int | float | str
 

@@ -268,7 +268,9 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
 
 async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:
     """Ask for the end of the job's further pods, with their own grace period; what is left goes with the first one."""
-    names = [pod["metadata"]["name"] for pod in pod_set.further_pods(first)]
+    metadata = first["metadata"]
+    told = pod_set.read_pod_set(metadata)
+    names = [naming.further_pod(metadata["name"], host) for host in told.hosts[1:]] if told else []
     delete = pods.api.delete_namespaced_pod
     requests = [
         pods.requests.send("deletion of a pod", delete, name, pods.namespace, expected=(404,)) for name in names

@@ -252,8 +252,8 @@ def test_each_role_of_a_job_of_several_pods_has_its_number_and_its_share() -> No
     assert [role.name for role in chosen(several, workers=0).roles] == ["chief", "ps"]
 
     free = replace(several, options=(*NOTEBOOK.options, replace(option, maximum=None)))
-    for workers in (-1, 1025, 10**12):
-        said = f"The number of pods “worker” must be between 0 and 1024; you asked for {workers}."
+    for workers in (-1, 257, 10**12):
+        said = f"The number of pods “worker” must be between 0 and 256; you asked for {workers}."
         assert select_options(free, CLUSTER, {"gpus": 1, "workers": workers}) == InvalidOptions((said,))
 
     rejected = select_options(replace(several, roles=roles), CLUSTER, {"gpus": 1})

@@ -20,6 +20,7 @@ NOTEBOOK_CONTAINER = "notebook"
 MAIN_CONTAINER = "main"
 
 DEFAULT_HOME, DEFAULT_NOTEBOOK_DIR = "/home/${unix_name}", "${home}"
+MOST_PODS = 256  # of one role: each pod has all others' names in its environment (core.launch.pod_set)
 
 Value = bool | int | float | str
 

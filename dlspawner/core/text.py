@@ -50,7 +50,7 @@ def quoted(text: str, longest: int = 200) -> str:
 
 
 # Lines in the log of a program that fails: those that are no reason, in Jupyter's format and logging's; those that are.
-_CHATTER = re.compile(r"\[[IDW] |\S* ?\S* ?\[?(?:INFO|DEBUG|WARNING)\b")
+_CHATTER = re.compile(r"\[[IDW] |\S{0,40} ?\S{0,40} ?\[?(?:INFO|DEBUG|WARNING)\b")
 _ERROR = re.compile(
     r"\S*(?:Error|Exception|Interrupt|Exit)\b|\[[EC] |.*\b(?:ERROR|CRITICAL|FATAL|[Ee]rror|[Ff]atal|panic)\b"
 )

@@ -14,6 +14,7 @@ from dlspawner.core.resources import MOST_GPUS
 from dlspawner.core.template import (
     DEFAULT_HOME,
     DEFAULT_NOTEBOOK_DIR,
+    MOST_PODS,
     ActivitySource,
     Endpoint,
     EndpointProtocol,
@@ -51,7 +52,6 @@ _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
 _ROLE = r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?"
 _NOTEBOOK_PORT = 8888
-_MOST_PODS = 1024
 _YEAR = 366 * 24 * 3600
 _HOUR = 3600
 
@@ -193,8 +193,8 @@ def _count(section: Section) -> int | str:
     found = section.get("count")
     if found is not None and isinstance(found.value, str):
         named = [hole.name for hole in rendering.find_placeholders(found.value) if hole.text == found.value]
-        return (named[0] or "") if named else found.integer(1, _MOST_PODS)
-    return found.integer(1, _MOST_PODS) if found is not None else 1
+        return (named[0] or "") if named else found.integer(1, MOST_PODS)
+    return found.integer(1, MOST_PODS) if found is not None else 1
 
 
 def _check_roles(template: Template, file: Section) -> None:

@@ -44,6 +44,7 @@ from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch import pod_set, security
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
+from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests
 from dlspawner.spawner.kube.requests import ApiError
 
@@ -241,7 +242,10 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
     *,
     new: bool,
 ) -> None:
-    """Make the headless Service, and the further pods of the job with a Service for SSH each, as far as they lack."""
+    """Make the headless Service, and the further pods of the job with a Service for SSH each, as far as they lack.
+
+    The first one that is refused ends it: all pods or none.
+    """
     further = [launch_pod.disable_gpus_by_default(pod, gpu_resources) for pod in pod_set.further_pods(first)]
     if not further:
         return
@@ -254,22 +258,24 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
             if job.ssh_host_key is not None:
                 await ensure_service(pods, ssh_service(pod, job, endpoint, first), look_first=not new)
 
-    async with asyncio.TaskGroup() as group:
-        for pod in further:
-            group.create_task(ensure(pod), name=f"make pod {pod['metadata']['name']}")
+    try:
+        async with asyncio.TaskGroup() as group:
+            for pod in further:
+                group.create_task(ensure(pod), name=f"make pod {pod['metadata']['name']}")
+    except* StartRefused as refused:
+        raise refused.exceptions[0] from None
 
 
 async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:
     """Ask for the end of the job's further pods, with their own grace period; what is left goes with the first one."""
+    metadata = first["metadata"]
+    told = pod_set.read_pod_set(metadata)
+    if told is None:
+        return
+    delete = pods.api.delete_namespaced_pod
+    names = [naming.further_pod(metadata["name"], host) for host in told.hosts[1:]]
     requests = [
-        pods.requests.send(
-            "deletion of a pod",
-            pods.api.delete_namespaced_pod,
-            pod["metadata"]["name"],
-            pods.namespace,
-            expected=(404,),
-        )
-        for pod in pod_set.further_pods(first)
+        pods.requests.send("deletion of a pod", delete, name, pods.namespace, expected=(404,)) for name in names
     ]
     await asyncio.gather(*requests, return_exceptions=True)
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 from dlspawner.core import units
 from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, CpuMemory, GpuType, Team
-from dlspawner.core.template import Option, OptionChoice, OptionKind, Template, Value
+from dlspawner.core.template import MOST_PODS, Option, OptionChoice, OptionKind, Template, Value
 from dlspawner.core.text import minutes, show
 from dlspawner.core.units import GPU, counted, shown
 
@@ -257,6 +257,11 @@ def _complete_choices(
     memory = _Share("memory", known.get("memory"), default.memory_bytes, limit.memory_bytes, basis)
     amount = CpuMemory(cpu.take(values.get("cpu"), problems), memory.take(values.get("memory"), problems))
     roles = _roles(template, cluster, values, kind, SelectedRole("", 1, gpus, amount))
+    problems += [
+        f"The number of pods “{role.name}” must be between 0 and {MOST_PODS}; you asked for {role.count}."
+        for role in roles
+        if not 0 < role.count <= MOST_PODS
+    ]
     if kind is not None:
         problems += [
             f"Each pod “{role.name}” asks for {role.gpus} GPUs; {kind.max_per_job} of type {kind.name} are the most."

@@ -218,7 +218,8 @@ def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | Non
         )
     for pod in pods:
         if pod.further and pod.job is not None and not pod.alone:
-            if pod.failure or pod.evicted:
+            # A program that failed in a pod that goes on is started again there.
+            if (pod.over or pod.terminating) and (pod.failure or pod.evicted):
                 return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.failure or pod.evicted}"
             if pod.stopped:
                 return EventReason.POD_FAILED, f"Its pod {pod.job.pod} was deleted from outside the Hub."

@@ -17,7 +17,11 @@ from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.
 DELETED = {"deletionTimestamp": "2026-01-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
-DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit"}
+DISK = {
+    "phase": "Failed",
+    "reason": "Evicted",
+    "message": "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
+}
 DRAINED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
 MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
 
@@ -73,8 +77,10 @@ def test_failure_that_was_seen_before_the_deletion_stays_the_reason_and_a_restar
 @pytest.mark.parametrize(
     ("code", "metadata", "status", "sentence"),
     [
-        pytest.param(137, DELETED, DISK, "more to its temporary disk than it may", id="evicted, and then deleted"),
-        pytest.param(0, {}, DISK, "more to its temporary disk than it may", id="evicted, and ended well"),
+        pytest.param(
+            137, DELETED, DISK, "more to its temporary disk than it may (20Mi)", id="evicted, and then deleted"
+        ),
+        pytest.param(0, {}, DISK, "more to its temporary disk than it may (20Mi)", id="evicted, and ended well"),
         pytest.param(0, DELETED, DRAINED, "emptying the job's node", id="drained"),
         pytest.param(143, {}, {"reason": "OutOfcpu"}, "could not give what", id="refused by its node"),
         pytest.param(143, DELETED, {}, "", id="deleted"),

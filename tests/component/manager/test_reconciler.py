@@ -300,6 +300,16 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
 
 
+async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:
+    job = await run_several(office, leader, PodFailurePolicy.RESTART)
+    ended = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
+    state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
+    status = {"phase": "Running", "containerStatuses": [{"name": "notebook", "ready": False, **state}]}
+    await office.cluster.patch(PODS, "jupyter-alice-worker-1", {"status": status}, NAMESPACE, subresource="status")
+    await until_observed(office, leader)
+    assert ended_with(leader, job) == ""
+
+
 async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, leader: Acting) -> None:
     job = await run_several(office, leader, made=2)
     office.clock.moved += AFTER_RESERVATION

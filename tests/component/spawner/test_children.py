@@ -12,8 +12,10 @@ from aiohttp import ClientPayloadError
 
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
+from dlspawner.core.launch import pod_set
 from dlspawner.core.naming import PodIdentity
 from dlspawner.spawner import owned_objects, pages
+from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests
 from tests.component.spawner.conftest import Kept
 from tests.harness.spawner_builders import Answered, make_spawner
@@ -144,6 +146,18 @@ async def test_a_restarted_hub_announces_a_new_host_key_before_it_makes_the_secr
     assert api.asked == ["read secret", "patch pod", "create secret", "read service", "create service"]
     announced = api.objects["pod/jupyter-alice--train"]["metadata"]["annotations"][naming.SSH_HOST_KEY_ANNOTATION]
     assert text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip() == announced
+
+
+async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start() -> None:
+    class Full(Kept):
+        def on_create(self, kind: str, *given: Any) -> Answered:
+            said = "exceeded quota: jobs, requested: pods=1, used: pods=3, limited: pods=3"
+            return Answered({"message": said}, 403) if kind == "pod" else super().on_create(kind, *given)
+
+    roles = (pod_set.Role("chief", 1, {}), pod_set.Role("worker", 2, {}))
+    first = pod_set.as_first(POD, pod_set.PodSet(roles), "jupyter-alice--train-pods", "x")
+    with pytest.raises(StartRefused, match="quota"):
+        await owned_objects.ensure_further_pods(pods(Full()), first, JOB, owned_objects.USUAL_SSH, (), new=True)
 
 
 async def test_the_node_port_of_a_web_server_is_the_one_of_the_service() -> None:

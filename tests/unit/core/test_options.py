@@ -251,6 +251,11 @@ def test_each_role_of_a_job_of_several_pods_has_its_number_and_its_share() -> No
     assert (ps.count, ps.gpus, ps.amount) == (1, 0, replace(CLUSTER.cpu_only_default, memory_bytes=2**30))
     assert [role.name for role in chosen(several, workers=0).roles] == ["chief", "ps"]
 
+    free = replace(several, options=(*NOTEBOOK.options, replace(option, maximum=None)))
+    for workers in (-1, 257, 10**12):
+        said = f"The number of pods “worker” must be between 0 and 256; you asked for {workers}."
+        assert select_options(free, CLUSTER, {"gpus": 1, "workers": workers}) == InvalidOptions((said,))
+
     rejected = select_options(replace(several, roles=roles), CLUSTER, {"gpus": 1})
     assert rejected == InvalidOptions(("Each pod “big” asks for 9 GPUs; 8 of type a100 are the most.",))
 

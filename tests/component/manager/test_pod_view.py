@@ -17,7 +17,11 @@ from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
 
 # Its deletion is asked for at noon, with half a minute of grace.
 DELETED = {"deletionTimestamp": "2026-01-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
-DISK = {"phase": "Failed", "reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit"}
+DISK = {
+    "phase": "Failed",
+    "reason": "Evicted",
+    "message": 'Container notebook exceeded its local ephemeral storage limit "20Mi". ',
+}
 DRAINED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
 MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
 
@@ -62,12 +66,16 @@ def test_end_of_program_or_pod(  # noqa: PLR0917 - a table
     assert (found.over, found.failure, found.stopped) == (state == "phase", failure, stopped)
 
 
-def test_failure_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it() -> None:
-    names, deleted = JobNamespaces("jobs"), pod(3, NOON, DELETED)
-    crashed, restarted = read_pod(pod(3, NOON, {}), names), pod(0, None, {})
+@pytest.mark.parametrize(("code", "failure"), [(0, ""), (3, "exit code 3.")])
+def test_end_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it(
+    code: int, failure: str
+) -> None:
+    names, deleted = JobNamespaces("jobs"), pod(code, NOON, DELETED)
+    ended, restarted = read_pod(pod(code, NOON, {}), names), pod(0, None, {})
     restarted["status"] = {"phase": "Running", "containerStatuses": [{"name": "notebook", "state": {"running": {}}}]}
-    assert read_pod(deleted, names, crashed).failure == "exit code 3."
-    assert read_pod(deleted, names, read_pod(restarted, names, crashed)).stopped
+    assert not read_pod(deleted, names, ended).stopped
+    assert read_pod(deleted, names, ended).failure == failure
+    assert read_pod(deleted, names, read_pod(restarted, names, ended)).stopped
 
 
 @pytest.mark.parametrize(

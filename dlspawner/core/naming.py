@@ -154,8 +154,11 @@ def pods_object(pod_name: str) -> str:
 
 
 def further_pod(pod_name: str, pod: str) -> str:
-    """The name of another pod of the job whose first pod is ``pod_name``."""
-    return _child(pod_name, pod)
+    """The name of another pod of the job whose first pod is ``pod_name``.
+
+    KubeSpawner joins user and server by ``--`` and a hash by ``---``: no server's own pod has a name with four hyphens.
+    """
+    return f"{pod_name}----{pod}"
 
 
 def ssh_server(job: PodIdentity) -> str:

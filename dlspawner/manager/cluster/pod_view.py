@@ -43,10 +43,15 @@ class ObservedPod:
     over: bool  # it has ended and holds nothing, although the object exists
     namespace: str  # as `JobNamespaces.to_key` returns it
     manifest: Manifest  # the parts of its spec that count
+    ended: bool = False  # its program has ended by itself, and not by the deletion
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
-    stopped: bool = False  # True if the deletion has ended the pod, and not its program
     alone: bool = False  # a further pod of a job that goes on without it
+
+    @property
+    def stopped(self) -> bool:
+        """True if the deletion has ended the pod, and not its program."""
+        return self.terminating and not self.ended
 
     @property
     def further(self) -> bool:
@@ -63,7 +68,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
     over = phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status)))
     evicted = pod_status.ended_by_cluster(manifest) if terminating or over else ""
     failure = _failure(ended) if by_itself and not evicted else ""
-    if terminating and not evicted and before is not None and before.failure:
+    if terminating and not evicted and before is not None and before.ended:
         by_itself, failure = True, before.failure
     return ObservedPod(
         uid=str(metadata["uid"]),
@@ -75,9 +80,9 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         over=over,
         namespace=namespaces.to_key(str(metadata.get("namespace") or "")),
         manifest=strip_manifest(manifest),
+        ended=by_itself,
         failure=failure,
         evicted=evicted,
-        stopped=terminating and not by_itself,
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
     )
 

@@ -391,9 +391,8 @@ class Reconciler:
             if not any(pod.uid == uid for pod in record.seen):
                 continue
             if self._was_last(record, uid):
-                lifecycle.on_pods_gone(
-                    turn, record, failure=last.failure if last else "", evicted=last.evicted if last else ""
-                )
+                failure, evicted, finished = (last.failure, last.evicted, last.ended) if last else ("", "", False)
+                lifecycle.on_pods_gone(turn, record, failure=failure, evicted=evicted, finished=finished)
             else:
                 self._end_of_several(turn, record.job.id, last)
 

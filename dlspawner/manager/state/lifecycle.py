@@ -372,15 +372,17 @@ def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> N
     turn.write(as_ended(record) if ends else record, EventReason.POD_NEVER_CREATED)
 
 
-def on_pods_gone(turn: Transaction, record: JobRecord, *, failure: str = "", evicted: str = "") -> None:
+def on_pods_gone(
+    turn: Transaction, record: JobRecord, *, failure: str = "", evicted: str = "", finished: bool = False
+) -> None:
     """The pods of a job are gone: the job has ended, or is pending again with its first submit time."""
     job = record.job
     if record.stop is not None and record.stop.code is EventReason.PREEMPTED and job.requeue:
         withdraw(turn, job.id)
         requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
         return
-    if record.stop is None and (failure or evicted):
-        finish(turn, record, failure=failure, evicted=evicted, stopped=True)
+    if record.stop is None and (failure or evicted or finished):
+        finish(turn, record, failure=failure, evicted=evicted, stopped=not finished)
         return
     was_stopped = job.state is JobState.STOPPING or record.stop is not None
     reason = EventReason.GONE if was_stopped else EventReason.DISAPPEARED

@@ -269,9 +269,10 @@ end_others() { # sentence, at most how many fifths of a second, or nothing: as l
     done
 }
 
-# Whether there is SSH, and the /proc that tells who is below us.
+# Whether sshd runs, and there is the /proc that tells who is below us. Before that nobody is in by SSH, and what prepares
+# sshd must not hear of the end: it would complain, and those were the job's last words.
 has_others() {
-    [ -n "$ssh" ] && { read -r self _ </proc/self/stat; } 2>/dev/null && [ "$self" = $$ ]
+    [ -n "$ssh" ] && { read -r self _ </proc/self/stat; } 2>/dev/null && [ "$self" = $$ ] && [ -n "$(others sshd)" ]
 }
 
 # To the command, or for it as soon as it is there: process 1 does not hear what it has no trap for.

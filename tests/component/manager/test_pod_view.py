@@ -66,12 +66,16 @@ def test_end_of_program_or_pod(  # noqa: PLR0917 - a table
     assert (found.over, found.failure, found.stopped) == (state == "phase", failure, stopped)
 
 
-def test_failure_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it() -> None:
-    names, deleted = JobNamespaces("jobs"), pod(3, NOON, DELETED)
-    crashed, restarted = read_pod(pod(3, NOON, {}), names), pod(0, None, {})
+@pytest.mark.parametrize(("code", "failure"), [(0, ""), (3, "exit code 3.")])
+def test_end_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it(
+    code: int, failure: str
+) -> None:
+    names, deleted = JobNamespaces("jobs"), pod(code, NOON, DELETED)
+    ended, restarted = read_pod(pod(code, NOON, {}), names), pod(0, None, {})
     restarted["status"] = {"phase": "Running", "containerStatuses": [{"name": "notebook", "state": {"running": {}}}]}
-    assert read_pod(deleted, names, crashed).failure == "exit code 3."
-    assert read_pod(deleted, names, read_pod(restarted, names, crashed)).stopped
+    assert not read_pod(deleted, names, ended).stopped
+    assert read_pod(deleted, names, ended).failure == failure
+    assert read_pod(deleted, names, read_pod(restarted, names, ended)).stopped
 
 
 @pytest.mark.parametrize(

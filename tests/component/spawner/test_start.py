@@ -321,6 +321,20 @@ def test_an_image_without_sshd_runs_the_command(job: Job, tmp_path: Path) -> Non
     assert "sshd was not found in this image: the job runs without SSH" in done.stderr
 
 
+def test_a_job_that_ends_before_sshd_runs_has_its_own_last_words(job: Job, tmp_path: Path) -> None:
+    slow = tmp_path / "bin" / "tr"  # with which the script looks for sshd
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 30\n")
+    slow.chmod(0o755)
+    inner = job.command(
+        "sh", "-c", "sleep 0.5; echo last words >&2; exit 3", PATH=f"{slow.parent}:{os.environ['PATH']}"
+    )
+    alone = ["unshare", "-Urmp", "--mount-proc", "--fork", "--kill-child"]
+    done = subprocess.run([*alone, *inner], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (3, "last words\n")
+
+
 def test_a_missing_program_is_named(job: Job) -> None:
     (job.files / "sshd_config").unlink()
     done = run(job, "jupyterhub-singleuser", PATH="/usr/bin:/bin")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kubespawner.slugs import multi_slug, safe_slug
 
 from dlspawner.core import naming
 
@@ -153,3 +154,13 @@ def test_the_ssh_object_of_a_long_pod_name_is_still_a_dns_label() -> None:
     assert len(long) <= 63
     assert DNS_LABEL.fullmatch(long)
     assert long != naming.ssh_object("jupyter-" + "a" * 81)
+
+
+@settings(max_examples=60)
+@given(st.from_regex(r"[aA-]{1,60}", fullmatch=True), st.from_regex(r"[aA-]{0,60}", fullmatch=True))
+def test_no_other_server_has_a_pod_of_the_name_of_a_further_pod(user: str, server: str) -> None:
+    """``ann`` with a job of several pods, and another user ``ann-worker-0``, or her own server ``worker-0``."""
+    slugs = [safe_slug(name, max_length=48) for name in (user, server) if name]
+    for own in ("--".join(slugs), multi_slug([user, server])):  # KubeSpawner's user_server
+        assert naming.further_pod("jupyter-ann", "worker-0") == "jupyter-ann----worker-0"
+        assert "----" not in f"jupyter-{own}"

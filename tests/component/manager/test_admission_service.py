@@ -157,17 +157,6 @@ async def test_job_of_several_pods_holds_all_until_the_last_is_gone(office: Offi
         assert (await leader.ask(wants("carol"))).decision == "admit"
 
 
-async def test_job_whose_second_pod_never_came_holds_the_first_only(office: Office, leader: Acting) -> None:
-    request = two_pods()
-    await leader.ask(request)
-    await office.bind(await office.make_pod(request, name="pod-1"))
-    await until(lambda: leader.record(request).seen, "one is seen")
-    assert (await leader.ask(wants("bob"))).decision == "wait"
-    office.clock.moved += timedelta(seconds=66)
-    await leader.until_state(request, JobState.RUNNING)
-    assert (await leader.ask(wants("bob", gpus=4))).decision == "admit"
-
-
 # Files, database and lease
 
 

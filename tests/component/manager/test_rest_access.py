@@ -189,6 +189,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     # for the Hub alone, by a token of its own
+    "GET api/internal/files": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/internal/jobs/{id}/admission": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),

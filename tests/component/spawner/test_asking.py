@@ -155,15 +155,17 @@ async def test_another_server_does_not_wait_until_a_stop_is_reported(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("told", "node"),
+    ("told", "nodes"),
     [
-        ({"nodes": ["gpu-1"]}, "gpu-1"),
-        ({"nodes": [None]}, None),
-        ({"nodes": []}, None),
+        ({"nodes": ["gpu-1", "gpu-2"]}, ("gpu-1", "gpu-2")),
+        ({"nodes": [None]}, (None,)),
+        ({"nodes": []}, ()),
     ],
     ids=["its node", "not known", "empty"],
 )
-async def test_an_admission_names_the_node_and_its_deadline(told: dict[str, Any], node: str | None) -> None:
+async def test_an_admission_names_the_node_and_its_deadline(
+    told: dict[str, Any], nodes: tuple[str | None, ...]
+) -> None:
     async def answer(request: web.Request) -> web.Response:
         admitted = {"decision": "admit", "reason": "fits", "sentences": [], "seconds": 60}
         return web.json_response({**admitted, **told})
@@ -173,7 +175,7 @@ async def test_an_admission_names_the_node_and_its_deadline(told: dict[str, Any]
         found = await ManagerLink(url, "token", log).admission(
             "j-1", {}, lambda said, reason: errors.StartRefused(*said, reason=reason)
         )
-    assert found.node == node
+    assert found.nodes == nodes
     assert now + 60 <= found.until <= now + 90
 
 

@@ -154,8 +154,12 @@ def pods_object(pod_name: str) -> str:
 
 
 def further_pod(pod_name: str, pod: str) -> str:
-    """The name of another pod of the job whose first pod is ``pod_name``."""
-    return _child(pod_name, pod)
+    """The name of another pod of the job whose first pod is ``pod_name``; no server's pod has such a name.
+
+    With one dash a job of “ann” would replace the server of a user “ann-worker-0”, with two one of Ann's own servers.
+    After three dashes KubeSpawner writes eight hexadecimal digits.
+    """
+    return _child(pod_name, f"--{pod}")
 
 
 def ssh_server(job: PodIdentity) -> str:

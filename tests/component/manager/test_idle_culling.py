@@ -39,7 +39,7 @@ HISTORY = [
     Gpu("jupyter-busy", "GPU-4", lambda seconds: 95 if seconds % 300 < 30 else 0),
     Gpu("jupyter-half", "GPU-5", lambda _: 0),
     Gpu("jupyter-pair", "GPU-6", lambda _: 0),
-    Gpu("jupyter-pair-worker-0", "GPU-7", lambda seconds: 95 if seconds % 300 < 30 else 0),
+    Gpu("jupyter-pair---worker-0", "GPU-7", lambda seconds: 95 if seconds % 300 < 30 else 0),
 ]
 
 

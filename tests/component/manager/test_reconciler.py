@@ -293,10 +293,10 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     office: Office, leader: Acting, policy: PodFailurePolicy, ends: bool
 ) -> None:
     job = await run_several(office, leader, policy)
-    await office.finish("jupyter-alice-worker-0", 0, "Completed")
+    await office.finish("jupyter-alice---worker-0", 0, "Completed")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
-    await office.finish("jupyter-alice-worker-1", 3, "Error")
+    await office.finish("jupyter-alice---worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
 
@@ -304,7 +304,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
     office: Office, leader: Acting
 ) -> None:
-    await run_several(office, leader, **{"jupyter-alice-worker-1": "Succeeded"})
+    await run_several(office, leader, **{"jupyter-alice---worker-1": "Succeeded"})
 
 
 async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:
@@ -312,7 +312,7 @@ async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office
     ended = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
     state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
     status = {"phase": "Running", "containerStatuses": [{"name": "notebook", "ready": False, **state}]}
-    await office.cluster.patch(PODS, "jupyter-alice-worker-1", {"status": status}, NAMESPACE, subresource="status")
+    await office.cluster.patch(PODS, "jupyter-alice---worker-1", {"status": status}, NAMESPACE, subresource="status")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
 
@@ -325,7 +325,7 @@ async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, le
 
 async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:
     job = await run_several(office, leader)
-    await office.cluster.delete(PODS, "jupyter-alice-worker-1", NAMESPACE, grace=0)
+    await office.cluster.delete(PODS, "jupyter-alice---worker-1", NAMESPACE, grace=0)
     await until(lambda: ended_with(leader, job) == "Its pod worker-1 was deleted from outside the Hub.", "it is named")
 
 
@@ -335,11 +335,11 @@ async def test_job_of_several_pods_ends_with_its_first_one_and_holds_gpus_until_
     job = await run_several(office, leader)
     await office.finish("jupyter-alice", 1, "Error")
     await until(lambda: ended_with(leader, job) == "exit code 1.", "it ends with its first pod")
-    for name in ("jupyter-alice", "jupyter-alice-worker-0"):
+    for name in ("jupyter-alice", "jupyter-alice---worker-0"):
         await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
     await until_observed(office, leader)
     assert leader.states()[job] is JobState.STOPPING
-    await office.cluster.delete(PODS, "jupyter-alice-worker-1", NAMESPACE, grace=0)
+    await office.cluster.delete(PODS, "jupyter-alice---worker-1", NAMESPACE, grace=0)
     await until(lambda: job not in leader.states(), "all are gone")
 
 

@@ -61,7 +61,7 @@ def test_first_pod_carries_what_the_others_are_made_of() -> None:
 
 def test_further_pods_are_the_persons_container_with_their_roles_command_and_resources() -> None:
     pods = list(pod_set.further_pods(first()))
-    assert [pod["metadata"]["name"] for pod in pods] == ["jupyter-ann-worker-0", "jupyter-ann-worker-1"]
+    assert [pod["metadata"]["name"] for pod in pods] == ["jupyter-ann---worker-0", "jupyter-ann---worker-1"]
     spec = pods[1]["spec"]
     (work,) = spec["containers"]
     assert (work["image"], work["args"]) == ("torch", ["python", "train.py"])

@@ -222,15 +222,20 @@ async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of
     endpoint: Endpoint,
     *,
     new: bool = True,
-) -> None:
+) -> PodDict:
     """Make the Secret and the Service that the pod lacks, and let its annotation name the host key that sshd uses.
 
     ``new``: this process has just made the pod, so that nothing is there. Without files the Secret is left alone.
+    Returns the pod with its annotation as it is now.
     """
     if given is not None:
-        await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
+        announced = await _ensure_files(pods, pod, job, secret(pod, job, given, endpoint.port), look_first=not new)
+        if announced is not None:
+            annotations = {**(pod["metadata"].get("annotations") or {}), naming.SSH_HOST_KEY_ANNOTATION: announced}
+            pod = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
     if job.ssh_host_key is not None:
         await ensure_service(pods, ssh_service(pod, job, endpoint), look_first=not new)
+    return pod
 
 
 async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name)
@@ -282,7 +287,8 @@ async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:
 
 async def _ensure_files(
     pods: PodRequests, pod: PodDict, job: naming.PodIdentity, manifest: PodDict, *, look_first: bool
-) -> None:
+) -> str | None:
+    """Returns the host key that the pod announces, ``None`` for one without SSH."""
     announced = job.ssh_host_key
     found = await find(pods, "secret", manifest["metadata"]["name"], _owner(manifest)) if look_first else None
     if look_first and found is None and announced not in (None, _public(manifest)):
@@ -292,6 +298,7 @@ async def _ensure_files(
     public = _public(found) if found is not None else await ensure_secret(pods, manifest)
     if announced not in (None, public):
         await pods.annotate(pod, {naming.SSH_HOST_KEY_ANNOTATION: public})
+    return None if announced is None else public
 
 
 async def ensure_secret(pods: PodRequests, manifest: PodDict) -> str:

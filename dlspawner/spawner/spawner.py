@@ -583,7 +583,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             )
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or owned_objects.USUAL_SSH
-        await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
+        pod = await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
         gpus = self.settings.cluster.gpu_resources
         await owned_objects.ensure_further_pods(self.pods, pod, job, endpoint, gpus, new=new)
         if self._by_node_port:

@@ -268,7 +268,7 @@ async def test_an_own_web_server_is_behind_the_login_and_sees_no_credentials(tmp
             nobody, other = [await get(f"{url}{PREFIX}data", token) for token in (None, "bob")]
             headers = {
                 "Authorization": "token alice",
-                "Cookie": "jupyterhub-user-alice-one=secret; theirs=1; _xsrf=session",
+                "Cookie": "jupyterhub-user-alice-one=secret; __Host-jupyterhub-hub=x; theirs=1; _xsrf=session",
                 "Referer": f"{url}{PREFIX}?token=secret",
             }
             request = HTTPRequest(f"{url}{PREFIX}data?x=1&%74oken=alice&y=a%20b", headers=headers)

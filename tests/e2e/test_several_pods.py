@@ -53,8 +53,8 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     (job,) = [one for one in person.jobs() if one["server"] == "many"]
     page = person.get(f"/services/jobs/jobs/{job['id']}").text
     for name in ("worker-0", "worker-1"):
-        assert f"jupyter-olivia--many-{name}" in page
-    assert page.count(", no GPU, running") == 3
+        assert f"jupyter-olivia--many---{name}" in page
+    assert page.count(", no GPU, started") == 3
 
     inside = client.run("many.worker-1", "hostname; echo $DLSPAWNER_ROLE $DLSPAWNER_INDEX; env | grep -c JUPYTERHUB_")
     assert inside.stdout.split() == ["worker-1", "worker", "1", "0"], inside.stderr

@@ -88,7 +88,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
 
 
 def pod_ref(pod: ObservedPod) -> PodRef:
-    return PodRef(pod.uid, pod.name, pod.running, pod.namespace)
+    return PodRef(pod.uid, pod.name, pod.running or (pod.further and pod.over), pod.namespace)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -153,7 +153,7 @@ def observe(
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, actual, further=pod.further)
         job = _charged(job, index, actual, pod.name)
-    pods[index] = pod_ref(pod)
+    pods[index] = ref = pod_ref(pod)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node
@@ -162,7 +162,7 @@ def observe(
         job, reason = replace(job, state=JobState.STOPPING), EventReason.DELETED
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
         job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
-    elif reason is None and pod.running and pods[index] != record.pods[index]:
+    elif reason is None and ref.running and ref != record.pods[index]:
         reason = EventReason.POD_RUNNING
     return reason, replace(record, job=job, pods=tuple(pods))
 

@@ -36,7 +36,10 @@ class StopReason:
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it."""
+    """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it.
+
+    ``running``: it runs; of a further pod of a job of several also: it has ended, which the others need not wait for.
+    """
 
     uid: str
     name: str

@@ -156,7 +156,8 @@ class Handler(web.RequestHandler):
         """The head without what would let its reader act as the person at the Hub or at this proxy."""
         prefix, headers = self.settings["base_url"], self.request.headers.copy()
         cookies = [one.strip() for line in headers.get_list("Cookie") for one in line.split(";")]
-        theirs = [one for one in cookies if not one.startswith(("jupyterhub-", "_xsrf="))]  # _xsrf names the session
+        hubs = ("jupyterhub-", "__Host-jupyterhub-", "_xsrf=", "__Host-_xsrf=")  # _xsrf names the session
+        theirs = [one for one in cookies if not one.startswith(hubs)]
         referer = without_token(headers.get("Referer", ""))
         for name in ("Authorization", "Cookie", "Referer", "Keep-Alive", "Proxy-Connection"):
             headers.pop(name, None)

@@ -260,7 +260,7 @@ EACH = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
 
 
 async def run_several(
-    office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP, made: int = 3
+    office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP, made: int = 3, **phases: str
 ) -> str:
     """A job of three pods: jupyter-alice and its two workers; so many of them are made, and run."""
     request = wants()
@@ -270,9 +270,10 @@ async def run_several(
     signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
     admitted = await leader.ask(replace(request, pods=tuple(strip_manifest(pod) for pod in manifests), nonce=signed))
     assert (admitted.decision, len(admitted.nodes)) == ("admit", 3)
-    for manifest in manifests[:made]:
+    for manifest in reversed(manifests[:made]):
         manifest["spec"]["schedulerName"] = "tests"
-        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE))
+        name = manifest["metadata"]["name"]
+        await office.bind(await office.cluster.create(PODS, manifest, NAMESPACE), phase=phases.get(name, "Running"))
     state = JobState.RUNNING if made == len(manifests) else JobState.STARTING
     await until(lambda: leader.states() == {request.job: state}, "all of them run")
     return request.job
@@ -300,12 +301,18 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
 
 
+async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
+    office: Office, leader: Acting
+) -> None:
+    await run_several(office, leader, **{"jupyter-alice---worker-1": "Succeeded"})
+
+
 async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:
     job = await run_several(office, leader, PodFailurePolicy.RESTART)
     ended = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
     state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
     status = {"phase": "Running", "containerStatuses": [{"name": "notebook", "ready": False, **state}]}
-    await office.cluster.patch(PODS, "jupyter-alice-worker-1", {"status": status}, NAMESPACE, subresource="status")
+    await office.cluster.patch(PODS, "jupyter-alice---worker-1", {"status": status}, NAMESPACE, subresource="status")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientPayloadError
+from kubespawner.slugs import multi_slug, safe_slug
 
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
@@ -123,7 +124,7 @@ async def make(spawner: Any, api: Kept, pod: dict[str, Any], monkeypatch: pytest
     monkeypatch.setattr(type(spawner), "pods", property(lambda _: pods(api)))
     monkeypatch.setattr(pages, "job_page", lambda *_: "")
     monkeypatch.setattr(type(spawner), "_user_ca", lambda _: "ssh-ed25519 CA")
-    annotations = naming.job_annotations(JOB)
+    annotations = {**pod["metadata"].get("annotations", {}), **naming.job_annotations(JOB)}
     metadata = {**pod["metadata"], "annotations": annotations}
     await spawner._ensure_children({**pod, "metadata": metadata})
 
@@ -148,6 +149,16 @@ async def test_a_restarted_hub_announces_a_new_host_key_before_it_makes_the_secr
     assert text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip() == announced
 
 
+@pytest.mark.parametrize(
+    "names",
+    [["ann-worker-0"], ["ann--worker-0"], ["ann---worker-0"], ["ann", "worker-0"], ["ann", "-worker-0"]],
+    ids=" ".join,
+)
+def test_no_server_has_the_name_of_a_further_pod(names: list[str]) -> None:
+    slug = multi_slug(names) if len(names) > 1 else safe_slug(names[0])  # as in KubeSpawner.pod_name_template
+    assert naming.further_pod("jupyter-ann", "worker-0") != f"jupyter-{slug}"
+
+
 async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start() -> None:
     class Full(Kept):
         def on_create(self, kind: str, *given: Any) -> Answered:
@@ -158,6 +169,18 @@ async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start()
     first = pod_set.as_first(POD, pod_set.PodSet(roles), "jupyter-alice--train-pods", "x")
     with pytest.raises(StartRefused, match="quota"):
         await owned_objects.ensure_further_pods(pods(Full()), first, JOB, owned_objects.USUAL_SSH, (), new=True)
+
+
+async def test_further_pods_of_a_restarted_hub_announce_the_new_host_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = (pod_set.Role("chief", 1, {}), pod_set.Role("worker", 1, {}))
+    metadata = {**POD["metadata"], "annotations": {}}
+    first = pod_set.as_first({**WAITING, "metadata": metadata}, pod_set.PodSet(roles), "jupyter-alice--train-pods", "x")
+    api = Kept()
+    await make(make_spawner(monkeypatch, server="train"), api, first, monkeypatch)
+
+    public = text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip()
+    worker = api.objects["pod/jupyter-alice--train---worker-0"]["metadata"]
+    assert worker["annotations"][naming.SSH_HOST_KEY_ANNOTATION] == public
 
 
 async def test_the_node_port_of_a_web_server_is_the_one_of_the_service() -> None:

@@ -135,7 +135,7 @@ def pod_rows(record: JobRecord | None) -> list[tuple[str, str]]:
         if pod is not None:
             node = job.nodes[index] if index < len(job.nodes) else None
             gpus = gpus_text(job.request.pods[index].gpus, job.request.gpu_type)
-            state = "running" if pod.running else "starting"
+            state = "started" if pod.running else "starting"
             found.append((pod.name, ", ".join(one for one in (node, gpus, state) if one)))
     return found
 

@@ -338,6 +338,13 @@ class AdmissionBody(RequestBody):
     image: str = ""
     nonce: Name = ""
     options: dict[str, Any] = {}
+    ports: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the host, that each pod wants
+
+    @model_validator(mode="after")
+    def _of_each_pod(self) -> AdmissionBody:
+        if self.ports and len(self.ports) != len(self.pods):
+            raise ValueError("The field 'ports' has a number for each pod.")
+        return self
 
 
 # Of pods and the SSH gateway.

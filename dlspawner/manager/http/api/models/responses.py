@@ -498,13 +498,14 @@ class KeptByNoticeModel(ResponseModel):
 
 
 class AdmissionModel(ResponseModel):
-    """The decision about a job: admit, wait or refuse; of an admission until when, and the node of each pod."""
+    """The decision about a job: admit, wait or refuse; of an admission until when, and node and ports of each pod."""
 
     decision: str
     reason: str
     sentences: tuple[str, ...]
     seconds: float
     nodes: tuple[str | None, ...]
+    ports: tuple[tuple[int, ...], ...]
 
 
 class GoodFilesModel(ResponseModel):

@@ -101,6 +101,11 @@ def as_first(pod: Manifest, pods: PodSet, service: str, domain: str) -> Manifest
     return first
 
 
+def wanted_ports(first: Manifest, ports: Sequence[JobPorts]) -> tuple[tuple[JobPorts, ...], ...]:
+    """The host's ports that each pod of the job wants, for a template with these ports."""
+    return tuple(host_ports.wanted(pod, ports) for pod in (first, *further_pods(first)))
+
+
 def with_ports(
     first: Manifest, ports: Sequence[JobPorts], numbers: Sequence[Sequence[int]], *, enforce: bool
 ) -> Manifest:
@@ -108,8 +113,7 @@ def with_ports(
 
     ``enforce``: programs of the job that listen on others are to be ended.
     """
-    everyone = (first, *further_pods(first))
-    each = [host_ports.named(host_ports.wanted(pod, ports), own) for pod, own in zip(everyone, numbers, strict=True)]
+    each = [host_ports.named(*one) for one in zip(wanted_ports(first, ports), numbers, strict=True)]
     made = host_ports.with_own(first, each[0])
     metadata, work, pods = made["metadata"], _work(made["spec"]), read_pod_set(first["metadata"])
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **host_ports.annotation(each)}

@@ -101,6 +101,8 @@ serve_ssh() {
     else
         set --
     fi
+    # On the host's network its port is this pod's own.
+    if [ -n "${DLSPAWNER_PORT_SSH:-}" ]; then set -- "$@" -p "$DLSPAWNER_PORT_SSH"; fi
     if [ "$(id -u)" = 0 ]; then mkdir -p /run/sshd; fi # where root's sshd keeps who is not logged in yet
     wait_seconds=1
     while :; do

@@ -38,7 +38,10 @@ def wanted(pod: Mapping[str, Any], ports: Sequence[JobPorts]) -> tuple[JobPorts,
     """The ports that a pod of a template with these ports wants; none outside the host's network."""
     if not pod["spec"].get("hostNetwork"):
         return ()
-    further = naming.FIRST_POD_ANNOTATION in (pod["metadata"].get("annotations") or {})
+    return _wanted(ports, further=naming.FIRST_POD_ANNOTATION in (pod["metadata"].get("annotations") or {}))
+
+
+def _wanted(ports: Sequence[JobPorts], *, further: bool) -> tuple[JobPorts, ...]:
     return (JobPorts(SSH), *(() if further else (JobPorts(NOTEBOOK),)), *ports)
 
 
@@ -46,6 +49,12 @@ def named(wanted: Sequence[JobPorts], numbers: Sequence[int]) -> dict[str, list[
     """The numbers that were assigned to what a pod wants, by name."""
     left = iter(numbers)
     return {one.name: [next(left) for _ in range(one.count)] for one in wanted}
+
+
+def of_job(ports: Sequence[JobPorts], numbers: Sequence[Sequence[int]]) -> list[dict[str, list[int]]]:
+    """The ports of each pod of a job by name, as the template has them; without one where it has other ones now."""
+    each = [(_wanted(ports, further=index > 0), own) for index, own in enumerate(numbers)]
+    return [named(had, own) if sum(one.count for one in had) == len(own) else {"": list(own)} for had, own in each]
 
 
 def annotation(each: Sequence[Assigned]) -> dict[str, str]:

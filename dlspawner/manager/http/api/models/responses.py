@@ -157,6 +157,7 @@ class JobModel(ResponseModel):
 class JobDetailModel(JobModel):
     requeue: bool
     pods: tuple[str, ...]
+    ports: list[dict[str, list[int]]] = Field(description="Of the host's network, of each pod, by name.")
     alternatives: list[AlternativeModel]
     page: str | None = Field(description="Of a pending job.")
 

@@ -57,6 +57,7 @@ _PACKAGED = {
     "report_ssh_keys.py": "report_ssh_keys.py",
     "report_kernels.py": "report_kernels.py",
     "http_relay.py": "http_relay.py",
+    "watch_ports.py": "watch_ports.py",
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods

@@ -157,6 +157,12 @@ report_kernels() {
     fi
 }
 
+# On the host's network: who listens on a port that is not the job's.
+watch_ports() {
+    if command -v python3 >/dev/null; then exec python3 -I "$files/watch_ports.py" $$ </dev/null; fi
+    say "this image has no python3: nothing looks after the ports that the job uses"
+}
+
 # POSIX shells let background processes ignore INT and QUIT, and what is ignored stays ignored in everything that they
 # start: Ctrl-C in every SSH session, the interrupt of every kernel. Whatever can undo that becomes the program.
 find_reset() {
@@ -235,7 +241,7 @@ others() { # sshd | programs
             process=${line%% *} rest=${line##*) }
             parent=${rest#? } parent=${parent%% *}
             case $family in *" $process "*) continue ;; *" $parent "*) ;; *) continue ;; esac
-            case " $command $self $helper $kernels " in *" $process "*) continue ;; esac
+            case " $command $self $helper $kernels $watcher " in *" $process "*) continue ;; esac
             family="$family$process "
             case $rest in Z*) continue ;; esac
             case $line in *"(sshd"*) kind=sshd ;; *) kind=programs ;; esac
@@ -289,7 +295,7 @@ stop() {
     fi
 }
 
-role=work ssh= helper= directory= command= early= kernels=
+role=work ssh= helper= directory= command= early= kernels= watcher=
 case ${1:-} in
     --main | --login-proxy) role=${1#--}; shift ;;
 esac
@@ -317,6 +323,7 @@ if [ $role != login-proxy ]; then
     case ${1##*/} in
         jupyterhub-singleuser | jupyter | jupyter-lab) report_kernels 9>&- & kernels=$! ;;
     esac
+    if [ -n "${DLSPAWNER_PORTS:-}" ] && [ -r "$files/watch_ports.py" ]; then watch_ports 9>&- & watcher=$!; fi
 fi
 if [ -z "$reset" ]; then exec "$@"; fi
 

@@ -131,6 +131,7 @@ title: In the network of the node
 command: [jupyterhub-singleuser]
 endpoints: [{name: ssh, port: 2222, protocol: ssh, expose: nodeport}]
 ports: [{name: nccl}, {name: master, count: 2}]
+pods: [{role: chief}, {role: worker}]
 special_permissions: [host_network]
 pod: {hostNetwork: true}
 """
@@ -171,8 +172,10 @@ def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
             assert len(ports) == 5, told.stderr
             given += map(int, ports)
             (job,) = [one for one in frank.jobs() if one["server"] == server]
-            (own,) = frank.manager("GET", f"/jobs/{job['id']}").json()["ports"]
+            own, workers = frank.manager("GET", f"/jobs/{job['id']}").json()["ports"]
             assert [number for numbers in own.values() for number in numbers] == given[-5:]
+            inside = ssh.run(server, "ssh worker-0 printenv DLSPAWNER_PORT_SSH MASTER_PORT")
+            assert inside.stdout.split() == [str(workers["ssh"][0]), str(own["master"][0])], inside.stderr
             assert f"ssh {ports[0]}, notebook {ports[1]}" in frank.get(f"/services/jobs/jobs/{job['id']}").text
         assert len(set(given)) == 10
         assert set(given) <= set(range(21540, 21560))

@@ -183,6 +183,8 @@ def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
         assert len(set(stack.kubectl("get", "pods", *net, "-o=jsonpath={.items[*].status.podIP}").split())) == 1
         with begun(ssh.line("one", "python3 -m http.server 21559", options=("-tt",))) as wrong:
             read_until(wrong.stdout, "listens on port 21559 of the node, which is not this job's")
+        counted = 'dlspawner_wrong_ports_total{template="net"} 1.0'
+        wait_for(lambda: counted in admin.manager("GET", "/metrics").text, "the administrators' metrics have it")
         frank.close()
         admin.close()
     finally:

@@ -1,16 +1,19 @@
 """Name the programs of a job on the host's network that listen on ports which are not the job's: watch_ports.py PROCESS
 
 Runs inside the job, in the background, with the python3 of the image, and looks at the processes below PROCESS, the
-job's `start`. The kernel's own choices (ip_local_port_range) are no mistake. What it finds is said once, to the job's
-log and to the terminals below PROCESS. With DLSPAWNER_ENFORCE_PORTS, a number of seconds, the program gets a TERM after
-that, and a KILL ten seconds later. It runs as the person and looks after mistakes, not after intruders.
+job's `start`. The kernel's own choices (ip_local_port_range) are no mistake. What it finds is said once: to the job's
+log, to the terminals below PROCESS and, where the job has a token here, to the Manager. With DLSPAWNER_ENFORCE_PORTS, a
+number of seconds, the program gets a TERM after that, and a KILL ten seconds later. It runs as the person and looks
+after mistakes, not after intruders.
 """
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 EVERY = 3.0
@@ -63,6 +66,22 @@ def tell(sentence: str, terminals: "set[str]") -> None:
             Path(terminal).write_text(f"\r\n{sentence}\r\n", encoding="utf-8")
 
 
+def tell_manager(program: str, port: int) -> None:
+    """The administrators' log and metrics; without an answer only the job's log has it."""
+    manager, token = os.environ.get("DLSPAWNER_MANAGER_URL"), os.environ.get("JUPYTERHUB_API_TOKEN")
+    if not (manager and token):
+        return
+    request = urllib.request.Request(  # noqa: S310 - the address is the Hub's own setting
+        manager.rstrip("/") + "/api/wrong-ports",
+        data=json.dumps({"program": program, "port": port}).encode("utf-8"),
+        headers={"Authorization": "token " + token, "Content-Type": "application/json"},
+        method="PUT",
+    )
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxy variables lead out of the cluster
+    with contextlib.suppress(Exception):
+        directly.open(request, timeout=10).close()
+
+
 def main() -> None:
     root, ports, grace = int(sys.argv[1]), os.environ["DLSPAWNER_PORTS"], os.environ.get("DLSPAWNER_ENFORCE_PORTS")
     first, last = map(int, (read("sys/net/ipv4/ip_local_port_range") or "32768 60999").split())
@@ -87,6 +106,7 @@ def main() -> None:
                     f"job's. Its ports are {ports} (DLSPAWNER_PORTS).{ends}",
                     terminals,
                 )
+                tell_manager(program, wrong[socket])
             elif grace and age >= float(grace):
                 for holder in {one for one, _, file in opened if file == socket}:
                     with contextlib.suppress(OSError):

@@ -355,6 +355,11 @@ class KernelsBody(RequestBody):
     seconds: Seconds | None
 
 
+class WrongPortBody(RequestBody):
+    program: str
+    port: int
+
+
 class SshSessionsBody(RequestBody):
     """All sessions of a gateway: user, server, seconds since the last byte, open or not."""
 

@@ -232,5 +232,5 @@ def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: Cluster
     tolerations = pod.placement.tolerations + kind.tolerations
     selector = tuple(sorted(dict((*kept, *kind.node_selector)).items()))
     placement = replace(pod.placement, selector=selector, tolerations=tolerations)
-    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement)
+    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement, pod.ports)
     return ResourceRequest(kind.name, (resized,))

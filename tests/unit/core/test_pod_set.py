@@ -149,13 +149,14 @@ def test_a_job_on_the_host_s_network_listens_on_the_ports_that_it_got() -> None:
 def test_each_pod_on_the_host_s_network_has_ports_of_its_own() -> None:
     whole = pod_set.as_first(HOST_POD, PODS, "jupyter-ann-pods", "jobs.svc.cluster.local")
     numbers = [[20000, 20001, 20002, 20003, 20004], [20005, 20006, 20007, 20008], [20009, 20010, 20011, 20012]]
-    pod = pod_set.with_ports(whole, PORTS, numbers, enforce=False)
+    pod = pod_set.with_ports(whole, PORTS, numbers, enforce=True)
     _, worker = pod_set.further_pods(pod)
     assert on_the_host(worker) == {"main": (("ssh", 20009), ("nccl", 20010), ("master", 20011), (None, 20012))}
     assert host_ports.ssh_port(worker, 2222) == 20009
     for one in (environment(pod), environment(worker)):
         assert (one["MASTER_PORT"], one["PET_MASTER_PORT"]) == ("20003", "20003"), "the first pod's"
         assert (one["PAI_PORT_LIST_worker_0_master"], one["PAI_PORT_LIST_chief_0_nccl"]) == ("20007,20008", "20002")
+        assert one["DLSPAWNER_ENFORCE_PORTS"] == "30"
     assert environment(worker)["DLSPAWNER_PORT_NCCL"] == "20010"
     names = [one["name"] for one in worker["spec"]["containers"][0]["env"]]
     assert len(names) == len(set(names))

@@ -63,6 +63,11 @@ def gpus(job: Mapping[str, Any]) -> str:
     return f"{count} {job.get('gpu_type')}" if count else "-"
 
 
+def ports(of_pod: Mapping[str, Sequence[int]]) -> str:
+    """Returns a pod's ports of the host's network: ``ssh 20000, master 20003,20004``."""
+    return ", ".join(f"{name} {','.join(map(str, numbers))}".strip() for name, numbers in of_pod.items())
+
+
 def moment(at: str | None) -> str | None:
     """Returns a time to the second, in the pages' format."""
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else None

@@ -100,7 +100,8 @@ class UserNotice:
 class Admission:
     """The decision about a job: *admit*, *wait* or *refuse*, with sentences and a reason.
 
-    The pods of an admitted job may be requested before ``until`` on the event loop's clock, for ``nodes`` if known.
+    The pods of an admitted job may be requested before ``until`` on the event loop's clock, for ``nodes`` if known,
+    with these ``ports`` of the host.
     """
 
     decision: str
@@ -108,6 +109,7 @@ class Admission:
     reason: str
     until: float = 0.0
     nodes: tuple[str | None, ...] = ()
+    ports: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +375,8 @@ def _admission(found: Any, sent: float) -> Admission:
     if decision != "admit":
         return Admission(decision, sentences, str(found["reason"]))
     nodes = tuple(str(node) if node else None for node in found["nodes"])  # none where nothing is packed
-    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes)
+    ports = tuple(tuple(map(int, one)) for one in found.get("ports", ()))
+    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes, ports)
 
 
 def _start_status(found: Any) -> StartStatus:

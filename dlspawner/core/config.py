@@ -72,6 +72,19 @@ class GpuType:
 
 
 @dataclass(frozen=True, slots=True)
+class HostPorts:
+    """The ports for jobs on the host's network, with the last one; ``enforce``: programs on other ports are ended."""
+
+    first: int
+    last: int
+    enforce: bool = False
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class StorageConfig:
     """The claim that holds a person's home directory."""
 
@@ -165,6 +178,7 @@ class ClusterConfig:
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
     culling: Culling = field(default_factory=Culling)
+    host_ports: HostPorts | None = None  # of jobs on the host's network; None: nobody assigns them any
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

@@ -27,6 +27,7 @@ class Reason(Enum):
     TEAM_QUOTA = "team-quota"
     BORROW_LIMIT = "borrow-limit"
     NO_FIT = "no-node"
+    HOST_PORTS = "host-ports"
     VICTIMS_TERMINATING = "ending"
     BLOCKED_BY_EARLIER = "turn"
     # it can never start as things are; a job that is in the queue already waits for these, too

@@ -49,7 +49,7 @@ class Job:
     ``nodes``: one for each pod, ``None`` for what is not known; of a waiting job what it was promised. ``notice`` is
     when a victim will be stopped, ``idle`` that it is known to be unused, ``approved`` that soft caps do not count,
     ``exempt_from_quota`` that there was no quota when it started, or no admission: no quota takes away its GPUs.
-    ``refused`` is the Hub's own sentence why it does not start it as things are.
+    ``refused`` is the Hub's own sentence why it does not start it as things are. ``ports``: the host's, of each pod.
     """
 
     id: str
@@ -71,6 +71,7 @@ class Job:
     exempt_from_quota: bool = False
     special: Permissions | None = None
     inadmissible: str = ""
+    ports: tuple[tuple[int, ...], ...] = ()
 
     @property
     def holds(self) -> bool:

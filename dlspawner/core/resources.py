@@ -40,13 +40,17 @@ _Amounts = dict[str, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """The request of one pod to its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs."""
+    """The request of one pod to its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs.
+
+    ``ports``: so many of the host's.
+    """
 
     resource: str = ""
     gpus: int = 0
     cpu_milli: int = 0
     memory_bytes: int = 0
     placement: NodePlacement = field(default_factory=NodePlacement)
+    ports: int = 0
 
 
 @dataclass(frozen=True, slots=True)

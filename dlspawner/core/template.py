@@ -132,6 +132,14 @@ class PodRole:
 
 
 @dataclass(frozen=True, slots=True)
+class JobPorts:
+    """So many ports of the host, by a name, for each pod of a job on the host's network."""
+
+    name: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class IdlePolicy:
     """When a job of this template counts as idle; ``None`` leaves it to the team and the cluster.
 
@@ -168,6 +176,7 @@ class Template:
     mounts: Mounts = Mounts()
     roles: tuple[PodRole, ...] = ()  # of a job of several pods
     on_pod_failure: PodFailurePolicy = PodFailurePolicy.STOP
+    ports: tuple[JobPorts, ...] = ()  # of the host, beside those of its sshd and notebook
     grace_period: timedelta = timedelta(seconds=30)
     idle: IdlePolicy = IdlePolicy()
     # Whether an SSH login starts a job that does not run; None leaves it to the person.

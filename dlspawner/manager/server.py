@@ -159,6 +159,7 @@ BASE_ROUTES: handlers.Routes = (
     (f"wait/{_NAME}/{_NAME}/go-on", portal_pending.StartAgainButton),
     (r"api/jobs/(j-[a-z2-7]{12})/keep-alive", activity.KeepAliveHandler),
     ("api/kernels", activity.KernelReportHandler),
+    ("api/wrong-ports", activity.WrongPortHandler),
     ("api/ssh-sessions", activity.SshSessionReportHandler),
     ("api/idle", activity.CullReportHandler),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from dlspawner.core import units
@@ -10,6 +11,7 @@ from dlspawner.core.config import (
     CpuJobs,
     CpuMemory,
     GpuType,
+    HostPorts,
     SpecialPermission,
     StorageConfig,
     Toleration,
@@ -27,10 +29,12 @@ DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 10
 
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
-    *("priorities", "scheduling", "idle"),
+    *("priorities", "scheduling", "idle", "host_ports"),
 )
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_RANGE = r"[0-9]{4,5}-[0-9]{4,5}"
+_LAST_PORT = 65535
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
 
@@ -40,6 +44,7 @@ _CHECKED_AGAINST = {
     "priorities": "priorities",
     "special_permissions": "special permissions",
     "accounts": "range of uids",
+    "host_ports": "ports of the host",
 }
 
 
@@ -57,7 +62,7 @@ def unread(root: Entry | None, problems: Problems) -> frozenset[str]:
         if not isinstance(found.value, list | None if part == "special_permissions" else dict | None):
             return True
         below = any(path.startswith((f"{part}.", f"{part}[")) for path in wrong)
-        return below and part in {"accounts", "special_permissions"}  # the others' names are known
+        return below and part in {"accounts", "special_permissions", "host_ports"}  # the others' names are known
 
     return frozenset(part for part in _CHECKED_AGAINST if is_unread(part))
 
@@ -90,6 +95,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         scheduling=read_scheduling(file),
         cpu_jobs=jobs,
         culling=read_culling(file),
+        host_ports=_host_ports(file),
     )
 
 
@@ -221,6 +227,21 @@ def _accounts(file: Section) -> UidRange:
     if nobody:
         section.entry.problem(f"{nobody[0]} is in this range and means nobody; end below or begin above it.")
     return uids
+
+
+def _host_ports(file: Section) -> HostPorts | None:
+    section = _section(file, "host_ports", ("range", "enforce"))
+    found = section.need("range") if section else None
+    if section is None or found is None:
+        return None
+    text = found.text(_RANGE, "two ports with a dash in between, such as 20000-24000")
+    if not re.fullmatch(_RANGE, text):
+        return None
+    first, last = map(int, text.split("-"))
+    ports = HostPorts(first, last, section.boolean("enforce", default=False))
+    if not 1024 <= ports.first <= ports.last <= _LAST_PORT:
+        found.problem(f"must be from 1024 on and to {_LAST_PORT} at most, the smaller port first.")
+    return ports
 
 
 def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:

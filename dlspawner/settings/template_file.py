@@ -7,7 +7,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from dlspawner.core.config import ClusterConfig, SpecialPermission
-from dlspawner.core.launch import rendering
+from dlspawner.core.launch import host_ports, rendering
 from dlspawner.core.launch.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
 from dlspawner.core.resources import MOST_GPUS
@@ -20,6 +20,7 @@ from dlspawner.core.template import (
     EndpointProtocol,
     EndpointService,
     IdlePolicy,
+    JobPorts,
     Mounts,
     OptionKind,
     PodFailurePolicy,
@@ -36,6 +37,7 @@ KEYS = (
     *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
     *(
         "on_pod_failure",
+        "ports",
         "grace_period_seconds",
         "idle",
         "start_on_connect",
@@ -52,6 +54,7 @@ _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
 _ROLE = r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?"
 _NOTEBOOK_PORT = 8888
+_MOST_PORTS = 1024
 _YEAR = 366 * 24 * 3600
 _HOUR = 3600
 
@@ -82,6 +85,7 @@ def read_template(
         mounts=_mounts(file, special=bool(special)),
         roles=_roles(file),
         on_pod_failure=file.one_of("on_pod_failure", PodFailurePolicy.STOP),
+        ports=_ports(file, cluster),
         grace_period=timedelta(seconds=file.integer("grace_period_seconds", 30, 1, _HOUR)),
         idle=_idle(file),
         start_on_connect=file.boolean("start_on_connect", False) if file.get("start_on_connect") else None,
@@ -215,6 +219,38 @@ def _check_roles(template: Template, file: Section) -> None:
             )
 
 
+def _ports(file: Section, cluster: ClusterConfig) -> tuple[JobPorts, ...]:
+    ports: list[JobPorts] = []
+    for entry in file.items("ports"):
+        section = entry.section(("name", "count"))
+        name = section.need("name")
+        port = JobPorts(
+            name.text(host_ports.NAME, "small letters, digits and dashes, at most 15, with a letter first")
+            if name
+            else "",
+            section.integer("count", 1, 1, _MOST_PORTS),
+        )
+        if port.name in {host_ports.SSH, host_ports.NOTEBOOK}:
+            entry.problem(f"“{port.name}” is what the job's own port is called.")
+        if port.name in {other.name for other in ports}:
+            entry.problem(f"there are two ports “{port.name}”.")
+        ports.append(port)
+    found = file.get("ports")
+    if found is not None and cluster.host_ports is None:
+        found.problem("the cluster file has no host_ports to assign from: give it a range.", against="host_ports")
+    return tuple(ports)
+
+
+def _check_ports(template: Template, file: Section) -> None:
+    """Checks that a job on the host's network can use the ports that it gets."""
+    found = file.get("ports")
+    if template.pod.get("hostNetwork") is not True:
+        if found is not None:
+            found.problem("only a job on the host's network has ports of it: write pod: {hostNetwork: true}.")
+    elif template.ssh is not None and template.ssh.name != host_ports.SSH:
+        (file.get("endpoints") or file.entry).problem("on the host's network the ssh endpoint must be named ssh.")
+
+
 def _idle(file: Section) -> IdlePolicy:
     found = file.get("idle")
     if found is None:
@@ -286,8 +322,11 @@ def _check(template: Template, file: Section, special: frozenset[SpecialPermissi
     if not template.command and template.ssh is None:
         file.entry.problem("without a command the job shows how to get in by ssh, so it needs an ssh endpoint.")
     _check_roles(template, file)
+    _check_ports(template, file)
     names = placeholder_names(template)
+    ports = frozenset(f"{rendering.PORT}{one.name}" for one in template.ports)
     places = {"home": CONTEXT_PLACEHOLDERS, "notebook_dir": names - {"notebook_dir"}}
+    places |= {"command": names | ports, "pods": names | ports}  # where Kubernetes expands variables
     for key in ("command", "home", "notebook_dir", "pods", "annotations", "pod"):
         found = file.get(key)
         for entry in found.walk() if found is not None else ():

@@ -40,8 +40,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from dlspawner.backoff import delays
 from dlspawner.core import naming, unix_account
+from dlspawner.core.launch import host_ports, pod_set, security
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.core.launch import pod_set, security
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Endpoint, EndpointProtocol, EndpointService
 from dlspawner.spawner.kube.errors import StartRefused
@@ -57,6 +57,7 @@ _PACKAGED = {
     "shell": "shell",
     "report_ssh_keys.py": "report_ssh_keys.py",
     "report_kernels.py": "report_kernels.py",
+    "watch_ports.py": "watch_ports.py",
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods
@@ -155,7 +156,9 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
     pods = pod_set.read_pod_set(pod["metadata"])
     if pods is not None:
         keys, host_key = make_host_key(), given.host_key.public
-        files |= pod_set.secret_files(pods, (keys.private, keys.public), host_key, who.name, port)
+        assigned = [one[host_ports.SSH][0] for one in host_ports.assigned(pod["metadata"])]
+        ports = assigned or [port] * len(pods.hosts)
+        files |= pod_set.secret_files(pods, (keys.private, keys.public), host_key, who.name, ports)
         # The first value counts.
         files["sshd_config"] = f"AuthorizedKeysFile {pod_set.FILES}/{pod_set.AUTHORIZED_KEYS}\n{files['sshd_config']}"
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
@@ -166,7 +169,8 @@ def ssh_service(
     pod: PodDict, job: naming.PodIdentity, endpoint: Endpoint, first: PodDict | None = None
 ) -> dict[str, Any]:
     """The Service that leads to the pod's sshd; of a further pod the ``first`` one owns it."""
-    port = {"name": "ssh", "port": endpoint.port, "targetPort": endpoint.port, "protocol": "TCP"}
+    listens = host_ports.ssh_port(pod, endpoint.port)
+    port = {"name": "ssh", "port": endpoint.port, "targetPort": listens, "protocol": "TCP"}
     kind = "NodePort" if endpoint.expose is EndpointService.NODEPORT else "ClusterIP"
     spec = {"type": kind, "selector": _selector(pod, job), "ports": [port]}
     metadata = owned_metadata(first or pod, naming.ssh_object(pod["metadata"]["name"]))

@@ -55,7 +55,7 @@ _FILES = (
         (name, name)
         for name in (owned_objects.HOST_KEY, "user_ca.pub", "principals", "sshd_config", "start", "profile.sh", "shell")
     ),
-    *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "passwd", "group")),
+    *((name, name) for name in ("report_ssh_keys.py", "report_kernels.py", "watch_ports.py", "passwd", "group")),
     ("index.html", "page/index.html"),
 )
 _SEVERAL_FILES = tuple((name, name) for name in pod_set.SECRET_FILES)

@@ -36,7 +36,7 @@ from traitlets import default
 from dlspawner.clients.manager import PendingJobStatus
 from dlspawner.core import naming, text
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.core.launch import pod_status
+from dlspawner.core.launch import pod_set, pod_status
 from dlspawner.core.launch.pod_status import PodDict, StartStep
 from dlspawner.core.template import NOTEBOOK_CONTAINER, Template
 from dlspawner.core.unix_account import UnixIds
@@ -487,11 +487,17 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         question = {**question, "options": dict(self.user_options)}  # it can be started again with them
+        hosts = self.settings.cluster.host_ports
+        if hosts is not None:
+            wanted = pod_set.wanted_ports(manifest, template.ports)
+            question |= {"ports": [sum(one.count for one in own) for own in wanted]}
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         try:
             async with asyncio.timeout_at(admitted.until):
                 manifest = manager_link.on_nodes(manifest, admitted.nodes)
+                if hosts is not None and admitted.ports:
+                    manifest = pod_set.with_ports(manifest, template.ports, admitted.ports, enforce=hosts.enforce)
                 return await self._create_with_claim(manifest, min(until, admitted.until - _TO_SAY_WHY))
         except StartRefused as refused:
             if not refused.unsure:

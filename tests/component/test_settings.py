@@ -20,6 +20,7 @@ from dlspawner import settings
 from dlspawner.core.config import (
     CpuJobs,
     CpuMemory,
+    HostPorts,
     PriorityClasses,
     PriorityLevel,
     SchedulingConfig,
@@ -32,6 +33,7 @@ from dlspawner.core.template import (
     ActivitySource,
     EndpointProtocol,
     EndpointService,
+    JobPorts,
     OptionKind,
     PodFailurePolicy,
     PodRole,
@@ -266,6 +268,8 @@ WRONG_CLUSTERS = {
         "  B: {resource: a/b, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
         "gpu_types.B: “B” must be small letters",
     ),
+    "ports of the host that are none": ("host_ports: {range: 24000}", "host_ports.range: "),
+    "ports of the host from the end": ("host_ports: {range: 24000-20000}", "host_ports.range: must be from 1024 on"),
     "a default above the limit": ("cpu_only: {cpu: {default: 5, max: 4}}", "cpu_only.cpu: the default is"),
     "a default template that is not there": (
         "defaults: {template: jop}",
@@ -340,6 +344,55 @@ def test_invalid_template(files: Files, text: str, problem: str) -> None:
     _one_problem(files.problems(), problem, "jobs/job.yaml:3: ")
 
 
+WITH_PORTS = CLUSTER + "special_permissions: [host_network]\nhost_ports: {range: 20000-24000}\n"
+ON_THE_HOST = "special_permissions: [host_network]\npod: {hostNetwork: true}\n"
+# The cluster, the template, and the problem.
+WRONG_PORTS = {
+    "without the host's network": (
+        WITH_PORTS,
+        "\n\nports: [{name: nccl}]",
+        "ports: only a job on the host's network has ports of it: write pod: {hostNetwork: true}.",
+    ),
+    "that nobody assigns": (
+        WITH_PORTS.replace("host_ports: {range: 20000-24000}", ""),
+        f"{ON_THE_HOST}ports: [{{name: nccl}}]",
+        "ports: the cluster file has no host_ports to assign from: give it a range.",
+    ),
+    "of the name of sshd's": (
+        WITH_PORTS,
+        f"{ON_THE_HOST}ports: [{{name: ssh}}]",
+        "ports[0]: “ssh” is what the job's own",
+    ),
+    "twice": (WITH_PORTS, f"{ON_THE_HOST}ports: [{{name: a}}, {{name: a}}]", "ports[1]: there are two ports “a”."),
+    "of a wrong name": (
+        WITH_PORTS,
+        f"{ON_THE_HOST}ports: [{{name: a-}}]",
+        "ports[0].name: “a-” must be small letters,",
+    ),
+    "none": (
+        WITH_PORTS,
+        f"{ON_THE_HOST}ports: [{{name: a, count: 0}}]",
+        "ports[0].count: must be between 1 and",
+    ),
+    "outside a command": (
+        WITH_PORTS,
+        f"{ON_THE_HOST}annotations: {{at: '${{port.a}}'}}\nports: [{{name: a}}]",
+        "annotations.at: there is no value for the hole ${port.a}",
+    ),
+    "with an ssh endpoint of another name": (
+        WITH_PORTS,
+        f"{ON_THE_HOST}endpoints: [{{name: shell, port: 2222, protocol: ssh}}]",
+        "endpoints: on the host's network the ssh endpoint must be named ssh.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cluster", "text", "problem"), WRONG_PORTS.values(), ids=WRONG_PORTS)
+def test_invalid_ports(files: Files, cluster: str, text: str, problem: str) -> None:
+    files.write(job=JOB + text + "\n", cluster=cluster)
+    _one_problem(files.problems(), problem, "jobs/job.yaml:5: ")
+
+
 @pytest.mark.parametrize(("text", "problem"), WRONG_CLUSTERS.values(), ids=WRONG_CLUSTERS)
 def test_invalid_cluster(files: Files, text: str, problem: str) -> None:
     files.write(cluster=CLUSTER + text + "\n")
@@ -366,7 +419,7 @@ def test_invalid_file(files: Files, text: str, problem: str) -> None:
 
 
 WITHOUT = "Until this is mended, teams and templates are checked without the cluster's "
-ALL = "GPU types, priorities, special permissions and range of uids."
+ALL = "GPU types, priorities, special permissions, range of uids and ports of the host."
 # How cluster.yaml is broken, how the one problem ends, and what the teams and the template say that is right.
 UNREAD = {
     "no YAML": ("gpu_types: [", WITHOUT + ALL),
@@ -374,6 +427,10 @@ UNREAD = {
     "a section under another name": (CLUSTER.replace("gpu_types", "gpus"), WITHOUT + "GPU types."),
     "priorities that are a list": (CLUSTER + "priorities: [urgent]", WITHOUT + "priorities."),
     "permissions that do not exist": (CLUSTER + "special_permissions: [roof]", WITHOUT + "special permissions."),
+    "ports of the host that are none": (
+        CLUSTER + "special_permissions: [host_network]\nhost_ports: {range: many}",
+        WITHOUT + "ports of the host.",
+    ),
     "uids that are none": (CLUSTER + "accounts: {first_uid: me}", WITHOUT + "range of uids."),
 }
 
@@ -384,7 +441,10 @@ def test_an_unreadable_cluster_file_makes_no_problems_in_other_files(files: File
     job = JOB + "options: {gpu_type: {default: a100}}\n" if quota is TEAMS else JOB
     levels = "    priorities: [urgent]\n" if "priorities" in end else ""
     gid = "    gid: 25000\n" if "uids" in end else ""
-    special = "special_permissions: [host_network]\npod: {hostNetwork: true}\n" if "permissions" in end else ""
+    special = (
+        "special_permissions: [host_network]\npod: {hostNetwork: true}\n" if "permissions" in cluster + end else ""
+    )
+    special += "ports: [{name: nccl}]\n" if "host_ports" in cluster else ""
     files.write(job=job + special, cluster=cluster, teams=quota + levels + gid)
     problems = files.problems()
     assert {problem.split(":")[0] for problem in problems} == {"cluster.yaml"}
@@ -497,7 +557,7 @@ options:
   gpus: {default: 2, max: 4}
   lr: {type: number, title: Learning rate, min: 0, max: 1, default: 0.1}
   part: {type: choice, choices: {a: First, b: Second}}
-command: [run, "${lr}"]
+command: [run, "${lr}", "${port.nccl}"]
 home: /users/${unix_name}
 notebook_dir: ${home}/work
 endpoints:
@@ -506,6 +566,7 @@ endpoints:
 mounts: {home: read-only, team_data: none, job_directory: false}
 pods: [{role: chief}, {role: worker, count: "${gpus}", gpus: 2, cpu: 4, memory: 8Gi, command: [work, "${lr}"]}]
 on_pod_failure: continue
+ports: [{name: nccl}, {name: master, count: 4}]
 grace_period_seconds: 120
 idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 3600, counts: [gpu], dry_run: false}
 start_on_connect: true
@@ -515,13 +576,15 @@ annotations: {note: "${team}"}
 pod:
   hostNetwork: true
 """,
-        cluster=CLUSTER + "special_permissions: [host_network]\n",
+        cluster=CLUSTER + "special_permissions: [host_network]\nhost_ports: {range: 20000-24000, enforce: true}\n",
     )
+    assert files.load().cluster.host_ports == HostPorts(20000, 24000, enforce=True)
     template = files.load().templates[0]
     assert (template.name, template.title, template.who) == ("job", "Training", ("vision",))
     assert [option.name for option in template.options] == ["gpus", "lr", "part"]
     assert [option.kind for option in template.options] == [OptionKind.INTEGER, OptionKind.NUMBER, OptionKind.CHOICE]
-    assert template.command == ("run", "${lr}")
+    assert template.command == ("run", "${lr}", "${port.nccl}")
+    assert template.ports == (JobPorts("nccl"), JobPorts("master", 4))
     assert [(one.name, one.protocol, one.expose) for one in template.endpoints] == [
         ("ssh", EndpointProtocol.SSH, EndpointService.NODEPORT),
         ("metrics", EndpointProtocol.HTTP, EndpointService.CLUSTER),

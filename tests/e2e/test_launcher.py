@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.people import answers, wait_for
+from tests.e2e.people import answers, begun, read_until, wait_for
 from tests.e2e.stack import ROOT, Launched, running
 
 pytestmark = pytest.mark.launcher
@@ -126,6 +126,17 @@ pod:
 """
 
 
+ON_THE_HOST = """\
+title: In the network of the node
+command: [jupyterhub-singleuser]
+endpoints: [{name: ssh, port: 2222, protocol: ssh, expose: nodeport}]
+ports: [{name: nccl}, {name: master, count: 2}]
+pods: [{role: chief}, {role: worker}]
+special_permissions: [host_network]
+pod: {hostNetwork: true}
+"""
+
+
 @pytest.mark.slow
 def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
     config, templates, disk = tmp_path / "config", tmp_path / "templates", tmp_path / "disk"
@@ -134,17 +145,46 @@ def test_special_permissions_can_be_tried(tmp_path: Path) -> None:
     disk.mkdir(mode=0o777)
     (disk / "label").write_text("of the node")
     (templates / "jobs" / "disk.yaml").write_text(DISK % disk)
+    (templates / "jobs" / "net.yaml").write_text(ON_THE_HOST)
     cluster = config / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("special_permissions: []", "special_permissions: [host_paths]"))
+    switched_on = "special_permissions: [host_paths, host_network]\nhost_ports: {range: 21540-21559}"
+    cluster.write_text(cluster.read_text().replace("special_permissions: []", switched_on))
     stack = Launched(tmp_path / "state", more=(f"--config={config}", f"--templates={templates}"))
     stack.start()
     try:
         frank, admin = stack.person("frank"), stack.person("admin")
         assert "approves" in frank.start("disk", template="disk").json()["message"]
-        (request,) = admin.manager("GET", "/approvals?mine=decide").json()["items"]
-        admin.manager("POST", f"/jobs/{request['job']}/approve", {"reason": "To try it."})
+        for server in ("one", "two"):
+            assert "approves" in frank.start(server, template="net").json()["message"]
+        for request in admin.manager("GET", "/approvals?mine=decide").json()["items"]:
+            admin.manager("POST", f"/jobs/{request['job']}/approve", {"reason": "To try it."})
+        ssh = frank.ssh(tmp_path / "ssh")
         wait_for(lambda: frank.ready("disk"), "the approved job", 120)
-        assert frank.ssh(tmp_path / "ssh").run("disk", "cat /disk/label").stdout == "of the node"
+        assert ssh.run("disk", "cat /disk/label").stdout == "of the node"
+
+        given: list[int] = []
+        for server in ("one", "two"):
+            wait_for(lambda server=server: frank.ready(server), "the job on the node's network", 120)
+            assert frank.get(f"/user/frank/{server}/api").json().keys() == {"version"}
+            names = "DLSPAWNER_PORT_SSH DLSPAWNER_PORT_NOTEBOOK DLSPAWNER_PORT_NCCL DLSPAWNER_PORTS_MASTER"
+            told = ssh.run(server, f"printenv {names}")
+            ports = told.stdout.replace(",", "\n").split()
+            assert len(ports) == 5, told.stderr
+            given += map(int, ports)
+            (job,) = [one for one in frank.jobs() if one["server"] == server]
+            own, workers = frank.manager("GET", f"/jobs/{job['id']}").json()["ports"]
+            assert [number for numbers in own.values() for number in numbers] == given[-5:]
+            inside = ssh.run(server, "ssh worker-0 printenv DLSPAWNER_PORT_SSH MASTER_PORT")
+            assert inside.stdout.split() == [str(workers["ssh"][0]), str(own["master"][0])], inside.stderr
+            assert f"ssh {ports[0]}, notebook {ports[1]}" in frank.get(f"/services/jobs/jobs/{job['id']}").text
+        assert len(set(given)) == 10
+        assert set(given) <= set(range(21540, 21560))
+        net = "-n", "jobs-special", "-l", "dlspawner.dev/template=net"
+        assert len(set(stack.kubectl("get", "pods", *net, "-o=jsonpath={.items[*].status.podIP}").split())) == 1
+        with begun(ssh.line("one", "python3 -m http.server 21559", options=("-tt",))) as wrong:
+            read_until(wrong.stdout, "listens on port 21559 of the node, which is not this job's")
+        counted = 'dlspawner_wrong_ports_total{template="net"} 1.0'
+        wait_for(lambda: counted in admin.manager("GET", "/metrics").text, "the administrators' metrics have it")
         frank.close()
         admin.close()
     finally:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlspawner.core import naming, units
-from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, PodFailurePolicy
+from dlspawner.core.launch import host_ports
+from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts, PodFailurePolicy
 from dlspawner.core.units import Manifest
 
 FILES = "/etc/dlspawner"
@@ -31,6 +32,7 @@ JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE = (
 )
 SECRET_FILES = (JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE)
 MASTER_PORT = 29500  # torchrun's own default
+MASTER = "master"  # the name of the port of the host that takes its place
 # Without a command a pod only waits for logins. Every image with a shell has it.
 _WAIT = ("tail", "-f", "/dev/null")
 _HUBS_OWN = ("JUPYTERHUB_", "JPY_", "DLSPAWNER_MANAGER_URL")
@@ -99,12 +101,37 @@ def as_first(pod: Manifest, pods: PodSet, service: str, domain: str) -> Manifest
     return first
 
 
+def wanted_ports(first: Manifest, ports: Sequence[JobPorts]) -> tuple[tuple[JobPorts, ...], ...]:
+    """The host's ports that each pod of the job wants, for a template with these ports."""
+    return tuple(host_ports.wanted(pod, ports) for pod in (first, *further_pods(first)))
+
+
+def with_ports(
+    first: Manifest, ports: Sequence[JobPorts], numbers: Sequence[Sequence[int]], *, enforce: bool
+) -> Manifest:
+    """The first pod with the host's ports that were assigned to each pod of its job, for a template with these ports.
+
+    ``enforce``: programs of the job that listen on others are to be ended.
+    """
+    each = [host_ports.named(*one) for one in zip(wanted_ports(first, ports), numbers, strict=True)]
+    made = host_ports.with_own(first, each[0])
+    metadata, work, pods = made["metadata"], _work(made["spec"]), read_pod_set(first["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **host_ports.annotation(each)}
+    if enforce:
+        work["env"].append({"name": "DLSPAWNER_ENFORCE_PORTS", "value": str(host_ports.GRACE_SECONDS)})
+    if pods is not None:
+        told = _variables(pods, 0, each)
+        names = {one["name"] for one in told}
+        work["env"] = [*(one for one in work["env"] if one["name"] not in names), *told]
+    return made
+
+
 def further_pods(first: Mapping[str, Any]) -> Iterator[Manifest]:
     """The manifests of all pods but the first, from the first one's: as it is to be made, or as the cluster has it."""
-    pods = read_pod_set(first["metadata"])
+    pods, ports = read_pod_set(first["metadata"]), host_ports.assigned(first["metadata"])
     for number, (role, _) in enumerate(pods.members if pods else ()):
         if pods is not None and number:
-            yield _further(first, pods, role, number)
+            yield _further(host_ports.with_own(dict(first), ports[number]) if ports else first, pods, role, number)
 
 
 def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) -> Manifest:
@@ -115,9 +142,15 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
         spec.pop(key, None)  # the cluster's own answers about the first pod
     for key in _PROBES:
         work.pop(key, None)
-    own = {one["name"] for one in _variables(pods, 0)} | {"MEM_LIMIT", "MEM_GUARANTEE", "CPU_LIMIT", "CPU_GUARANTEE"}
+    ports = host_ports.assigned(metadata)
+    own = {one["name"] for one in _variables(pods, 0, ports)} | {
+        "MEM_LIMIT",
+        "MEM_GUARANTEE",
+        "CPU_LIMIT",
+        "CPU_GUARANTEE",
+    }
     kept = [one for one in work.get("env") or () if one["name"] not in own and not one["name"].startswith(_HUBS_OWN)]
-    work["env"] = [*kept, *_variables(pods, number), *amount_variables({"limits": role.resources})]
+    work["env"] = [*kept, *_variables(pods, number, ports), *amount_variables({"limits": role.resources})]
     roles_own = {name for one in pods.roles for name in one.resources}
     work["resources"] = {
         kind: {name: amount for name, amount in (amounts or {}).items() if name not in roles_own} | role.resources
@@ -137,6 +170,7 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
         naming.FIRST_POD_ANNOTATION: metadata["name"],
         naming.FAILURE_ANNOTATION: pods.on_failure.value,
+        **host_ports.annotation(ports[number : number + 1]),
     }
     further: Manifest = {
         "apiVersion": "v1",
@@ -154,12 +188,16 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     return with_preferred_node(further, pods.nodes[number] if number < len(pods.nodes) else None)
 
 
-def secret_files(pods: PodSet, keys: tuple[str, str], host_key: str, login: str, port: int) -> dict[str, str]:
-    """Returns the files by which the pods log in to each other; ``keys``: the job's own pair, private and public."""
+def secret_files(
+    pods: PodSet, keys: tuple[str, str], host_key: str, login: str, ports: Sequence[int]
+) -> dict[str, str]:
+    """Returns the files by which the pods log in to each other.
+
+    ``keys``: the job's own pair, private and public; ``ports``: of each pod's sshd.
+    """
     private, public = keys
     hosts = " ".join(pods.hosts)
     config = {
-        "Port": str(port),
         "User": login,
         "IdentityFile": f"{FILES}/{JOB_KEY}",
         "IdentitiesOnly": "yes",
@@ -171,7 +209,9 @@ def secret_files(pods: PodSet, keys: tuple[str, str], host_key: str, login: str,
         JOB_KEY: private,
         AUTHORIZED_KEYS: f"{public}\n",
         KNOWN_HOSTS: f"job {host_key}\n",
-        SSH_CONFIG: f"Host {hosts}\n" + "".join(f"    {key} {value}\n" for key, value in config.items()),
+        SSH_CONFIG: "".join(f"Host {host}\n    Port {at}\n" for host, at in zip(pods.hosts, ports, strict=True))
+        + f"Host {hosts}\n"
+        + "".join(f"    {key} {value}\n" for key, value in config.items()),
         HOSTFILE: "".join(
             f"{host} slots={role.gpus or 1}\n" for host, (role, _) in zip(pods.hosts, pods.members, strict=True)
         ),
@@ -239,9 +279,10 @@ def _sized(volume: Manifest, role: Role) -> Manifest:
     return {**volume, "emptyDir": {**empty, "sizeLimit": role.resources["memory"]}}
 
 
-def _variables(pods: PodSet, number: int) -> list[Manifest]:
+def _variables(pods: PodSet, number: int, ports: Sequence[host_ports.Assigned] = ()) -> list[Manifest]:
     role, index = pods.members[number]
     world = len(pods.members)
+    master = next(iter(ports), {}).get(MASTER, (MASTER_PORT,))[0]
     values: dict[str, object] = {
         "DLSPAWNER_ROLE": role.name,
         "DLSPAWNER_INDEX": index,
@@ -250,12 +291,12 @@ def _variables(pods: PodSet, number: int) -> list[Manifest]:
         "WORLD_SIZE": world,
         "LOCAL_WORLD_SIZE": 1,
         "MASTER_ADDR": pods.hosts[0],
-        "MASTER_PORT": MASTER_PORT,
+        "MASTER_PORT": master,
         "PET_NNODES": world,
         "PET_NODE_RANK": number,
         "PET_NPROC_PER_NODE": role.gpus or 1,
         "PET_MASTER_ADDR": pods.hosts[0],
-        "PET_MASTER_PORT": MASTER_PORT,
+        "PET_MASTER_PORT": master,
         "PAI_TASK_ROLE_COUNT": len(pods.roles),
         "PAI_TASK_ROLE_LIST": ",".join(one.name for one in pods.roles),
         "PAI_CURRENT_TASK_ROLE_NAME": role.name,
@@ -264,6 +305,11 @@ def _variables(pods: PodSet, number: int) -> list[Manifest]:
         **{
             f"PAI_HOST_IP_{one.name.replace('-', '_')}_{at}": host
             for host, (one, at) in zip(pods.hosts, pods.members, strict=True)
+        },
+        **{
+            f"PAI_PORT_LIST_{one.name.replace('-', '_')}_{at}_{name.replace('-', '_')}": host_ports.listed(numbers)
+            for own, (one, at) in zip(ports, pods.members, strict=False)
+            for name, numbers in own.items()
         },
         "DLWS_ROLE_NAME": role.name,
         "DLWS_ROLE_IDX": index,

@@ -13,6 +13,7 @@ Holes: ``${name}`` in the texts of a template, filled leaf by leaf after the YAM
   ``$HOME`` pass untouched.
 * Kubernetes itself expands ``$(NAME)`` in commands and environment values. There a *value* has its dollars doubled, so
   that it arrives as it was typed; and what must be text (commands, environment, labels) becomes text.
+* ``${port.NAME}`` in a command is a port that is not assigned yet: it becomes the variable that will have it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any
 
 from dlspawner.core import naming, units
 from dlspawner.core.config import CpuMemory, TeamMount
+from dlspawner.core.launch import host_ports, pod_set
 from dlspawner.core.launch import pod as launch_pod
-from dlspawner.core.launch import pod_set
 from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import NOTEBOOK_CONTAINER, OptionKind, TeamDataAccess, Template
@@ -159,6 +160,7 @@ def _values(template: Template, choices: SelectedOptions, facts: RenderContext) 
     }
     values["job_directory"] = job_directory(facts, values["home"])
     values["notebook_dir"] = substitute(template.notebook_dir, values)
+    values |= {f"{PORT}{one.name}": f"$({host_ports.variable(one.name)})" for one in template.ports}
     for name, value in choices.values:
         option = template.option(name)
         is_path = option is not None and option.kind is OptionKind.PATH and isinstance(value, str)
@@ -367,7 +369,8 @@ def _needed(name: str, values: Mapping[str, Any]) -> Any:
 
 
 _TOKEN = re.compile(r"\$\$|\$\{([^}]*)\}|\$\{")
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9-]*)?")
+PORT = "port."
 
 # Where Kubernetes wants text, and where it expands $(NAME) once more.
 _TEXT_PARENTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
@@ -430,8 +433,9 @@ def _substitute_text(text: str, values: Mapping[str, Any], path: tuple[str | int
     def one(match: re.Match[str]) -> str:
         if match.group() == "$$":
             return "$"
-        written = _written(_value(match.group(1) or "", values))
-        return escape_expansion(written) if expanded else written
+        name = match.group(1) or ""
+        written = _written(_value(name, values))
+        return escape_expansion(written) if expanded and not name.startswith(PORT) else written
 
     return _TOKEN.sub(one, text)
 

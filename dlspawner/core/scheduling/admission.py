@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 
 from dlspawner.core.config import ClusterConfig, GpuType
 from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
@@ -127,8 +128,13 @@ class _SkipCache:
 
 
 def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> Job:
-    """The job from its admission on."""
-    return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not world.teams.has_quota)
+    """The job from its admission on, with its ports of the host: those that it has, or free ones."""
+    ports = job.ports
+    if not ports and limits.ports_of(job.request):
+        free = iter(world.free_ports())
+        ports = tuple(tuple(islice(free, pod.ports)) for pod in job.request.pods)
+    quota = world.teams.has_quota
+    return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports)
 
 
 def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
@@ -226,5 +232,5 @@ def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: Cluster
     tolerations = pod.placement.tolerations + kind.tolerations
     selector = tuple(sorted(dict((*kept, *kind.node_selector)).items()))
     placement = replace(pod.placement, selector=selector, tolerations=tolerations)
-    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement)
+    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement, pod.ports)
     return ResourceRequest(kind.name, (resized,))

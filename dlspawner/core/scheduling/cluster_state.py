@@ -187,6 +187,17 @@ class ClusterState:
 
     # questions
 
+    def free_ports(self) -> list[int]:
+        """The host's ports that no job holds, the lowest first."""
+        found: list[int] | None = self.memo.get("ports")
+        if found is None:
+            ports = self.cluster.host_ports
+            held = {
+                number for job in self.jobs.values() if job.ports and job.holds for own in job.ports for number in own
+            }
+            found = self.memo["ports"] = [number for number in ports.numbers if number not in held] if ports else []
+        return found
+
     def team_cache(self, team: str) -> dict[object, Any]:
         """The cached results on a team that depend on its own jobs, nodes and files, and on no other team's jobs."""
         found = self._team_memos.get(team)

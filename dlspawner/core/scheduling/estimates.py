@@ -163,7 +163,7 @@ class _Simulation:
     def _leaves(self, job: Job) -> None:
         self._ends.pop(job.id, None)
         if job.requeue:
-            again = replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None)
+            again = replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=())
             self._world.put(again)
         else:
             self._world.remove(job.id)

@@ -48,7 +48,27 @@ def config_violation(request: Job, world: ClusterState) -> Refuse | None:
         return Refuse(Reason.BLOCKED, BLOCKED)
     if team is None:
         return Refuse(Reason.UNKNOWN_TEAM, f"There is no team “{request.team}” any more; choose another one.")
-    return _no_template(request, team, world) or _not_special(request, world) or _by_type(request, team, world)
+    return (
+        _no_template(request, team, world)
+        or _not_special(request, world)
+        or _too_many_ports(request, world)
+        or _by_type(request, team, world)
+    )
+
+
+def _too_many_ports(request: Job, world: ClusterState) -> Refuse | None:
+    asked, ports = ports_of(request.request), world.cluster.host_ports
+    if not asked or (ports is not None and asked <= len(ports.numbers)):
+        return None
+    if ports is None:
+        sentence = "Nobody assigns ports of the host's network any more; choose another template."
+        return Refuse(Reason.NOT_ALLOWED, sentence)
+    sentence = f"There are {len(ports.numbers)} ports of the host's network for jobs; this job needs {asked}."
+    return Refuse(Reason.EXCEEDS_LIMIT, sentence)
+
+
+def ports_of(charge: ResourceRequest) -> int:
+    return sum(pod.ports for pod in charge.pods)
 
 
 def _by_type(request: Job, team: Team, world: ClusterState) -> Refuse | None:
@@ -213,9 +233,9 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     needs = required_approvals(request, world)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
-    team = world.team(request.team)
-    if team is None:
-        return None
+    team, taken = world.team(request.team), _ports_taken(request, world)
+    if team is None or taken is not None:
+        return taken
     asked, title = request.request.gpus, team.title or team.name
     own = asked if request.reserved and request.id in world.jobs else 0
     if request.request.gpu_type is None:
@@ -239,6 +259,18 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
                 f"this job needs {shown(asked)}.",
             )
     return None
+
+
+def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
+    asked, ports = ports_of(request.request), world.cluster.host_ports
+    if not asked or ports is None or asked <= (free := len(world.free_ports())):
+        return None
+    used = len(ports.numbers) - free
+    sentence = (
+        f"Jobs use {used} of the {len(ports.numbers)} ports of the host's network ({ports.first} to {ports.last}); "
+        f"this job needs {asked}."
+    )
+    return Blocked(Reason.HOST_PORTS, sentence)
 
 
 def _cpu_caps(request: Job, title: str, world: ClusterState) -> Blocked | None:

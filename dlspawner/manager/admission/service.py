@@ -71,17 +71,22 @@ class AdmissionRequest:
     image: str = ""  # the image that gets them
     nonce: str = ""  # the nonce of its pods; none: any is accepted
     options: str = ""  # the user options, as JSON
+    ports: tuple[int, ...] = ()  # how many of the host's each pod wants; empty: none
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """``decision``: admit, wait or refuse. Of an admission, ``seconds`` until its deadline and the node of each pod."""
+    """``decision``: admit, wait or refuse. Of an admission, ``seconds`` until its deadline.
+
+    ``nodes`` and ``ports``: of each pod.
+    """
 
     decision: str
     reason: str
     sentences: tuple[str, ...] = ()
     seconds: float = 0.0
     nodes: tuple[str | None, ...] = ()
+    ports: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,8 @@ class AdmissionService:
         if known is not None and not known.is_pending:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
-            admitted = AdmissionResponse("admit", "known", seconds=left, nodes=_preferred_nodes(known.job))
+            nodes, ports = _preferred_nodes(known.job), known.job.ports
+            admitted = AdmissionResponse("admit", "known", seconds=left, nodes=nodes, ports=ports)
             return admitted if may else AdmissionResponse("refuse", "over", (EXPIRED,))
         if known is None:
             if turn.store.recently_ended(question.job) or self._was_cancelled(question):
@@ -222,6 +228,9 @@ class AdmissionService:
         charged = request_of(question.pods, world.cluster)
         if isinstance(charged, Refuse):
             return charged
+        if question.ports:
+            pods = zip(charged.pods, question.ports, strict=True)
+            charged = replace(charged, pods=tuple(replace(pod, ports=count) for pod, count in pods))
         team = world.team(question.team) or Team(question.team)
         level = world.cluster.priority(team, question.priority)
         if level is None:
@@ -304,11 +313,9 @@ class AdmissionService:
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
     ) -> AdmissionResponse:
         starting = lifecycle.admit(turn, record, nodes, question.nonce)
-        seconds = self._reservation.total_seconds()
-        return _logged(
-            question,
-            AdmissionResponse("admit", Reason.ADMITTED.value, seconds=seconds, nodes=_preferred_nodes(starting)),
-        )
+        seconds, nodes = self._reservation.total_seconds(), _preferred_nodes(starting)
+        answer = AdmissionResponse("admit", Reason.ADMITTED.value, seconds=seconds, nodes=nodes, ports=starting.ports)
+        return _logged(question, answer)
 
 
 def _moved(before: Job, after: Job, world: ClusterState) -> str:

@@ -30,6 +30,7 @@ from dlspawner.manager.model.records import (
     JobRecord,
     StopReason,
     read_pods,
+    read_ports,
     read_request,
     read_special,
     write_pods,
@@ -217,6 +218,7 @@ def to_row(entry: JobEvent) -> dict[str, Any]:
         "stop_reason": record.stop.code.value if record.stop else None,
         "stop_sentence": record.stop.message if record.stop else None,
         "pods": write_pods(record.pods),
+        "ports": json.dumps(job.ports),
         "awaiting_start": record.awaiting_start,
         "start_attempts": record.start_attempts,
         "failures": record.failures,
@@ -245,6 +247,7 @@ def from_row(row: Row[Any]) -> JobRecord:
         approved=row.approved,
         special=read_special(row.special),
         exempt_from_quota=row.exempt_from_quota,
+        ports=read_ports(row.ports),
     )
     stop = StopReason(_REASONS[row.stop_reason], row.stop_sentence or "") if row.stop_reason else None
     found = JobRecord(job, row.deadline, row.request_seconds, read_pods(row.pods), stop, row.demote_at)

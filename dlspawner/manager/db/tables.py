@@ -159,6 +159,7 @@ jobs = Table(
     Column("reason", String(40), nullable=False, server_default=""),  # of its last event
     Column("special", Text),  # the special permissions it asks for, for which image, and if they are approved, as JSON
     Column("approved", Boolean, nullable=False, server_default=false()),  # soft caps do not count for it
+    Column("ports", Text, nullable=False, server_default="[]"),  # the host's, of each of its pods, as JSON
     # For pages of jobs, the newest first: all, a person's, a team's.
     Index(None, "submitted", "job"),
     Index(None, "user_name", "submitted", "job"),

@@ -119,7 +119,9 @@ def as_queued(record: JobRecord, state: JobState = JobState.QUEUED) -> JobRecord
     A job that had turned preemptible is again what its owner requested.
     """
     preemptible = record.job.preemptible and record.demote_at is None
-    job = replace(record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible)
+    job = replace(
+        record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible, ports=()
+    )
     return replace(record, job=job, awaiting_start=False, deadline=None, pods=(), stop=None, demote_at=None)
 
 
@@ -150,6 +152,10 @@ def read_special(text: str | None) -> Permissions | None:
         return None
     content = json.loads(text)
     return Permissions(**{**content, "special": tuple(map(SpecialPermission, content["special"]))})
+
+
+def read_ports(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, json.loads(text)))
 
 
 def write_pods(pods: Sequence[PodRef | None]) -> str:

@@ -67,6 +67,12 @@ class ManagerMetrics:
         self._ends = Counter(
             "dlspawner_job_ends", "Jobs that ended, by their last event's reason.", ["reason"], registry=own
         )
+        self._wrong_ports = Counter(
+            "dlspawner_wrong_ports",
+            "Programs of jobs on the host's network that listened on ports which were not the job's.",
+            ["template"],
+            registry=own,
+        )
         self.loop_lag = Histogram(
             "dlspawner_loop_lag_seconds",
             "By how much the Manager's event loop was late, measured twice a second.",
@@ -81,6 +87,9 @@ class ManagerMetrics:
 
     def decided(self, outcome: str, reason: str) -> None:
         self._decisions.labels(outcome, reason).inc()
+
+    def wrong_port(self, template: str) -> None:
+        self._wrong_ports.labels(template).inc()
 
     def record(self, entries: Sequence[JobEvent]) -> None:
         """These transitions are on the disk."""

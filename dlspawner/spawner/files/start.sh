@@ -101,6 +101,8 @@ serve_ssh() {
     else
         set --
     fi
+    # On the host's network its port is this pod's own.
+    if [ -n "${DLSPAWNER_PORT_SSH:-}" ]; then set -- "$@" -p "$DLSPAWNER_PORT_SSH"; fi
     if [ "$(id -u)" = 0 ]; then mkdir -p /run/sshd; fi # where root's sshd keeps who is not logged in yet
     wait_seconds=1
     while :; do
@@ -153,6 +155,12 @@ report_kernels() {
         command -v python3 >/dev/null; then
         exec python3 -I "$files/report_kernels.py" </dev/null >/dev/null 2>&1
     fi
+}
+
+# On the host's network: who listens on a port that is not the job's.
+watch_ports() {
+    if command -v python3 >/dev/null; then exec python3 -I "$files/watch_ports.py" $$ </dev/null; fi
+    say "this image has no python3: nothing looks after the ports that the job uses"
 }
 
 # POSIX shells let background processes ignore INT and QUIT, and what is ignored stays ignored in everything that they
@@ -233,7 +241,7 @@ others() { # sshd | programs
             process=${line%% *} rest=${line##*) }
             parent=${rest#? } parent=${parent%% *}
             case $family in *" $process "*) continue ;; *" $parent "*) ;; *) continue ;; esac
-            case " $command $self $helper $kernels " in *" $process "*) continue ;; esac
+            case " $command $self $helper $kernels $watcher " in *" $process "*) continue ;; esac
             family="$family$process "
             case $rest in Z*) continue ;; esac
             case $line in *"(sshd"*) kind=sshd ;; *) kind=programs ;; esac
@@ -288,7 +296,7 @@ stop() {
     fi
 }
 
-role=work ssh= helper= directory= command= early= kernels=
+role=work ssh= helper= directory= command= early= kernels= watcher=
 case ${1:-} in
     --main | --login-proxy) role=${1#--}; shift ;;
 esac
@@ -316,6 +324,7 @@ if [ $role != login-proxy ]; then
     case ${1##*/} in
         jupyterhub-singleuser | jupyter | jupyter-lab) report_kernels 9>&- & kernels=$! ;;
     esac
+    if [ -n "${DLSPAWNER_PORTS:-}" ] && [ -r "$files/watch_ports.py" ]; then watch_ports 9>&- & watcher=$!; fi
 fi
 if [ -z "$reset" ]; then exec "$@"; fi
 

@@ -129,6 +129,43 @@ def two_pods(user: str = "alice") -> AdmissionRequest:
     return replace(wants(user, gpus=4), pods=wants(user, gpus=4).pods * 2)
 
 
+async def test_ports_of_the_host_are_one_jobs_until_its_pods_are_gone(office: Office) -> None:
+    with (office.folder / "cluster.yaml").open("a") as file:
+        file.write("host_ports: {range: 20000-20006}\n")
+    first, second, third = (replace(wants(user), ports=(3,)) for user in ("alice", "bob", "carol"))
+    pair = replace(wants("dave"), pods=wants().pods * 2, ports=(2, 1))
+    async with office.manager() as leader:
+        assert (await leader.ask(first)).ports == ((20000, 20001, 20002),)
+        assert (await leader.ask(pair)).ports == ((20003, 20004), (20005,)), "of each pod"
+    async with office.manager() as leader:
+        for _ in range(2):
+            assert (await leader.ask(first)).ports == ((20000, 20001, 20002),), "the same again, also after a restart"
+        waits = await leader.ask(second)
+        assert (waits.decision, waits.reason, waits.ports) == ("wait", "host-ports", ())
+        assert waits.sentences[0] == (
+            "Jobs use 6 of the 7 ports of the host's network (20000 to 20006); this job needs 3."
+        )
+        assert (await leader.ask(wants("erin"))).decision == "admit", "it needs none"
+        never = await leader.ask(replace(third, ports=(8,)))
+        assert (never.decision, never.sentences) == (
+            "refuse",
+            ("There are 7 ports of the host's network for jobs; this job needs 8.",),
+        )
+        pod = await office.make_pod(first)
+        await office.bind(pod)
+        await leader.until_state(first, JobState.RUNNING)
+        await office.delete(pod)
+        await leader.until_state(first, JobState.STOPPING)
+        assert (await leader.ask(third)).reason == "host-ports", "its pod is still there"
+        await office.delete(pod, grace=0)
+        await until(lambda: leader.is_due(second), "the first that waits is scheduled")
+        assert (await leader.ask(second)).ports == ((20000, 20001, 20002),)
+        assert await leader.stop(second.job, EventReason.PREEMPTED) is False, "its pod is not there yet"
+        await leader.service.release_reservation(second.job, "bob", passes=True)
+        await until(lambda: leader.is_due(third), "a job that waits again gives its ports back")
+        assert leader.record(second).job.ports == ()
+
+
 async def test_job_of_several_pods_holds_all_until_the_last_is_gone(office: Office, db_url: str) -> None:
     office.set_quota(16)
     await office.make_node("gpu-2")

@@ -304,7 +304,7 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
     office: Office, leader: Acting
 ) -> None:
-    await run_several(office, leader, **{"jupyter-alice---worker-1": "Succeeded"})
+    await run_several(office, leader, **{"jupyter-alice----worker-1": "Succeeded"})
 
 
 async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:
@@ -312,7 +312,7 @@ async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office
     ended = {"terminated": {"exitCode": 3, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}}
     state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}
     status = {"phase": "Running", "containerStatuses": [{"name": "notebook", "ready": False, **state}]}
-    await office.cluster.patch(PODS, "jupyter-alice---worker-1", {"status": status}, NAMESPACE, subresource="status")
+    await office.cluster.patch(PODS, "jupyter-alice----worker-1", {"status": status}, NAMESPACE, subresource="status")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
 

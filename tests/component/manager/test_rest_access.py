@@ -162,6 +162,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST api/jobs/{id}/keep-alive": (401, 404, 404, 200, 404, 403, 403, 404, 404, 200, 404),
     "POST api/jobs/{id}/requeue": (401, 404, 404, 403, 403, 403, 403, 403, 409, 409, 403),
     "PUT api/kernels": (401, 403, 403, 422, 403, 403, 403, 403, 403, 403, 403),
+    "PUT api/wrong-ports": (401, 403, 403, 422, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/key-suggestions": (401, 204, 204, 204, 403, 204, 204, 204, 204, 204, 204),
     "GET api/keys": (401, 200, 200, 403, 403, 403, 403, 200, 200, 200, 403),
     "POST api/keys": (401, 422, 422, 403, 403, 403, 403, 422, 422, 422, 403),
@@ -269,6 +270,7 @@ def test_statuses(targets: Targets, address: str) -> None:
 _UIDS = {"first_uid": 20000, "last_uid": 59999}
 # What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
 BY_THE_HUB: dict[str, Any] = {
+    "GET api/internal/files": None,
     "PUT api/internal/jobs/{id}/admission": {
         **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
         **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},

@@ -179,7 +179,7 @@ async def test_further_pods_of_a_restarted_hub_announce_the_new_host_key(monkeyp
     await make(make_spawner(monkeypatch, server="train"), api, first, monkeypatch)
 
     public = text(api.objects["secret/jupyter-alice--train-ssh"], owned_objects.PUBLIC_HOST_KEY).strip()
-    worker = api.objects["pod/jupyter-alice--train---worker-0"]["metadata"]
+    worker = api.objects["pod/jupyter-alice--train----worker-0"]["metadata"]
     assert worker["annotations"][naming.SSH_HOST_KEY_ANNOTATION] == public
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ from aiohttp import web
 from traitlets.config import Config
 
 from dlspawner import settings
-from dlspawner.core.config import SpecialPermission
+from dlspawner.core import naming
+from dlspawner.core.config import HostPorts, SpecialPermission
 from dlspawner.core.launch.pod import merge_pod
-from dlspawner.core.template import Mounts, TeamDataAccess
+from dlspawner.core.template import JobPorts, Mounts, PodRole, TeamDataAccess
 from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
-from dlspawner.spawner import StartRefused, forms, manager_link
+from dlspawner.spawner import StartRefused, forms, manager_link, owned_objects
+from tests.component.spawner.conftest import Kept
 from tests.component.spawner.test_asking import answering
 from tests.harness.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
 
@@ -39,6 +42,11 @@ Make = Callable[..., Any]
 async def _answer(request: web.Request) -> web.Response:
     if request.path.endswith(("/account", "/starting")):
         return web.json_response({"job": None, "uid": 20_001, "gid": 20_001})
+    if request.path.endswith("/admission"):
+        wanted = (await request.json()).get("ports", [])
+        ports = [list(range(20_000 + 100 * pod, 20_000 + 100 * pod + count)) for pod, count in enumerate(wanted)]
+        admitted = {"decision": "admit", "sentences": [], "reason": "", "seconds": 60, "nodes": []}
+        return web.json_response({**admitted, "ports": ports})
     return web.json_response({"waiting": []})
 
 
@@ -112,6 +120,31 @@ async def test_the_admission_request_names_the_permissions(make: Make) -> None:
     assert "special" not in manager_link.admission_request(
         ordinary, spawner._launch.job, spawner.namespace, 3, NOTEBOOK
     )
+
+
+async def test_a_job_on_the_host_s_network_is_made_with_the_ports_that_it_was_admitted_with(make: Make) -> None:
+    cluster = replace(BOTH.cluster, host_ports=HostPorts(20_000, 24_000))
+    several = PodRole("chief"), PodRole("worker", 1)
+    host = replace(HOST, ports=(JobPorts("nccl", 2),), roles=several, mounts=Mounts(team_data=TeamDataAccess.NONE))
+    spawner = make(replace(BOTH, templates=(host,), cluster=cluster))
+    spawner.api = Kept()
+    pod = await spawner._create(await final(spawner, "host", gpus=0))
+    files = owned_objects.SecretFiles(owned_objects.make_host_key(), "", "")
+    job, endpoint = naming.read_job(pod["metadata"]), owned_objects.USUAL_SSH
+    assert job is not None
+    await owned_objects.ensure_owned_objects(spawner.pods, pod, job, files, endpoint)
+    await owned_objects.ensure_further_pods(spawner.pods, pod, job, endpoint, (), new=True)
+    (notebook,) = pod["spec"]["containers"]
+    ports = {one.get("name"): one["hostPort"] for one in notebook["ports"]}
+    assert ports == {"ssh": 20_000, "notebook-port": 20_001, "nccl": 20_002, None: 20_003}
+    assert spawner._get_pod_port(pod) == 20_001
+    made = spawner.api.objects
+    (worker,) = (name for name in made if name.startswith("pod/") and "worker" in name)
+    assert {one["hostPort"] for one in made[worker]["spec"]["containers"][0]["ports"]} == {20_100, 20_101, 20_102}
+    services = [one["spec"].get("ports") or () for name, one in made.items() if name.startswith("service/")]
+    assert sorted(port["targetPort"] for ports in services for port in ports) == [20_000, 20_100]
+    (secret,) = (one["data"] for name, one in made.items() if name.startswith("secret/"))
+    assert "Host worker-0\n    Port 20100\n" in base64.b64decode(secret["job_ssh_config"]).decode()
 
 
 PRIVILEGED: Manifest = {"spec": {"containers": [{"name": "notebook", "securityContext": {"privileged": True}}]}}

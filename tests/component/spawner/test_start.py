@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import socket
@@ -113,6 +115,7 @@ def job(tmp_path: Path) -> Job:
         "profile.sh": owned_objects.packaged("profile.sh"),
         "report_ssh_keys.py": owned_objects.packaged("report_ssh_keys.py"),
         "report_kernels.py": owned_objects.packaged("report_kernels.py"),
+        "watch_ports.py": owned_objects.packaged("watch_ports.py"),
         "sshd_config": f"{owned_objects.packaged('sshd_config')}Port {port}\n",
         "known_hosts": f"[127.0.0.1]:{port} {key.public}\n",
     }
@@ -224,6 +227,42 @@ def test_programs_that_ignore_hup_get_term(started: Job) -> None:
         started.process.terminate()
         assert started.process.wait(30) == 128 + signal.SIGTERM
     assert (started.home / "cleaned").read_text() == "cleaned\n"
+
+
+def unusual_port() -> int:
+    """A free port that the kernel gives to nobody by itself."""
+    for port in range(21500, 21599):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("all of these ports are taken")
+
+
+LISTEN = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
+
+
+def test_a_program_on_a_port_that_is_not_the_jobs_is_named_and_ended(job: Job) -> None:
+    wrong, ports = unusual_port(), f"{job.port},1023"
+    python = f'{sys.executable} -c "{LISTEN}"'
+    terminal, theirs = pty.openpty()
+    mistaken = f"{python} {wrong} <{os.ttyname(theirs)}; status=$?"
+    command = "sh", "-c", f"{python} 0 & other=$!; {mistaken}; kill $other && exit $status"
+    env = {"DLSPAWNER_PORTS": ports, "DLSPAWNER_ENFORCE_PORTS": "0"}
+    log = job.home.parent / "log"
+    with log.open("wb") as file:
+        started = subprocess.Popen(job.command(*command, **env), stderr=file, start_new_session=True)
+    try:
+        assert started.wait(60) == 128 + signal.SIGTERM, log.read_text()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        os.close(theirs)
+    said = rf"python\S* \(process \d+\) listens on port {wrong} of the node, .* Its ports are {ports} .* ended in 0 s\."
+    assert len(re.findall(said, log.read_text())) == 1
+    assert log.read_text().count("listens on port") == 1, (
+        "sshd's port is the job's, and what the kernel chose is no mistake"
+    )
+    assert re.search(said, os.read(terminal, 4096).decode())
+    os.close(terminal)
 
 
 def test_public_keys_in_the_home_directory_are_reported(job: Job) -> None:

@@ -18,6 +18,7 @@ VALUES = {
     "yes": True,
     "evil": "${name}\nspec: {x: 1}",
     "money": "$(TOKEN) $$ $",
+    "port.nccl": "$(DLSPAWNER_PORT_NCCL)",
 }
 
 FILLED: dict[str, tuple[Any, Any]] = {
@@ -37,6 +38,10 @@ FILLED: dict[str, tuple[Any, Any]] = {
     "dollars in a command arrive as they were typed": (
         {"args": ["echo ${money}", "$(POD_IP)"]},
         {"args": ["echo $$(TOKEN) $$$$ $$", "$(POD_IP)"]},
+    ),
+    "a port in a command is a variable": (
+        {"args": ["--port=${port.nccl}", "${port.nccl}"]},
+        {"args": ["--port=$(DLSPAWNER_PORT_NCCL)", "$(DLSPAWNER_PORT_NCCL)"]},
     ),
     "dollars elsewhere are left alone": ({"annotations": {"a": "${money}"}}, {"annotations": {"a": "$(TOKEN) $$ $"}}),
 }

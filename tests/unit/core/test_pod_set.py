@@ -7,9 +7,9 @@ import shlex
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.launch import pod_set
+from dlspawner.core.launch import host_ports, pod_set
 from dlspawner.core.launch.pod_set import PodSet, Role
-from dlspawner.core.template import PodFailurePolicy
+from dlspawner.core.template import JobPorts, PodFailurePolicy
 
 GPU = "nvidia.com/gpu"
 CHIEF = Role("chief", 1, {"cpu": "2", "memory": "4Gi"})
@@ -104,10 +104,68 @@ def test_the_template_says_whether_a_failed_pod_is_restarted() -> None:
     assert pod["metadata"]["annotations"][naming.FAILURE_ANNOTATION] == "restart"
 
 
+HOST_POD = {
+    **POD,
+    "spec": {
+        **POD["spec"],
+        "hostNetwork": True,
+        "containers": [
+            {
+                **POD["spec"]["containers"][0],
+                "ports": [{"name": "notebook-port", "containerPort": 8888}],
+                "env": [{"name": "JUPYTERHUB_SERVICE_URL", "value": "http://0.0.0.0:8888/user/ann/"}],
+            },
+            {**POD["spec"]["containers"][1], "ports": [{"name": "ssh", "containerPort": 2222}]},
+        ],
+    },
+}
+PORTS = (JobPorts("nccl"), JobPorts("master", 2))
+
+
+def on_the_host(pod: dict[str, Any]) -> dict[str, tuple[tuple[str | None, int], ...]]:
+    """The ports of the host by container."""
+    found = {}
+    for one in pod["spec"]["containers"]:
+        assert all(port["containerPort"] == port["hostPort"] for port in one["ports"])
+        found[one["name"]] = tuple((port.get("name"), port["hostPort"]) for port in one["ports"])
+    return found
+
+
+def test_a_job_on_the_host_s_network_listens_on_the_ports_that_it_got() -> None:
+    pod = pod_set.with_ports(HOST_POD, PORTS, [[20000, 20001, 20002, 20003, 20004]], enforce=True)
+    main = (("ssh", 20000), ("nccl", 20002), ("master", 20003), (None, 20004))
+    assert on_the_host(pod) == {"notebook": (("notebook-port", 20001),), "main": main}
+    notebook, work = pod["spec"]["containers"]
+    assert notebook["env"][-1]["value"] == "http://0.0.0.0:20001/user/ann/"
+    told = {one["name"]: one["value"] for one in work["env"]}
+    assert next(iter(told)) == "DLSPAWNER_PORT_SSH", "other variables may refer to them"
+    assert (told["DLSPAWNER_PORT_NCCL"], told["DLSPAWNER_PORT_MASTER"]) == ("20002", "20003")
+    assert (told["DLSPAWNER_PORTS_MASTER"], told["DLSPAWNER_ENFORCE_PORTS"]) == ("20003,20004", "30")
+    assert told["DLSPAWNER_PORTS"] == "20000,20001,20002,20003,20004"
+    assert host_ports.ssh_port(pod, 2222) == 20000
+    assert host_ports.wanted(POD, PORTS) == ()
+
+
+def test_each_pod_on_the_host_s_network_has_ports_of_its_own() -> None:
+    whole = pod_set.as_first(HOST_POD, PODS, "jupyter-ann-pods", "jobs.svc.cluster.local")
+    numbers = [[20000, 20001, 20002, 20003, 20004], [20005, 20006, 20007, 20008], [20009, 20010, 20011, 20012]]
+    pod = pod_set.with_ports(whole, PORTS, numbers, enforce=True)
+    _, worker = pod_set.further_pods(pod)
+    assert on_the_host(worker) == {"main": (("ssh", 20009), ("nccl", 20010), ("master", 20011), (None, 20012))}
+    assert host_ports.ssh_port(worker, 2222) == 20009
+    for one in (environment(pod), environment(worker)):
+        assert (one["MASTER_PORT"], one["PET_MASTER_PORT"]) == ("20003", "20003"), "the first pod's"
+        assert (one["PAI_PORT_LIST_worker_0_master"], one["PAI_PORT_LIST_chief_0_nccl"]) == ("20007,20008", "20002")
+        assert one["DLSPAWNER_ENFORCE_PORTS"] == "30"
+    assert environment(worker)["DLSPAWNER_PORT_NCCL"] == "20010"
+    names = [one["name"] for one in worker["spec"]["containers"][0]["env"]]
+    assert len(names) == len(set(names))
+
+
 def test_pods_find_each_other_by_hostfile_and_ssh_configuration() -> None:
-    files = pod_set.secret_files(PODS, ("private", "ssh-ed25519 AAA"), "ssh-ed25519 HOST", "ann", 2222)
+    files = pod_set.secret_files(PODS, ("private", "ssh-ed25519 AAA"), "ssh-ed25519 HOST", "ann", [2222, 20005, 2222])
     assert files["hostfile"].splitlines() == ["chief slots=1", "worker-0 slots=4", "worker-1 slots=4"]
-    hosts, *settings = map(shlex.split, files["job_ssh_config"].splitlines())
-    assert hosts == ["Host", "chief", "worker-0", "worker-1"]
-    assert ["Port", "2222"] in settings
+    lines = list(map(shlex.split, files["job_ssh_config"].splitlines()))
+    assert lines[2:4] == [["Host", "worker-0"], ["Port", "20005"]]
+    assert lines[6] == ["Host", "chief", "worker-0", "worker-1"]
     assert files["job_known_hosts"] == "job ssh-ed25519 HOST\n"

@@ -50,6 +50,7 @@ BODIES: dict[str, tuple[type[BaseModel], dict[str, Any], str]] = {
         "less than or equal to 2147483647",
     ),
     "an admission without pods": (requests.AdmissionBody, {**ADMISSION, "pods": []}, "'pods'"),
+    "ports of no pod": (requests.AdmissionBody, {**ADMISSION, "ports": [1, 2]}, "a number for each pod"),
     "1 for true": (requests.AdmissionBody, {**ADMISSION, "preemptible": 1}, "'preemptible'"),
     "an unknown permission": (requests.AdmissionBody, {**ADMISSION, "special": ["kvm"]}, "'root', 'privileged', "),
 }

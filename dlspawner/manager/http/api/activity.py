@@ -2,6 +2,7 @@
 
     PUT   kernels                 a job tells of its kernels, with its own token; for its own server only
     PUT   ssh-sessions            the gateway tells of all its sessions, by the scope custom:ssh-sessions:write
+    PUT   wrong-ports             a job tells of a program on a port of the host that is not the job's, in the same way
     POST  jobs/{id}/keep-alive    a person keeps one of theirs; the job's own token is enough
     GET   idle                    what the latest round has found, for administrators of the Hub
 
@@ -15,7 +16,7 @@ from dlspawner.core.idle import KeepJob, StopJob, WarnUser
 from dlspawner.core.job import JobState
 from dlspawner.manager.culling.culler import Culler, held_text
 from dlspawner.manager.culling.evidence import JobEvaluation
-from dlspawner.manager.http.api.models.requests import KernelsBody, SshSessionsBody
+from dlspawner.manager.http.api.models.requests import KernelsBody, SshSessionsBody, WrongPortBody
 from dlspawner.manager.http.api.models.responses import (
     CullReportModel,
     GpuUseModel,
@@ -24,11 +25,13 @@ from dlspawner.manager.http.api.models.responses import (
     UnusedJobModel,
     UseModel,
 )
-from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem
+from dlspawner.manager.http.handlers import NOT_LEADER, NOT_YET, ApiHandler, HttpProblem, admission_of, log
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.activity import SshSessionReport
+from dlspawner.manager.model.notice import clean
 
 WRITE_SESSIONS = "custom:ssh-sessions:write"
+_LONGEST_PROGRAM = 64
 MOST = 240 * 1024  # of JSON: the sessions on some 5,000 servers
 
 
@@ -55,6 +58,24 @@ class KernelReportHandler(_AboutUse):
         if not culler.report_kernels(identity.name, server, body.busy, body.seconds):
             raise HttpProblem(404, "There is no running job on this server.")
         self.reply(NextReportModel(seconds=culler.report_seconds))
+
+
+class WrongPortHandler(ApiHandler):
+    """Accepts a job's report of a program that listens on a port of the host which is not the job's."""
+
+    async def put(self) -> None:
+        identity = self.check_parameters()
+        server = own_server(identity)
+        if server is None:
+            raise HttpProblem(403, "Only a job itself can tell of its ports, with its own token.")
+        body, store = self.read_body(WrongPortBody), admission_of(self.manager).store
+        job = next((one for one in store.on(identity.name, server) if one.ports), None)
+        if job is None:
+            raise HttpProblem(404, "There is no job with ports of the host on this server.")
+        told = (job.id, job.user, job.server, body.port, clean(body.program, _LONGEST_PROGRAM))
+        log.warning("job=%s user=%s server=%s listens on port=%d of the host, which is not its own: program=%s", *told)
+        self.manager.meters.wrong_port(job.template)
+        self.set_status(204)
 
 
 class SshSessionReportHandler(_AboutUse):

@@ -79,6 +79,7 @@ class AdmissionHandler(_ForJobs):
             as_name(body.image),
             body.nonce,
             json.dumps(body.options, sort_keys=True),
+            body.ports,
         )
         found = await self.desk().review(question)
         self.manager.meters.decided(found.decision, found.reason)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from dlspawner.core.config import PriorityLevel
 from dlspawner.core.endpoints import Target, forward, ssh_command, ssh_login
 from dlspawner.core.job import JobState
+from dlspawner.core.launch import host_ports
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.template import EndpointProtocol, Template
 from dlspawner.core.text import amount
@@ -64,11 +65,15 @@ class JobResource(JobApiHandler):
         waits = record is not None and record.job.state in {JobState.QUEUED, JobState.PENDING_APPROVAL}
         viewer = self.viewer(AccessRight.SEE)
         has_page = waits and (viewer.all or viewer.name == kept.user)
+        setting = self.setting()
+        template = setting.templates.get(kept.template)
+        ports = record.job.ports if record is not None and record.job.holds else ()
         advice = desk.explainer.advice(record.job, now) if record is not None and waits else ()
         return JobDetailModel(
-            **dict(self.shown(kept, self.setting(), now, latest)),
+            **dict(self.shown(kept, setting, now, latest)),
             requeue=kept.requeue,
             pods=kept.pods,
+            ports=host_ports.of_job(template.ports if template else (), ports),
             alternatives=[AlternativeModel.model_validate(one) for one in advice],
             page=page_path(self.manager.service.prefix, kept.user, kept.server) if has_page else None,
         )

@@ -106,7 +106,7 @@ OPERATIONS = (
 # For the gateway and jobs themselves, as internal/ is for the Hub: their own clients are in this repository.
 INTERNAL = frozenset(
     {
-        *("PUT key-suggestions", "PUT kernels"),
+        *("PUT key-suggestions", "PUT kernels", "PUT wrong-ports"),
         *("POST ssh-starts/{user}/{server}", "GET ssh-starts/{user}/{server}"),
         *("PUT ssh-sessions", "POST ssh-access", "GET users/{user}/keys", "POST users/{user}/keys/{number}/used"),
     }

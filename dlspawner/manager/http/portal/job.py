@@ -6,12 +6,15 @@ its pods only for viewers that may read its logs; with ``search`` only the lines
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 
 from dlspawner.core import units
 from dlspawner.core.job import JobState
+from dlspawner.core.launch import host_ports
+from dlspawner.core.template import JobPorts
 from dlspawner.core.text import moment
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.http.api.base import matches_search, page_path
@@ -41,6 +44,7 @@ class JobPage(MyJobsPageBase):
         settings, now, record = acting.settings, desk.store.now(), desk.store.records.get(job)
         priority = next((one.name for one in settings.cluster.priorities if one.level == kept.priority), "")
         titles = {one.name: one.title for one in settings.templates}
+        ports = next((one.ports for one in settings.templates if one.name == kept.template), ())
         why = desk.explainer.why(record.job, now) if record is not None else ""
         reads = viewer.reads(kept.user, kept.team)
         happened = (
@@ -66,7 +70,11 @@ class JobPage(MyJobsPageBase):
             and kept.state is JobState.ENDED
             and await self._may_start(kept),
             log=reads and bool(kept.pods or kept.started),
-            facts=[*detail_rows(kept, titles, settings.teams.titles, priority), *pod_rows(record)],
+            facts=[
+                *detail_rows(kept, titles, settings.teams.titles, priority),
+                *pod_rows(record),
+                *port_rows(record, ports),
+            ],
             times=time_rows(kept),
             sentence=sentence or (row.sentence if row else ""),
             steps=[one for one in steps if matches_search(words, one.sentence, one.detail, one.state)],
@@ -137,6 +145,18 @@ def pod_rows(record: JobRecord | None) -> list[tuple[str, str]]:
             gpus = gpus_text(job.request.pods[index].gpus, job.request.gpu_type)
             state = "started" if pod.running else "starting"
             found.append((pod.name, ", ".join(one for one in (node, gpus, state) if one)))
+    return found
+
+
+def port_rows(record: JobRecord | None, ports: Sequence[JobPorts]) -> list[tuple[str, str]]:
+    """Returns the host's ports of each pod of a job that holds them, by the pod's name."""
+    if record is None or not record.job.holds:
+        return []
+    found = list[tuple[str, str]]()
+    for pod, own in zip_longest(record.pods, host_ports.of_job(ports, record.job.ports)):
+        if own:
+            text = ", ".join(f"{name} {host_ports.listed(numbers)}".strip() for name, numbers in own.items())
+            found.append((f"Ports of {pod.name}" if pod else "Ports", text))
     return found
 
 

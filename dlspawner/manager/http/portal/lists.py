@@ -171,6 +171,7 @@ REASONS = {
     Reason.TEAM_QUOTA: "its team's quota is in use",
     Reason.BORROW_LIMIT: "its team borrows as much as it may",
     Reason.NO_FIT: "no node has room for it now",
+    Reason.HOST_PORTS: "too few ports of the host's network are free",
     Reason.BLOCKED_BY_EARLIER: "it lets one pass that has waited for longer",
     Reason.VICTIMS_TERMINATING: "it waits for jobs that are leaving",
     Reason.PREEMPTION: "it waits for jobs that are leaving",

@@ -339,6 +339,13 @@ class AdmissionBody(RequestBody):
     image: str = ""
     nonce: Name = ""
     options: dict[str, Any] = {}
+    ports: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the host, that each pod wants
+
+    @model_validator(mode="after")
+    def _of_each_pod(self) -> AdmissionBody:
+        if self.ports and len(self.ports) != len(self.pods):
+            raise ValueError("The field 'ports' has a number for each pod.")
+        return self
 
 
 # Of pods and the SSH gateway.
@@ -347,6 +354,11 @@ class AdmissionBody(RequestBody):
 class KernelsBody(RequestBody):
     busy: bool
     seconds: Seconds | None
+
+
+class WrongPortBody(RequestBody):
+    program: str
+    port: int
 
 
 class SshSessionsBody(RequestBody):

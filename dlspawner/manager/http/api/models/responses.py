@@ -157,6 +157,7 @@ class JobModel(ResponseModel):
 class JobDetailModel(JobModel):
     requeue: bool
     pods: tuple[str, ...]
+    ports: list[dict[str, list[int]]] = Field(description="Of the host's network, of each pod, by name.")
     alternatives: list[AlternativeModel]
     page: str | None = Field(description="Of a pending job.")
 
@@ -498,13 +499,14 @@ class KeptByNoticeModel(ResponseModel):
 
 
 class AdmissionModel(ResponseModel):
-    """The decision about a job: admit, wait or refuse; of an admission until when, and the node of each pod."""
+    """The decision about a job: admit, wait or refuse; of an admission until when, and node and ports of each pod."""
 
     decision: str
     reason: str
     sentences: tuple[str, ...]
     seconds: float
     nodes: tuple[str | None, ...]
+    ports: tuple[tuple[int, ...], ...]
 
 
 class GoodFilesModel(ResponseModel):

@@ -268,6 +268,14 @@ def _complete_choices(
             for role in roles[1:]
             if role.gpus > kind.max_per_job
         ]
+    else:
+        there = {role.name for role in roles}
+        problems += [
+            f"Each pod “{role.name}” has {counted(role.gpus * GPU)}, so the first one needs GPUs too: "
+            "ask for one at least."
+            for role in template.roles[1:]
+            if role.gpus and role.name in there
+        ]
     if problems:
         return InvalidOptions(tuple(problems))
     total = sum(role.count * role.gpus for role in roles) or gpus

@@ -258,6 +258,9 @@ def test_each_role_of_a_job_of_several_pods_has_its_number_and_its_share() -> No
 
     rejected = select_options(replace(several, roles=roles), CLUSTER, {"gpus": 1})
     assert rejected == InvalidOptions(("Each pod “big” asks for 9 GPUs; 8 of type a100 are the most.",))
+    rejected = select_options(replace(several, roles=roles), CLUSTER, {"gpus": 0})
+    said = "Each pod “big” has 9 GPUs, so the first one needs GPUs too: ask for one at least."
+    assert rejected == InvalidOptions((said,))
 
 
 def test_the_template_is_found_by_name_or_by_default() -> None:

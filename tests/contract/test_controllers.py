@@ -48,6 +48,23 @@ def test_waiting_pod_gets_the_resources_of_a_deleted_one(cluster: Client, pods: 
     cluster.until(f"{pods}/second", lambda found: found["spec"].get("nodeName") == node)
 
 
+def test_port_of_the_host_is_one_pods(cluster: Client, pods: str, make_node: NodeMaker) -> None:
+    node = make_node()
+
+    def on_port(name: str, number: int) -> dict[str, Any]:
+        pod = _asking(node, name)
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": number}]
+        return pod
+
+    for name, number in (("first", 20000), ("other", 20001)):
+        cluster.create(pods, on_port(name, number))
+        cluster.until(f"{pods}/{name}", lambda found: found["spec"].get("nodeName") == node)
+    cluster.create(pods, on_port("second", 20000))
+    cluster.until(f"{pods}/second", lambda found: "didn't have free ports" in _verdict(found))
+    cluster.delete(f"{pods}/first", gracePeriodSeconds=0)
+    cluster.until(f"{pods}/second", lambda found: found["spec"].get("nodeName") == node)
+
+
 def test_cordoned_node_takes_no_new_pods(cluster: Client, pods: str, make_node: NodeMaker) -> None:
     node = make_node()
     cluster.patched(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})

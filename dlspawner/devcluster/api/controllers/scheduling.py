@@ -1,8 +1,8 @@
 """Which nodes can hold a pod, which it prefers, and why the others cannot, in the kube-scheduler's words. Pure.
 
-Considered: cordons, taints, node selector and node affinity, and resources including extended ones and the number of
-pods. Not considered: volumes, ports, pod affinity, spreading, other scores than that of preferred node affinity,
-preemption.
+Considered: cordons, taints, node selector and node affinity, resources including extended ones and the number of pods,
+and host ports, as resources of which a node has one each. Not considered: volumes, pod affinity, spreading, other
+scores than that of preferred node affinity, preemption.
 """
 
 from collections import Counter
@@ -17,6 +17,7 @@ from dlspawner.devcluster.api.objects.selectors import Selector, from_expression
 Object = dict[str, Any]
 Amounts = Mapping[str, Fraction]
 _DEFAULT_PODS = Fraction(110)
+_HOST_PORT = "host port "
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def node_facts(node: Object) -> NodeFacts:
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Containers together or the largest init container, the larger of both; each pod also counts as one pod."""
+    """Containers together or the largest init container, the larger of both; one pod, and each of its host ports."""
     total = Usage()
     for container in spec.get("containers") or []:
         total.add(_container_requests(container))
@@ -62,7 +63,9 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
         for name, amount in _container_requests(container).items():
             total.amounts[name] = max(total.amounts.get(name, Fraction(0)), amount)
     total.add({name: quantity.parse(value) for name, value in (spec.get("overhead") or {}).items()})
-    return total.amounts | {"pods": Fraction(1)}
+    ports = [port for one in spec.get("containers") or [] for port in one.get("ports") or [] if port.get("hostPort")]
+    held = {f"{_HOST_PORT}{port.get('protocol', 'TCP')}/{port['hostPort']}": Fraction(1) for port in ports}
+    return total.amounts | held | {"pods": Fraction(1)}
 
 
 def _container_requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
@@ -83,7 +86,8 @@ def obstacles(spec: Mapping[str, Any], requests: Amounts, node: NodeFacts, used:
             return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value', '')}}}"]
     if not _wanted(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    return [_shortage(name) for name, amount in sorted(requests.items()) if amount > _left(name, node, used)]
+    short = [_shortage(name) for name, amount in sorted(requests.items()) if amount > _left(name, node, used)]
+    return list(dict.fromkeys(short))
 
 
 def preference(spec: Mapping[str, Any], node: NodeFacts) -> int:
@@ -98,11 +102,14 @@ _CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
 def _left(name: str, node: NodeFacts, used: Amounts) -> Fraction:
-    stated = node.allocatable.get(name, _DEFAULT_PODS if name == "pods" else Fraction(0))
+    unstated = _DEFAULT_PODS if name == "pods" else Fraction(int(name.startswith(_HOST_PORT)))
+    stated = node.allocatable.get(name, unstated)
     return stated - used.get(name, Fraction(0))
 
 
 def _shortage(name: str) -> str:
+    if name.startswith(_HOST_PORT):
+        return "node(s) didn't have free ports for the requested pod ports"
     return "Too many pods" if name == "pods" else f"Insufficient {name}"
 
 

@@ -86,6 +86,8 @@ def _pod(pod: Object) -> None:
     spec["serviceAccountName"] = spec["serviceAccount"] = account
     for container in containers(spec):
         _container(container)
+        for port in _objects(container.get("ports")) if spec.get("hostNetwork") else ():
+            _default(port, "hostPort", port.get("containerPort"))
     for volume in _objects(spec.get("volumes")):
         _volume(volume)
 

@@ -81,9 +81,8 @@ def _of_service(_: PodRequests, manifest: Any) -> str:
 
 def _of_second_pod(_: PodRequests, kind: str, manifest: Any) -> str:
     name = str(manifest["metadata"]["name"])
-    return (
-        name.partition("--")[2].removesuffix("----worker-1") if kind == "pod" and name.endswith("----worker-1") else "-"
-    )
+    further = kind == "pod" and name.endswith("----worker-1")
+    return name.partition("--")[2].removesuffix("----worker-1") if further else "-"
 
 
 def install(folder: Path) -> None:

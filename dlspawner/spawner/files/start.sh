@@ -125,6 +125,11 @@ make_directories() {
     done
 }
 
+# A kernel sees what pip puts into ~/.local only if the directory was there when it started.
+make_user_site() {
+    if [ -n "${DLSPAWNER_PYTHON:-}" ]; then mkdir -p -- "$("$DLSPAWNER_PYTHON/bin/python3" -I -m site --user-site)" 2>/dev/null; fi
+}
+
 # A login shell reads ~/.profile, which in the skeleton reads ~/.bashrc: a home without one gets the image's skeleton.
 copy_skeleton() {
     for file in .profile .bash_profile .bash_login; do
@@ -322,7 +327,9 @@ if [ $role != login-proxy ]; then
         report_ssh_keys 9>&- &
     fi
     case ${1##*/} in
-        jupyterhub-singleuser | jupyter | jupyter-lab) report_kernels 9>&- & kernels=$! ;;
+        jupyterhub-singleuser | jupyter | jupyter-lab)
+            make_user_site 9>&- &
+            report_kernels 9>&- & kernels=$! ;;
     esac
     if [ -n "${DLSPAWNER_PORTS:-}" ] && [ -r "$files/watch_ports.py" ]; then watch_ports 9>&- & watcher=$!; fi
 fi

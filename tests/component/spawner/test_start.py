@@ -320,6 +320,15 @@ def test_an_object_store_is_no_directory(job: Job) -> None:
     assert done.returncode == 0
 
 
+def test_where_pip_puts_packages_is_there_before_a_kernel_starts(job: Job, tmp_path: Path) -> None:
+    (job.files / "sshd_config").unlink()
+    server = tmp_path / "jupyter"
+    server.write_text("#!/bin/sh\nuntil [ -d ~/.local/lib/python*/site-packages ]; do sleep 0.1; done\n")
+    server.chmod(0o755)
+
+    assert run(job, str(server), DLSPAWNER_PYTHON=sys.prefix).returncode == 0
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT], ids=lambda sent: sent.name)
 def test_signals_reach_the_command(sent: signal.Signals, job: Job) -> None:
     """In a PID namespace, where process 1 gets only signals that it has a handler for; the command has none."""

@@ -53,7 +53,7 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     (job,) = [one for one in person.jobs() if one["server"] == "many"]
     page = person.get(f"/services/jobs/jobs/{job['id']}").text
     for name in ("worker-0", "worker-1"):
-        assert f"jupyter-olivia--many---{name}" in page
+        assert f"jupyter-olivia--many----{name}" in page
     assert page.count(", no GPU, started") == 3
 
     inside = client.run("many.worker-1", "hostname; echo $DLSPAWNER_ROLE $DLSPAWNER_INDEX; env | grep -c JUPYTERHUB_")

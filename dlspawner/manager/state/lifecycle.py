@@ -268,7 +268,9 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
     ``sentence`` tells the owner why, and what to do.
     """
     record = turn.record(job)
-    if record is None or record.reserved or record.job.state not in {JobState.STARTING, JobState.RUNNING}:
+    if record is None or record.job.state not in {JobState.STARTING, JobState.RUNNING}:
+        return False
+    if record.reserved and not record.seen:  # of several pods some may be there
         return False
     stopping = replace(record.job, state=JobState.STOPPING, notice=None)
     turn.write(replace(record, job=stopping, stop=StopReason(reason, sentence)), reason, sentence)

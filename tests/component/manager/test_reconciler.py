@@ -13,6 +13,7 @@ from dlspawner.core.launch import pod_set
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import PodFailurePolicy
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
     NAMESPACE,
@@ -321,6 +322,15 @@ async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, le
     job = await run_several(office, leader, made=2)
     office.clock.moved += AFTER_RESERVATION
     await until(lambda: ended_with(leader, job) == "The Hub has not made all of its pods.", "it is stopped")
+
+
+async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(office: Office, leader: Acting) -> None:
+    job, why = await run_several(office, leader, made=1), "The namespace's quota has no room."
+    await until(lambda: leader.service.store.records[job].seen, "its first pod is seen")
+    await leader.service.store.transact(lambda turn: lifecycle.on_job_failed(turn, job, "alice", why))
+    assert ended_with(leader, job) == why
+    await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+    await until(lambda: job not in leader.states(), "it holds nothing any more")
 
 
 async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:

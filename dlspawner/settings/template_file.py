@@ -52,7 +52,7 @@ _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 # KubeSpawner and the Manager find their pods by these.
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
-_ROLE = r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?"
+_ROLE = r"(?!.*-[0-9]+\Z)[a-z]([a-z0-9-]{0,18}[a-z0-9])?"  # pods are called “worker-0”
 _NOTEBOOK_PORT = 8888
 _MOST_PORTS = 1024
 _YEAR = 366 * 24 * 3600
@@ -179,7 +179,11 @@ def _roles(file: Section) -> tuple[PodRole, ...]:
         section = entry.section(("role", "count", "gpus", "cpu", "memory", "command") if roles else ("role",))
         name = section.need("role")
         role = PodRole(
-            name=name.text(_ROLE, "small letters, digits and dashes, at most 20, with a letter first") if name else "",
+            name=name.text(
+                _ROLE, "small letters, digits and dashes, at most 20, with a letter first and no number last"
+            )
+            if name
+            else "",
             count=_count(section),
             gpus=section.maybe_integer("gpus", 0, MOST_GPUS),
             cpu=cpu.quantity() if (cpu := section.get("cpu")) else None,

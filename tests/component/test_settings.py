@@ -159,6 +159,10 @@ WRONG_JOBS = {
         "endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: worker}, {role: worker, count: 3}]",
         "jobs/job.yaml:4: pods[1]: there are two roles “worker”.",
     ),
+    "a role that could be one of another's pods": (
+        "endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: worker-0}, {role: worker}]",
+        "jobs/job.yaml:4: pods[0].role: “worker-0” must be small letters, digits and dashes",
+    ),
     "several pods without ssh": (
         "pods: [{role: chief}, {role: worker}]",
         "pods: a job of several pods needs an ssh endpoint",

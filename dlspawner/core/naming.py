@@ -51,6 +51,7 @@ FAILURE_ANNOTATION = PREFIX + "on-pod-failure"
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _SERVER_NAME = re.compile(r"[a-z0-9-]{1,30}")
+_FURTHER = "----"  # between the name of a first pod and the role and number of another one
 _JOB_ID = re.compile(r"j-[a-z2-7]{12}")
 _UNIX_HASHED = re.compile(r".*--[a-z2-7]{8}")
 _MARK = "---"
@@ -159,7 +160,11 @@ def further_pod(pod_name: str, pod: str) -> str:
 
     KubeSpawner joins user and server by ``--`` and a hash by ``---``: no server's own pod has a name with four hyphens.
     """
-    return f"{pod_name}----{pod}"
+    return f"{pod_name}{_FURTHER}{pod}"
+
+
+def is_further_pod(name: str) -> bool:
+    return _FURTHER in name
 
 
 def ssh_server(job: PodIdentity) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlspawner.clients.kubernetes import KubernetesError, KubernetesRejected, LogRequest, ObjectNotFound
+from dlspawner.core.naming import is_further_pod
 from dlspawner.manager.db import logs
 from dlspawner.manager.db.logs import Key, StoredLog
 from dlspawner.manager.logs.collector import LINES, LogCollector, StampedLog, TailBuffer
@@ -72,7 +73,7 @@ class LogReader:
         self._seats = asyncio.Semaphore(_READERS)
 
     async def runs(self, job: str) -> list[ContainerRun]:
-        """All logs of a job, the oldest first."""
+        """All logs of a job, as `by_pod` sorts them."""
         kept = await self._keeper.ledger.read(lambda connection: logs.of_job(connection, job))
         found = {one.key: ContainerRun(one.key, one.pod, kept=one) for one in kept}
         for source in self._keeper.of_job(job):
@@ -81,7 +82,7 @@ class LogReader:
                 found[run.key] = ContainerRun(
                     run.key, run.pod, source, run.previous, run.running, known.kept if known else None
                 )
-        return [*found.values()]
+        return by_pod(found.values())
 
     async def text(self, run: ContainerRun, lines: int = 0) -> LogText:
         """The end of one log: of one that Kubernetes has so many lines at most, unless there are none said."""
@@ -157,6 +158,11 @@ class LogReader:
         body = await self._keeper.ledger.read(lambda connection: logs.text(connection, kept.id))
         said = note.format(_moment(kept.read)) if note else ""
         return LogText(body, " ".join(filter(None, (said, SHORT if kept.lost else ""))))
+
+
+def by_pod(runs: Iterable[ContainerRun]) -> list[ContainerRun]:
+    """The oldest first, and the first pod of a job of several last: its newest run is what people ask for."""
+    return sorted(runs, key=lambda run: (is_further_pod(run.pod), run.pod), reverse=True)
 
 
 def choose(

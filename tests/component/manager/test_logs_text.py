@@ -1,4 +1,4 @@
-"""Redaction of secrets in logs, and the text that is shown."""
+"""Redaction of secrets in logs, and which log and text is shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from dlspawner.manager.logs.reader import ContainerRun, by_pod, choose
 from dlspawner.manager.logs.redaction import Redactor, last_lines, matching, readable
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
@@ -122,3 +123,14 @@ def test_last_lines_and_matching_lines() -> None:
     assert last_lines(text, 99) == text
     assert matching(text, "one") == "One\nthree one\n"
     assert matching(text, "nothing") == ""
+
+
+def test_log_of_a_job_of_several_pods_is_the_first_pods_newest() -> None:
+    pods = ("jupyter-ann", 0), ("jupyter-ann----worker-0", 0), ("jupyter-ann----worker-1", 0), ("jupyter-ann", 1)
+    runs = by_pod([ContainerRun((name, "notebook", run), name) for name, run in pods])
+    found = {pod: choose(runs, "", pod, None, previous=False) for pod in ("", "jupyter-ann----worker-1")}
+
+    assert {pod: run and run.key for pod, run in found.items()} == {
+        "": ("jupyter-ann", "notebook", 1),
+        "jupyter-ann----worker-1": ("jupyter-ann----worker-1", "notebook", 0),
+    }

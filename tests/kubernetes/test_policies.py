@@ -119,6 +119,7 @@ def test_every_pod_may_ask_the_cluster_s_dns(demo: list[Object]) -> None:
 
 OPTIONS: dict[str, dict[str, object]] = {
     "ipython": {},
+    "distributed": {},
     "ssh": {},
     "files": {},
     "tensorboard": {"log_dir": "runs"},

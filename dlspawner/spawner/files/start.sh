@@ -356,7 +356,11 @@ while :; do
     # How the job ended is what main says.
     if [ $main_ended = yes ]; then status=0; fi
     if [ -n "$helper" ]; then wait "$helper"; fi
-    if has_others; then end_others "This job has ended." 25; fi
-    if [ -n "$directory" ]; then rm -rf -- "$directory" 2>/dev/null; fi
+    if has_others; then
+        end_others "This job has ended." 25
+        exec 2>/dev/null # a sshd that has just begun would miss its files, and say so
+        kill -s KILL "$ssh" $(others sshd)
+        rm -rf -- "$directory"
+    fi
     exit "$status"
 done

@@ -36,6 +36,7 @@ from ssh_gateway.transport import Upstream, connection
 MOST_PROOFS = 4
 LOOK_SECONDS = 2.0  # the wait for a line about a default server that the login may not want
 _TOUCH_SECONDS = 0.05
+_CLUSTER_SEES = (0, 0.5, 1, 1.5)  # seconds between looks whether a job whose sshd is gone has ended
 MOST_ASKING = 64  # streams of one connection with a pending request to the cluster
 
 
@@ -108,14 +109,21 @@ class Session:
         if self._relay is not None:
             self.client.gateway.activity.closed(self.user, self.server or "")
             self._relay.flow()  # the client is not read any more
-            self._ask_then(self._relay.upstream_gone)
+            self._ask_then(self._relay.upstream_gone, _CLUSTER_SEES)
 
-    def _ask_then(self, act: Callable[[str | None], None]) -> None:
-        """Acts on why the job has ended or is being stopped, or on None if it goes on, if the client is still there."""
+    def _ask_then(self, act: Callable[[str | None], None], delays: Sequence[float] = (0,)) -> None:
+        """Acts on why the job has ended or is being stopped, or on None if it goes on, if the client is still there.
+
+        ``delays``: before each time that it asks, until there is a reason.
+        """
 
         async def ask() -> None:
             held = OpenSession(self.access.identity, self.server, self.job)
-            why = await self.client.gateway.revalidator.stop_reason(held)
+            why = None
+            for delay in delays:
+                await asyncio.sleep(delay)
+                if (why := await self.client.gateway.revalidator.stop_reason(held)) is not None:
+                    break
             act(escaped(why) if why else None)
 
         if not self.client.leg.ended:

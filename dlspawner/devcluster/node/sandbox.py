@@ -264,6 +264,8 @@ def build(spec: Spec) -> None:
         root.ours[path] = False
     for path in spec["hide"]:
         root.hide(path)
+    if spec["uid"] == 0:
+        root.make("/run/sshd", directory=True)  # root's sshd wants it, and an image's root could make it
     for volume in spec["mounts"]:
         root.volume(volume)
     root.seal()

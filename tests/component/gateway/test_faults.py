@@ -131,6 +131,26 @@ async def test_job_killed_in_a_transfer_ends_it_with_a_reason(
     assert b"the connection to your job was lost" in err
 
 
+async def test_client_of_a_job_that_ends_by_itself_reads_so_although_the_cluster_sees_it_later(
+    lab: Lab, own_job: Sshd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, running_then = list[object](), lab.places.running
+
+    async def running_at_first(jobs: object) -> frozenset[str]:
+        looks.extend([jobs] if jobs else [])
+        return await running_then(jobs) if len(looks) <= 1 else frozenset()
+
+    monkeypatch.setattr(lab.places, "running", running_at_first)
+    lab.places.targets["alice", "train"] = own_job.target()
+    async with lab.gateway(interval=600) as running:
+        ssh = await lab.client(running).begin("alice+train@gateway", "echo in; read line")
+        lab.people.stages = [StartStatus("ended", "Its program has failed: exit code 3.", job=JOB)]
+        kill_all(own_job)
+        done = await finish(ssh, b"")
+        assert "train: Its program has failed: exit code 3." in done.err
+    assert len(looks) == 2
+
+
 @pytest.mark.parametrize("way", ["a command", "a forward", "a command by -J"])
 async def test_client_of_a_stopped_job_reads_why(lab: Lab, own_job: Sshd, way: str) -> None:
     """Before the gateway's next look at all sessions: when the job stops a program, or is gone."""

@@ -104,6 +104,11 @@ async def test_a_file_that_the_machine_replaces_leaves_the_mount_over_it_alone(
     assert world.log("late") == "begun\nof the job"
 
 
+async def test_root_has_the_directory_that_its_sshd_wants(world: World) -> None:
+    told = await world.output("root", "stat -c '%u %a' /run/sshd", securityContext={"runAsUser": 0, "runAsGroup": 0})
+    assert told == "0 755"
+
+
 async def test_claim_is_provided_bound_and_kept(world: World) -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     await world.cluster.create(CLAIMS, {"metadata": {"name": "home", "namespace": "jobs"}, "spec": spec})

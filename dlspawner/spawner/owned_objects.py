@@ -259,6 +259,7 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
     if not further:
         return
     await ensure_service(pods, pod_set.service(first, owned_metadata(first), job.id), look_first=not new)
+    await _ensure_policy(pods, pod_set.network_policy(owned_metadata(first), job.id))
     turns = asyncio.Semaphore(_MADE_AT_ONCE)
 
     async def ensure(pod: PodDict) -> None:
@@ -273,6 +274,21 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
                 group.create_task(ensure(pod), name=f"make pod {pod['metadata']['name']}")
     except* StartRefused as refused:
         raise refused.exceptions[0] from None
+
+
+async def _ensure_policy(pods: PodRequests, manifest: PodDict) -> None:
+    """Make the NetworkPolicy of a job of several pods; a Hub without the right to starts the job without it."""
+    create = pods.networking.create_namespaced_network_policy
+    try:
+        await pods.requests.send("NetworkPolicy of a job", create, pods.namespace, manifest, expected=(403, 404, 409))
+    except ApiError as problem:
+        if problem.status != 409:  # it is there
+            pods.log.warning(
+                "pod=%s where network policies keep jobs apart, its pods do not reach each other: the Hub may not "
+                "create networkpolicies (%s)",
+                pods.key,
+                problem,
+            )
 
 
 async def delete_further_pods(pods: PodRequests, first: PodDict) -> None:

@@ -26,6 +26,12 @@ pytestmark = pytest.mark.kubernetes
 GIB = 1 << 30
 
 
+@pytest.fixture(autouse=True)
+def answering(stack: Stack) -> None:
+    """The test before may have ended with a proxy that is on its way."""
+    wait_for(lambda: answers(f"{stack.url}/hub/health"), "the product answers", 180)
+
+
 @contextmanager
 def nearly_full(available: int) -> Iterator[None]:
     """One GiB more, and the kubelet evicts. Not at once: a kubelet that starts on a full node admits no pod again."""

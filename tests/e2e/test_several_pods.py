@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.e2e.people import Stack, wait_for
@@ -44,11 +45,17 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
 
     assert client.run("many", "cat >~/all_reduce.py", text=ALL_REDUCE).returncode == 0
     run = "for one in worker-0 worker-1 chief; do ssh $one python3 all_reduce.py & done; wait"
-    told = client.run("many", run)
-    assert sorted(told.stdout.splitlines()) == [f"rank {rank} of 3 sum 3" for rank in range(3)], told.stderr
+    sums = client.run("many", run)
+    assert sorted(sums.stdout.splitlines()) == [f"rank {rank} of 3 sum 3" for rank in range(3)], sums.stderr
 
     ranks = client.run("many", "mpirun --hostfile $DLSPAWNER_HOSTFILE sh -c 'echo $(hostname) $OMPI_COMM_WORLD_RANK'")
     assert sorted(ranks.stdout.splitlines()) == ["chief 0", "worker-0 1", "worker-1 2"], ranks.stderr
+
+    (policy,) = json.loads(stack.kubectl("get", "networkpolicies", "-l", "dlspawner.dev/server=many", "-o", "json"))[
+        "items"
+    ]
+    same = {"matchLabels": {"dlspawner.dev/job": policy["metadata"]["name"]}}
+    assert policy["spec"]["podSelector"] == policy["spec"]["ingress"][0]["from"][0]["podSelector"] == same
 
     (job,) = [one for one in person.jobs() if one["server"] == "many"]
     page = person.get(f"/services/jobs/jobs/{job['id']}").text

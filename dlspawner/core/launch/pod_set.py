@@ -218,6 +218,22 @@ def secret_files(
     }
 
 
+def network_policy(metadata: Mapping[str, Any], job: str) -> Manifest:
+    """Lets the pods of a job reach each other where jobs are kept apart."""
+    same = [{"podSelector": {"matchLabels": {naming.JOB_LABEL: job}}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {**metadata, "name": job},
+        "spec": {
+            "podSelector": {"matchLabels": {naming.JOB_LABEL: job}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": same}],
+            "egress": [{"to": same}],
+        },
+    }
+
+
 def service(first: Mapping[str, Any], metadata: Mapping[str, Any], job: str) -> Manifest:
     """The headless Service that gives the pods their names, also before they are ready."""
     spec = {"clusterIP": "None", "selector": {naming.JOB_LABEL: job}, "publishNotReadyAddresses": True}

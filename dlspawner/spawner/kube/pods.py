@@ -23,6 +23,8 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from kubespawner.clients import shared_client
+
 from dlspawner.backoff import delays
 from dlspawner.core import naming
 from dlspawner.core.launch import pod as launch_pod
@@ -104,6 +106,11 @@ class PodRequests:
                 raise self._still_ending()
             await asyncio.sleep(self.left(delay))
         raise AssertionError("delays never end")
+
+    @property
+    def networking(self) -> Any:
+        """The client of NetworkPolicies."""
+        return shared_client("NetworkingV1Api")
 
     async def read(self, trying: float | None = None) -> PodDict | None:
         """The pod of our name as the API server has it, asked for so many seconds; ``None``: there is none."""

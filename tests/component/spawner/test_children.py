@@ -159,7 +159,9 @@ def test_no_server_has_the_name_of_a_further_pod(names: list[str]) -> None:
     assert naming.further_pod("jupyter-ann", "worker-0") != f"jupyter-{slug}"
 
 
-async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start() -> None:
+async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodRequests, "networking", property(lambda pods: pods.api))
+
     class Full(Kept):
         def on_create(self, kind: str, *given: Any) -> Answered:
             said = "exceeded quota: jobs, requested: pods=1, used: pods=3, limited: pods=3"
@@ -172,6 +174,7 @@ async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start()
 
 
 async def test_further_pods_of_a_restarted_hub_announce_the_new_host_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodRequests, "networking", property(lambda pods: pods.api))
     roles = (pod_set.Role("chief", 1, {}), pod_set.Role("worker", 1, {}))
     metadata = {**POD["metadata"], "annotations": {}}
     first = pod_set.as_first({**WAITING, "metadata": metadata}, pod_set.PodSet(roles), "jupyter-alice--train-pods", "x")

@@ -135,6 +135,9 @@ VOLUMES = Resource(
 )
 EVENTS = Resource("events", "Event", short_names=("ev",), fields=EVENT_FIELDS)
 SERVICE_ACCOUNTS = Resource("serviceaccounts", "ServiceAccount", short_names=("sa",), returns_deleted=True)
+NETWORK_POLICIES = Resource(  # kept, and followed by nobody: all pods are on one network
+    "networkpolicies", "NetworkPolicy", group="networking.k8s.io", short_names=("netpol",), counts_generations=True
+)
 LEASES = Resource("leases", "Lease", group="coordination.k8s.io")
 PRIORITY_CLASSES = Resource(
     "priorityclasses", "PriorityClass", namespaced=False, group="scheduling.k8s.io", short_names=("pc",)
@@ -153,6 +156,7 @@ RESOURCES = (
     SERVICE_ACCOUNTS,
     SERVICES,
     LEASES,
+    NETWORK_POLICIES,
     PRIORITY_CLASSES,
 )
 BY_PATH = {(resource.group, resource.version, resource.plural): resource for resource in RESOURCES}

@@ -86,6 +86,9 @@ def test_of_a_node_without_disk_the_job_that_filled_it_goes_first(alice: Person)
 
     assert gone[0] == pod
     assert [one for one in gone if not one.startswith("jupyter-")] == [], gone
+    # A kubelet that starts takes its pods for not ready until it has looked at them.
+    up = f"{alice.stack.url}/hub/health"
+    wait_for(lambda: answers(up) and ready(kubectl) and answers(up), "the product answers again", 180)
     wait_for(lambda: not alice.ready("filling"), "the Hub knows that it has ended", 90)
     assert "ran out of disk space" in alice.get("/hub/home").text
     alice.api("DELETE", alice.server_path("modest"))

@@ -28,6 +28,7 @@ RIGHTS = {
     ("hub", JOBS): {
         *(("pods", verb) for verb in ("get", "list", "watch", "create", "patch", "delete")),
         *(("secrets", verb) for verb in ("get", "create", "delete")),
+        ("networking.k8s.io/networkpolicies", "create"),
         *(("services", verb) for verb in ("get", "create", "delete")),
         *(("persistentvolumeclaims", verb) for verb in ("get", "create")),
         ("events", "list"),

@@ -65,6 +65,7 @@ test-nightly: $(VENV)/.tests
 	$(TEST_ENV) $(BIN)/python -m tests.mutations
 	$(MAKE) flakes
 	$(MAKE) test-on-control-planes
+	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m slow tests/e2e/test_evictions.py
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.
 test-kubernetes: FOR_TESTS := --test-images

@@ -20,6 +20,7 @@ from dlspawner.core.template import JobPorts, Mounts, PodRole, TeamDataAccess
 from dlspawner.core.units import Manifest
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, forms, manager_link, owned_objects
+from dlspawner.spawner.kube.pods import PodRequests
 from tests.component.spawner.conftest import Kept
 from tests.component.spawner.test_asking import answering
 from tests.harness.spawner_builders import CLUSTER, NOTEBOOK, SETTINGS, TEAMS, make_spawner
@@ -122,7 +123,10 @@ async def test_the_admission_request_names_the_permissions(make: Make) -> None:
     )
 
 
-async def test_a_job_on_the_host_s_network_is_made_with_the_ports_that_it_was_admitted_with(make: Make) -> None:
+async def test_a_job_on_the_host_s_network_is_made_with_the_ports_that_it_was_admitted_with(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PodRequests, "networking", property(lambda pods: pods.api))
     cluster = replace(BOTH.cluster, host_ports=HostPorts(20_000, 24_000))
     several = PodRole("chief"), PodRole("worker", 1)
     host = replace(HOST, ports=(JobPorts("nccl", 2),), roles=several, mounts=Mounts(team_data=TeamDataAccess.NONE))

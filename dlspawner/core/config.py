@@ -178,7 +178,7 @@ class ClusterConfig:
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
     culling: Culling = field(default_factory=Culling)
-    host_ports: HostPorts | None = None  # of jobs on the host's network; None: nobody assigns them any
+    host_ports: HostPorts | None = None  # for jobs on the host's network; None: none are assigned
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

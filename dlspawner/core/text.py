@@ -62,7 +62,7 @@ _DISKS = (
 
 
 def last_words(text: str, longest: int = 200) -> str:
-    """What a container that failed wrote last: from its last error on, else the end, and no chatter behind it."""
+    """Returns the last words of a failed container: from its last error on, else the end, without later chatter."""
     lines = [line for line in _SEQUENCE.sub("", text).splitlines() if line.strip()]
     while len(lines) > 1 and _CHATTER.match(lines[-1]):
         lines.pop()
@@ -80,7 +80,7 @@ def without_last_words(sentence: str) -> str:
 
 
 def disk_problem(said: str) -> tuple[str, str] | None:
-    """What is wrong with a disk that a program could not write to, and the line of the program's that tells it."""
+    """Returns the problem of a disk that a program could not write to, and the program's line about it."""
     for line in reversed(said.splitlines()):
         for words, what in _DISKS:
             if words.match(line):

@@ -2,7 +2,7 @@
 
 ``Snapshot`` is the plain, immutable truth, as the database and a list of the cluster give it. ``ClusterState`` is the
 same with everything counted, so that one decision looks at few things; it follows every change of a job or a node, and
-is at any time what building it anew would give (``tests/unit/core/test_world.py``).
+is at any time what a rebuilt one would have (``tests/unit/core/test_world.py``).
 
 The holders of resources:
 

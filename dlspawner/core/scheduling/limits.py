@@ -61,7 +61,7 @@ def _too_many_ports(request: Job, world: ClusterState) -> Refuse | None:
     if not asked or (ports is not None and asked <= len(ports.numbers)):
         return None
     if ports is None:
-        sentence = "Nobody assigns ports of the host's network any more; choose another template."
+        sentence = "This cluster no longer assigns ports of the host's network; choose another template."
         return Refuse(Reason.NOT_ALLOWED, sentence)
     sentence = f"There are {len(ports.numbers)} ports of the host's network for jobs; this job needs {asked}."
     return Refuse(Reason.EXCEEDS_LIMIT, sentence)

@@ -46,7 +46,7 @@ class ObservedPod:
     ended: bool = False  # its program has ended by itself, and not by the deletion
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
-    alone: bool = False  # a further pod of a job that goes on without it
+    alone: bool = False  # the failure of this pod does not end its job
 
     @property
     def stopped(self) -> bool:
@@ -207,10 +207,10 @@ def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
 
 
 def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | None:
-    """Why a job of several pods has to end, and the sentence for its owner; ``None`` while it goes on.
+    """Returns why a job of several pods must end, and the sentence for its owner; ``None`` if it need not.
 
     It ends with its first pod, and with a further one that has failed, was evicted or was deleted, unless its template
-    goes on without that.
+    says `continue`.
     """
     first = next((pod for pod in pods if not pod.further), None)
     if first is not None and first.terminating:
@@ -223,7 +223,7 @@ def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | Non
         )
     for pod in pods:
         if pod.further and pod.job is not None and not pod.alone:
-            # A program that failed in a pod that goes on is started again there.
+            # The kubelet restarts a failed program in a pod that still runs.
             if (pod.over or pod.terminating) and (pod.failure or pod.evicted):
                 return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.failure or pod.evicted}"
             if pod.stopped:

@@ -3,7 +3,7 @@
 Several Managers may run on one database; one of them acts. It holds the lease, which expires unless it is renewed, and
 every Manager that acquires it increases its term, also the same Manager after a restart. Every write of jobs looks at
 the term in its own transaction, so one that was stopped for a while and does not know that it has been replaced changes
-nothing (`NotLeader`), and neither does a write that was still on its way when its Manager began anew. The clock of the
+nothing (`NotLeader`), and neither does a write that was pending when its Manager restarted. The clock of the
 lease is the database's where it has one of its own, because two machines' clocks differ; a lease that ends later than
 any lease may last was written by a clock that has been set back since, and is over.
 """

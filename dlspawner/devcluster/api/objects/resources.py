@@ -135,7 +135,7 @@ VOLUMES = Resource(
 )
 EVENTS = Resource("events", "Event", short_names=("ev",), fields=EVENT_FIELDS)
 SERVICE_ACCOUNTS = Resource("serviceaccounts", "ServiceAccount", short_names=("sa",), returns_deleted=True)
-NETWORK_POLICIES = Resource(  # kept, and followed by nobody: all pods are on one network
+NETWORK_POLICIES = Resource(  # stored but not enforced: all pods share one network
     "networkpolicies", "NetworkPolicy", group="networking.k8s.io", short_names=("netpol",), counts_generations=True
 )
 LEASES = Resource("leases", "Lease", group="coordination.k8s.io")

@@ -333,6 +333,12 @@ class HubClient:
         _expect(status, body, 202, 204)
         return status == 204
 
+    async def remove_server(self, user: str, server: str) -> None:
+        """Removes a stopped named server from the user's list; HubRejected has the Hub's sentence."""
+        path = _known(server_path(user, server))
+        status, body = await self._call("DELETE", path, {"remove": True}, again=_RetryRule.NEVER)
+        _expect(status, body, 204, 404)
+
     async def check_reachable(self) -> None:
         """Sends the Hub's cheapest request; HubUnavailable if it does not answer."""
         await self._call("GET", "/")

@@ -85,18 +85,6 @@ class PendingJobStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class UserNotice:
-    """A notice for the Hub's pages; ``server`` is ``None`` in notices for administrators."""
-
-    server: str | None
-    level: str
-    text: str
-    keep: bool
-    page: str = ""  # of the Manager's, that says more
-    until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Admission:
     """The decision about a job: *admit*, *wait* or *refuse*, with sentences and a reason.
 
@@ -206,10 +194,6 @@ class ManagerClient:
     async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus]:
         answer = await self._call("GET", f"{_of_user(user)}/waiting", seconds=PAGE_SECONDS)
         return answer.read(lambda found: {str(one["server"]): _pending(one) for one in found["waiting"]})
-
-    async def user_notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
-        answer = await self._call("GET", f"{_of_user(user)}/notices?admin={int(admin)}", seconds=PAGE_SECONDS)
-        return answer.read(lambda found: [_user_notice(one) for one in found["notices"]])
 
     async def admission(self, job: str, question: Mapping[str, object]) -> Admission:
         """Sends the admission request of this job; the same request again gets the same answer."""
@@ -354,13 +338,6 @@ def read_notice(entry: Any) -> JobNotice | None:
         if all(isinstance(one, str) for one in (id_, user, server, text, job)):
             return JobNotice(id_, user, server, text, until, bool(entry["seen"]), job, ends)
     return None
-
-
-def _user_notice(entry: Any) -> UserNotice:
-    server = str(entry["server"]) if entry["user"] else None
-    until = datetime.fromisoformat(entry["until"]) if entry["until"] else None
-    page = str(entry.get("page") or "")
-    return UserNotice(server, str(entry["level"]), str(entry["text"]), bool(entry["keep"]), page, until)
 
 
 def _pending(entry: Any) -> PendingJobStatus:

@@ -20,7 +20,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from dlspawner.clients.manager import (
@@ -31,7 +30,6 @@ from dlspawner.clients.manager import (
     ManagerRejected,
     ManagerUnavailable,
     PendingJobStatus,
-    UserNotice,
 )
 from dlspawner.core import naming
 from dlspawner.core.launch import pod_set
@@ -39,7 +37,6 @@ from dlspawner.core.launch.security import permission_uses
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import Template
-from dlspawner.core.text import with_time
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.spawner.kube.errors import StartRefused
 
@@ -54,10 +51,6 @@ UNDECIDED = (
 NO_FILES = (
     "This Hub shares out GPUs, and the part of it that decides was not told how, so no job can be started. "
     "Ask an administrator."
-)
-AWAY = (
-    "The part of this Hub that decides about GPUs does not answer, so neither your jobs in the queue nor your notices "
-    "are shown. Running jobs go on."
 )
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
@@ -121,11 +114,6 @@ class ManagerLink:
     async def queue_status(self, user: str) -> Mapping[str, PendingJobStatus] | None:
         """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         return await self._or_none(self._client.queue_status(user))
-
-    async def notices(self, user: str, *, admin: bool) -> Sequence[UserNotice]:
-        """Returns this user's notices, and those for administrators; none without an answer in time."""
-        found, now = await self._or_none(self._client.user_notices(user, admin=admin)), datetime.now(UTC)
-        return [replace(one, text=with_time(one.text, one.until, now)) for one in found or ()]
 
     async def admission(
         self, job: str, question: Mapping[str, object], waits: Callable[[Sequence[str], str], StartRefused]

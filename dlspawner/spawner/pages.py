@@ -5,9 +5,9 @@ Everything here is for showing. It reads the Hub's spawners and the pods that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,17 +16,15 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment
 from jupyterhub.utils import subdomain_hook_legacy, url_path_join
 
-from dlspawner.clients.manager import PendingJobStatus, UserNotice
+from dlspawner.clients.manager import PendingJobStatus
 from dlspawner.core import endpoints, naming
 from dlspawner.core.config import Team
-from dlspawner.core.launch import options, pod_status, rendering
+from dlspawner.core.launch import options, pod_status
 from dlspawner.core.launch.options import InvalidOptions
-from dlspawner.core.template import Template
 from dlspawner.settings import Settings
 from dlspawner.spawner import forms, pod_builder
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import STATE_ENDED
-from dlspawner.ssh_config import vscode_link
 
 TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
@@ -38,45 +36,12 @@ _submitted: ContextVar[tuple[str, dict[str, object]] | None] = ContextVar("submi
 
 
 @dataclass(frozen=True, slots=True)
-class StartForm:
-    """A form that starts a server with options that are already chosen."""
+class ServerNote:
+    """What JupyterHub's own list of servers does not say of one: its SSH command, or why its last job ended."""
 
-    url: str
-    fields: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorBoardView:
-    """The TensorBoard of a job: its address when it runs, and how to start it when not."""
-
-    url: str | None
-    start: StartForm
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    server: str
     title: str
-    state: str
-    summary: str
-    url: str
-    pending_url: str
-    form_url: str
-    api_url: str
-    reason: str | None = None
-    ssh_command: str | None = None
-    vscode_url: str | None = None
-    log_dir: str | None = None
-    tensorboard: TensorBoardView | None = None
-    again: StartForm | None = None
-    wait_url: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HomeView:
-    jobs: Sequence[JobView]
-    notices: Sequence[UserNotice]
-    unknown: str | None = None  # the sentence on unknown queue positions
+    sentence: str
+    ssh_command: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,61 +225,29 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
     )
 
 
-# The home page
+# The home page of a Hub without a Manager
 
 
-def job_views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) -> list[JobView]:
-    """Returns every server of the user: running ones first, then by name; ``spawner`` may be any of them.
-
-    ``places``: ``None`` if the queue is unknown.
-    """
-    views = list(_views(spawner, places))
-    return sorted(views, key=lambda view: (view.state in ("stopped", NOT_RUNNING), view.server))
+def server_notes(spawner: PageSpawner) -> list[ServerNote]:
+    """Returns a note for each server that has something to tell; ``spawner`` may be any of the user's."""
+    return [note for name, row in spawner.user.orm_user.orm_spawners.items() if (note := _note(spawner, name, row))]
 
 
-def _views(spawner: PageSpawner, places: Mapping[str, PendingJobStatus] | None) -> Iterator[JobView]:
-    for name, orm_spawner in spawner.user.orm_user.orm_spawners.items():
-        live = _live(spawner, name)
-        if name == "" and not (live and live.active) and not _stored(orm_spawner):
-            continue  # the default server, which this user never used
-        view = _view(spawner, name, orm_spawner, live, places.get(name) if places is not None else None)
-        yield replace(view, state=NOT_RUNNING) if view.state == "stopped" and places is None else view
+def _note(spawner: PageSpawner, name: str, orm_spawner: Any) -> ServerNote | None:
+    live, title = _live(spawner, name), name or "default server"
+    if live is None or not live.active:
+        ended = (orm_spawner.state or {}).get(STATE_ENDED)
+        return ServerNote(title, ended, None) if isinstance(ended, str) else None
+    pod, job = live.pod(), live.job()
+    silent = pod_status.silence(pod) if pod and pod_status.is_silent(pod) else ""
+    command = ssh_command(spawner, name) if job and job.ssh_host_key and live.ready else None
+    return ServerNote(title, silent, command) if silent or command else None
 
 
 def _live(spawner: PageSpawner, name: str) -> Any:
     """The Hub's spawner of a server if it has one; asking its dictionary with [] would make one."""
     spawners = spawner.user.spawners
     return spawners[name] if name in spawners else None  # noqa: SIM401 - its get() makes a spawner as well
-
-
-def _view(spawner: PageSpawner, name: str, orm_spawner: Any, live: Any, place: PendingJobStatus | None) -> JobView:
-    stored = _stored(orm_spawner)
-    job: naming.PodIdentity | None = live.job() if live is not None and live.active else None
-    template = _template(spawner, job.template if job else stored.get(options.TEMPLATE_KEY))
-    state = _state(live)
-    if state == "stopped" and place is not None:
-        state = "waiting"
-    log_dir = job.log_dir if job else _last_log_dir(spawner, stored)
-    hub, user = str(spawner.hub.base_url), _path_name(spawner)
-    command = ssh_command(spawner, name) if job and job.ssh_host_key and state == "running" else None
-    again = StartForm(url_path_join(hub, "spawn", user, name), _fields(stored)) if stored and template else None
-    return JobView(
-        server=name,
-        title=name or "default server",
-        state=state,
-        summary=_summary(spawner, template, job, stored),
-        url=spawner.user.server_url(name),
-        pending_url=url_path_join(hub, "spawn-pending", user, name),
-        form_url=url_path_join(hub, "spawn", user, name),
-        api_url=url_path_join(hub, "api/users", user, *(("servers", name) if name else ("server",))),
-        reason=_place(place) if state == "waiting" and place else _reason(orm_spawner, live, state),
-        ssh_command=command,
-        vscode_url=vscode_link(name) if command and spawner.manager_url else None,
-        log_dir=log_dir,
-        tensorboard=_tensorboard(spawner, name, log_dir, template, job.team if job else _text(stored.get("team"))),
-        again=again,
-        wait_url=wait_url(spawner, name) if state == "waiting" else None,
-    )
 
 
 def queued(spawner: LinkedSpawner, places: Mapping[str, PendingJobStatus] | None) -> QueuedView:
@@ -335,85 +268,3 @@ def _place(place: PendingJobStatus) -> str:
     if place.never:
         return f"It keeps its place in the queue, and cannot start as things are. {place.why}".rstrip()
     return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()
-
-
-def _reason(orm_spawner: Any, live: Any, state: str) -> str | None:
-    """Why a job ended, or why one that should run may not answer."""
-    if state == "stopped":
-        kept = (orm_spawner.state or {}).get(STATE_ENDED)
-        return kept if isinstance(kept, str) else None if _stored(orm_spawner) else "It was never started."
-    pod = live.pod() if state == "running" else None
-    return pod_status.silence(pod) if pod and pod_status.is_silent(pod) else None
-
-
-def _last_log_dir(spawner: PageSpawner, stored: Mapping[str, object]) -> str | None:
-    """Returns the log directory of a stopped job; ``None`` if it belonged to one launch, or without a launch."""
-    try:
-        wish = spawner.check_options(stored) if stored else None
-    except StartRefused:
-        return None
-    path = pod_builder.log_dir(wish, spawner.person) if wish else None
-    return None if path is None or rendering.in_job_directory(path) else path
-
-
-def _tensorboard(
-    spawner: PageSpawner, server: str, log_dir: str | None, template: Template | None, team: str | None
-) -> TensorBoardView | None:
-    board = _template(spawner, TENSORBOARD)
-    if log_dir is None or board is None or (template is not None and template.name == TENSORBOARD):
-        return None
-    name, hub, user = naming.tensorboard_server(server), str(spawner.hub.base_url), _path_name(spawner)
-    live = _live(spawner, name)
-    if live is not None and live.active and (job := live.job()) is not None and job.template != TENSORBOARD:
-        return None  # a job of another kind has that name
-    state = _state(live)
-    # One that runs is opened even if it was started on another directory: a second start would only be refused.
-    urls = {"running": spawner.user.server_url(name), "starting": url_path_join(hub, "spawn-pending", user, name)}
-    fields = [(options.TEMPLATE_KEY, TENSORBOARD), ("log_dir", log_dir)]
-    if (
-        team
-        and board.option("team")
-        and team in {one.name for one in options.usable_teams(board, spawner.person.teams)}
-    ):
-        fields.append(("team", team))  # logs may lie in the data of the team that pays for the job
-    return TensorBoardView(urls.get(state), StartForm(url_path_join(hub, "spawn", user, name), tuple(fields)))
-
-
-def _path_name(spawner: PageSpawner) -> str:
-    return quote(spawner.user.name, safe="@")
-
-
-def _state(live: Any) -> str:
-    if live is None or not live.active:
-        return "stopped"
-    if live.pending == "stop":
-        return "stopping"
-    return "running" if live.ready else "starting"
-
-
-def _summary(
-    spawner: PageSpawner, template: Template | None, job: naming.PodIdentity | None, stored: Mapping[str, object]
-) -> str:
-    words = [template.title if template else _text(stored.get(options.TEMPLATE_KEY)) or ""]
-    if job is not None and job.gpus:
-        kind = _text(stored.get("gpu_type"))
-        words.append(f"{job.gpus} GPU{'' if job.gpus == 1 else 's'}{f' of type {kind}' if kind else ''}")
-    if job is not None and job.preemptible:
-        words.append("preemptible")
-    if job is not None and job.team:
-        team = spawner.settings.teams.named(job.team)
-        words.append(f"team {(team.title or team.name) if team else job.team}")
-    return ", ".join(word for word in words if word)
-
-
-def _template(spawner: PageSpawner, name: object) -> Template | None:
-    return next((template for template in spawner.settings.templates if template.name == name), None)
-
-
-def _fields(stored: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    plain = {name: value for name, value in stored.items() if isinstance(value, bool | int | float | str)}
-    return tuple((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in plain.items())
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

@@ -56,7 +56,7 @@ from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
-from dlspawner.spawner.manager_link import AWAY, ManagerLink
+from dlspawner.spawner.manager_link import ManagerLink
 from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
 from dlspawner.spawner.traits import JobTraits
 
@@ -186,16 +186,17 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return pages.keys_url(self)
 
     @property
-    def notices_url(self) -> str:
-        return pages.notices_url(self)
+    def is_team_admin(self) -> bool:
+        """True if the user decides for a team: the navigation leads to its pages."""
+        return any(self.user.name in team.admins for team in self.settings.teams.teams)
 
-    async def home(self) -> pages.HomeView:
-        """All servers of this person and what they are told, for the home page."""
-        if not self._has_manager:
-            return pages.HomeView(pages.job_views(self, {}), ())
-        told = self._manager.notices(str(self.user.name), admin=bool(self.user.admin))
-        places, notices = await asyncio.gather(self.queue_status(), told)
-        return pages.HomeView(pages.job_views(self, places), notices, AWAY if places is None else None)
+    async def manager_answers(self) -> bool:
+        """True if the Manager's pages can be shown now."""
+        return await self._manager.queue_status(self.user.name) is not None
+
+    def server_notes(self) -> list[pages.ServerNote]:
+        """What the home page of a Hub without a Manager tells besides JupyterHub's own list."""
+        return pages.server_notes(self) if self.offers_jobs else []
 
     # The Manager
 

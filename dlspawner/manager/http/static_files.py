@@ -13,13 +13,12 @@ _PATHS = (
     f"{_ICONS}/css/fontawesome.css",  # which the style sheet imports
     f"{_ICONS}/css/solid.css",
     f"{_ICONS}/webfonts/fa-solid-900.woff2",
-    "favicon.ico",
     "components/bootstrap/dist/js/bootstrap.bundle.min.js",
     "components/requirejs/require.js",
     "components/jquery/dist/jquery.min.js",
     "js/darkmode.js",
 )
-_KINDS = {".css": "text/css", ".js": "text/javascript", ".ico": "image/x-icon", ".woff2": "font/woff2"}
+_KINDS = {".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,17 +69,6 @@ async def test_notices_of_a_token(world: World, served: Served, who: str) -> Non
     assert kept == (409 if answered == 204 else answered)
 
 
-async def test_only_the_hub_reads_notices_of_any_user(world: World, served: Served) -> None:
-    await told(served, "alice")
-    await served.book.transact(lambda turn: post_to_admins(turn, NoticeKind.CONFIG_INVALID, "a file is broken"))
-    path = "internal/users/alice/notices"
-    for query, texts in (("", ["about alice/train"]), ("?admin=1", ["about alice/train", "a file is broken"])):
-        status, answer = await served.ask(served.hubs_token, path + query)
-        assert (status, [one["text"] for one in answer["notices"]]) == (200, texts)
-    for token in (world.tokens["gateway"], await asyncio.to_thread(world.token, "alice"), None):
-        assert (await served.ask(token, path))[0] == 403
-
-
 async def test_fields_of_a_notice(world: World, served: Served) -> None:
     posted = await told(served, "alice", until=served.manager.now(), cause="j-somebodyelse", keep=True)
     token = await asyncio.to_thread(world.token, "alice")

@@ -250,7 +250,7 @@ async def test_tensorboard_starts_once_with_the_logs_of_the_job(portal: Portal) 
 
 async def test_list_of_own_jobs(portal: Portal) -> None:
     page = await portal.read("alice")
-    assert "You have no job now" in page.text
+    assert "No jobs yet." in page.text
     assert "Everybody, GPU 0 of 8 GPUs used, 8 free" in page.text
     assert "Language" not in page.text
     await portal.runs(wants("alice", gpus=8, server="first"))

@@ -156,8 +156,8 @@ async def test_long_list_has_pages(portal: Portal, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("user", "title", "by_person", "teams"),
     [
-        ("alice", "All my jobs", False, {"default"}),
-        ("vera", "Team’s jobs", True, {"default"}),
+        ("alice", "History", False, {"default"}),
+        ("vera", "Team jobs", True, {"default"}),
         ("root-admin", "All jobs", True, {"default", "language"}),
     ],
     ids=["a person", "a team's admin", "an administrator"],

@@ -14,7 +14,7 @@ from tests.component.manager.portals import Portal
 async def test_files_of_a_page_are_served_and_cached(portal: Portal) -> None:
     page = (await portal.read("alice")).body
     loads = re.findall(r'(?:href|src)="([^"]*/static/[^"]*)"', page)
-    assert len(loads) == 6
+    assert len(loads) == 5
     for place in loads:
         path = place.removeprefix("/services/jobs/")
         assert path != place, "it does not come from the Hub"

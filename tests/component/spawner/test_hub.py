@@ -144,8 +144,9 @@ class TestJob:
 
         assert "ssh -p 2222 alice+shell@127.0.0.1" in page(alice.get(path))
         home = page(alice.get("/hub/home"))
-        assert f'data-server="{shell}" data-state="running"' in home
+        assert f'data-server-name="{shell}"' in home
         assert f'href="{path}"' in home
+        assert "ssh -p 2222 alice+shell@127.0.0.1" in home
         assert bob.get(path).status_code == 403
         assert "/hub/login" in requests.get(hub.url + path, timeout=30).url
 

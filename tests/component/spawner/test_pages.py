@@ -122,102 +122,37 @@ HALF = "\ud800"  # half a surrogate pair: valid in JSON, not in UTF-8
         {"template": "ipython", "log_dir": HALF, "gpu_type": [HALF]},
     ],
 )
-def test_the_form_and_the_home_page_are_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
+def test_the_form_is_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
     spawner.orm_spawner.user_options = stored
 
     assert 'value="ipython"' in spawner.options_form(spawner).encode().decode()
-    (view,) = views_of(spawner, train=(stored, None))
-    assert repr(view).encode()
 
 
-def views_of(spawner: Any, **servers: Any) -> list[pages.JobView]:
-    """The home page of a user with these servers: name=(options, running server or state)."""
-    orm = {}
-    for name, (options, live) in servers.items():
-        orm[name.removeprefix("_")] = SimpleNamespace(
-            user_options=options, state=live if isinstance(live, dict) else {}
-        )
-        if isinstance(live, SimpleNamespace):
-            spawner.user.spawners[name.removeprefix("_")] = live
-    spawner.user.orm_user = SimpleNamespace(orm_spawners=orm)
-    spawner.user.server_url = lambda name: f"/user/alice/{name}/"
-    return pages.job_views(spawner, {})
+def notes_of(spawner: Any, **servers: Any) -> list[pages.ServerNote]:
+    """The notes about these servers: name=running server or state."""
+    spawner.user.orm_user = SimpleNamespace(
+        orm_spawners={
+            name: SimpleNamespace(state=live if isinstance(live, dict) else {}) for name, live in servers.items()
+        }
+    )
+    spawner.user.spawners |= {name: live for name, live in servers.items() if isinstance(live, SimpleNamespace)}
+    return pages.server_notes(spawner)
 
 
-def alive(template: str, log_dir: str | None = None, *, preemptible: bool = False, **more: Any) -> Any:
-    job = naming.PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", template, 2, "k", "alice", log_dir)
-    job = replace(job, preemptible=preemptible)
-    pod = more.pop("pod", None)
-    return SimpleNamespace(**{"active": True, "ready": True, "pending": None, **more}, job=lambda: job, pod=lambda: pod)
+def alive(pod: Any = None) -> Any:
+    job = naming.PodIdentity("j-aaaaaaaaaaaa", "alice", "", "vision", "ssh", 2, "k", "alice")
+    return SimpleNamespace(active=True, ready=True, job=lambda: job, pod=lambda: pod)
 
 
-def test_a_silent_node_is_shown(spawner: Any) -> None:
+def test_without_a_manager_the_list_of_servers_has_commands_and_reasons(spawner: Any) -> None:
     silent = json.loads((Path(__file__).parent / "kubernetes_objects" / "node-silent.json").read_text())["pod"]
-    [view] = views_of(spawner, train=({"template": "ssh"}, alive("ssh", pod=silent)))
 
-    assert view.state == "running"
-    assert "node-1 does not answer" in (view.reason or "")
-
-
-def test_running_jobs_come_first_with_command_and_summary(spawner: Any) -> None:
-    views = views_of(
-        spawner,
-        old=({"template": "ipython"}, {}),
-        train=({"template": "ipython", "gpu_type": "a100"}, alive("ipython", "/home/alice/logs", preemptible=True)),
+    notes = notes_of(
+        spawner, old={pages.STATE_ENDED: "It used more memory."}, fresh={}, train=alive(), lost=alive(silent)
     )
 
-    assert [(view.server, view.state) for view in views] == [("train", "running"), ("old", "stopped")]
-    assert views[0].ssh_command == "ssh -p 2200 alice+train@gate.example.org"
-    assert views[0].summary == "Notebook <b>, 2 GPUs of type a100, preemptible, team Vision"
-    assert views[1].again == pages.StartForm("/hub/spawn/alice/old", (("template", "ipython"),))
-
-
-def test_a_job_with_logs_starts_or_opens_its_tensorboard(spawner: Any) -> None:
-    [train] = views_of(spawner, train=({}, alive("ipython", "/home/alice/logs")))
-    assert train.tensorboard is not None
-    assert train.tensorboard.url is None
-    assert train.tensorboard.start == pages.StartForm(
-        "/hub/spawn/alice/train-tb", (("template", "tensorboard"), ("log_dir", "/home/alice/logs"))
-    )
-
-    servers = {
-        "train": ({}, alive("ipython", "/home/alice/logs")),
-        "train-tb": ({}, alive("tensorboard", "/home/alice/logs")),
-    }
-    views = {view.server: view for view in views_of(spawner, **servers)}
-    assert views["train"].tensorboard is not None
-    assert views["train"].tensorboard.url == "/user/alice/train-tb/"
-    assert views["train-tb"].tensorboard is None
-
-    servers["train-tb"] = ({}, alive("tensorboard", "/home/alice/logs", ready=False, pending="spawn"))
-    starting = next(view for view in views_of(spawner, **servers) if view.server == "train")
-    assert starting.tensorboard is not None
-    assert starting.tensorboard.url == "/hub/spawn-pending/alice/train-tb"
-
-
-def test_a_stopped_job_keeps_its_tensorboard_and_its_reason(spawner: Any) -> None:
-    [old] = views_of(spawner, old=({"template": "ipython"}, {pages.STATE_ENDED: "It used more memory."}))
-
-    assert old.reason == "It used more memory."
-    assert old.log_dir == "/home/alice/logs"
-    assert old.tensorboard is not None
-
-
-def test_without_an_answer_of_the_manager_jobs_are_not_called_stopped(spawner: Any) -> None:
-    views_of(spawner, old=({"template": "ipython"}, {}), train=({"template": "ipython"}, alive("ipython")))
-
-    views = pages.job_views(spawner, None)
-
-    assert [(view.server, view.state) for view in views] == [("train", "running"), ("old", "not running")]
-
-
-def test_the_default_server_is_shown_once_it_was_used(spawner: Any) -> None:
-    assert views_of(spawner, _=(None, {})) == []
-    assert [view.title for view in views_of(spawner, _=({"template": "ipython"}, {}))] == ["default server"]
-
-
-def test_a_server_without_options_was_never_started(spawner: Any) -> None:
-    [view] = views_of(spawner, train=(None, {}))
-
-    assert (view.state, view.reason) == ("stopped", "It was never started.")
-    assert (view.log_dir, view.tensorboard, view.again) == (None, None, None)
+    assert [(one.title, one.sentence, one.ssh_command) for one in notes[:2]] == [
+        ("old", "It used more memory.", None),
+        ("train", "", "ssh -p 2200 alice+train@gate.example.org"),
+    ]
+    assert "node-1 does not answer" in notes[2].sentence

@@ -13,17 +13,14 @@ from datetime import datetime
 
 from dlspawner.clients.hub import own_server
 from dlspawner.core.text import with_time
-from dlspawner.manager.admission.approvals import pending_notice
-from dlspawner.manager.http.api.base import as_name
-from dlspawner.manager.http.api.models.requests import NoticesQuery, UserNoticesQuery
-from dlspawner.manager.http.api.models.responses import KeptByNoticeModel, NoticeModel, NoticesModel, UserNoticesModel
+from dlspawner.manager.http.api.models.requests import NoticesQuery
+from dlspawner.manager.http.api.models.responses import KeptByNoticeModel, NoticeModel, NoticesModel
 from dlspawner.manager.http.auth import may_read_notices, recipient_of
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
     NOT_YET,
     ApiHandler,
     HttpProblem,
-    HubOnlyHandler,
     IdentityHandler,
     ManagerContext,
 )
@@ -155,21 +152,6 @@ class NoticeKeepAliveHandler(NoticeApiHandler):
         notice = self.own(id_)
         check_may_answer(self)
         self.reply(KeptByNoticeModel(said=await keep_alive(self.manager, notice)))
-
-
-class UserNoticesHandler(HubOnlyHandler):
-    """A person's notices for the Hub's home page; the Hub says whether they are an administrator."""
-
-    def get(self, user: str) -> None:
-        reader = Recipient(as_name(user), admin=self.read_query(UserNoticesQuery).admin)
-        if self.manager.leader is None:  # of a Manager that decides nothing there are none
-            self.reply(UserNoticesModel(notices=[]))
-            return
-        book = leader_store(self.manager)
-        asked = pending_notice(book, reader.user, admin=reader.admin)
-        now = self.manager.now()
-        found = (*book.notices.read(reader, now), *asked)
-        self.reply(UserNoticesModel(notices=[notice_view(notice, now) for notice in found]))
 
 
 def check_may_answer(handler: IdentityHandler) -> None:

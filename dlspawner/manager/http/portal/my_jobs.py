@@ -5,6 +5,7 @@
     POST  start              the job in the form starts again with its options; without one: those that the Hub keeps.
                              Of others for administrators of the Hub, as REST's `requeue`
     POST  tensorboard        the TensorBoard of the job in the form: the one that runs, or a new one
+    POST  remove             takes a stopped server off the list
     POST  jobs/{id}/stop     ends a job, with the right to act on it
     POST  jobs/{id}/keep     *keep alive*, for its owner
 
@@ -27,6 +28,7 @@ from dlspawner.core import naming
 from dlspawner.core.config import Team
 from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.launch import rendering
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.scheduling.limits import BLOCKED
 from dlspawner.core.template import Endpoint, EndpointProtocol
@@ -97,6 +99,9 @@ class MyJobsPageBase(PortalPage):
             ended=await acting.ledger.last_ends(name),
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
+            log_dirs={
+                one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
+            },
             happened=await acting.ledger.latest_pod_events(starting),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
@@ -238,11 +243,11 @@ class TensorBoardButton(_Button):
 
     async def _open(self, of: str) -> str:
         person = self.person()
-        row = next((one for one in rows(await self.facts(person.name, None)) if one.server == of), None)
+        user = await self.hub_user(person.name)
+        row = next((one for one in rows(await self.facts(person.name, user)) if one.server == of), None)
         if row is None or not row.shows_logs:
             raise HttpProblem(404, "This job has no log directory that a TensorBoard could show.")
         name = naming.tensorboard_server(of)
-        user = await self.hub_user(person.name)
         server = user.servers.get(name) if user is not None else None
         if server is None or not (server.ready or server.pending):
             await self.start_server(name, self._options(row))
@@ -250,10 +255,25 @@ class TensorBoardButton(_Button):
 
     def _options(self, row: ServerRow) -> dict[str, object]:
         """A team is told where the template offers it: logs may lie in the data of the team that pays for the job."""
-        board, record = self.leader().settings.template(TENSORBOARD), self.admission().store.records.get(row.job)
+        board = self.leader().settings.template(TENSORBOARD)
         offers = board is not None and board.option("team") is not None
-        team = {"team": record.job.team} if offers and record is not None else {}
+        team = {"team": row.team} if offers and row.team else {}
         return {"template": TENSORBOARD, "log_dir": row.log_dir, **team}
+
+
+class RemoveButton(_Button):
+    """Takes a stopped named server off the list; its history stays."""
+
+    async def post(self) -> None:
+        server = self.get_body_argument("server", "", strip=False)
+        try:
+            await self.leader().hub.remove_server(self.person().name, server)
+        except HubRejected as no:
+            await self.answer(HttpProblem(409, str(no)))
+        except HubError as problem:
+            await self.answer(HttpProblem(503, str(problem)))
+        else:
+            self.back()
 
 
 class StopButton(_Button):
@@ -323,6 +343,7 @@ class ServerRow:
     server: str
     state: ServerState
     template: str = ""
+    team: str = ""
     summary: str = ""
     sentence: str = ""
     job: str = ""
@@ -361,6 +382,7 @@ class RowContext:
     ended: Mapping[str, LastEnd]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
     endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
+    log_dirs: Mapping[str, str] = field(default_factory=dict)  # of templates that have one: that of jobs that name none
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
@@ -415,6 +437,7 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         server=job.server,
         state=state,
         template=job.template,
+        team=job.team,
         summary=_summary(facts, job),
         sentence=BLOCKED if facts.blocked and state is ServerState.WAITING else says,
         job=job.id,
@@ -460,10 +483,14 @@ def _without_job(facts: RowContext, name: str, server: HubServer | None) -> Serv
         is_ready = server.ready
         sentence = {ServerState.STARTING: GOING, ServerState.STOPPING: ENDING}.get(state, "")
     stopped = state is ServerState.STOPPED
+    log_dir = _kept_log_dir(facts, template, server) if stopped else ""
     return ServerRow(
         server=name,
         state=state,
         template=template,
+        team=_text(server.user_options.get("team")) if server else "",
+        log_dir=log_dir,
+        shows_logs=_shows_logs(facts, template, log_dir),
         summary=facts.titles.get(template, template),
         sentence=end_sentence(last.reason, last.detail, last.stop) if last and stopped else sentence,
         job=last.job if last and stopped else "",
@@ -471,6 +498,14 @@ def _without_job(facts: RowContext, name: str, server: HubServer | None) -> Serv
         has_run=bool(last and stopped and last.has_run),
         is_ready=is_ready,
     )
+
+
+def _kept_log_dir(facts: RowContext, template: str, server: HubServer | None) -> str:
+    """The log directory of a stopped server's last job, as its owner wrote it; empty where each job has its own."""
+    if server is None or template not in facts.log_dirs:
+        return ""
+    path = _text(server.user_options.get("log_dir")) or facts.log_dirs[template]
+    return "" if "${" in path or rendering.in_job_directory(path) else path
 
 
 def _ports(facts: RowContext, job: Job, *, has_ssh: bool) -> tuple[PortLink, ...]:

@@ -272,12 +272,6 @@ class NoticesQuery(Query):
     wait: float = Field(default=0, ge=0, le=300, allow_inf_nan=False, description="At most so many seconds.")
 
 
-class UserNoticesQuery(Query):
-    """``admin``: the Hub says that the user is an administrator."""
-
-    admin: bool = False
-
-
 class ServerQuery(Query):
     server: Name | None = None
 

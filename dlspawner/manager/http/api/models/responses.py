@@ -483,11 +483,8 @@ class NoticeModel(ResponseModel):
     page: str | None = Field(description="Of ours, that says more.")
 
 
-class UserNoticesModel(ResponseModel):
+class NoticesModel(ResponseModel):
     notices: list[NoticeModel]
-
-
-class NoticesModel(UserNoticesModel):
     version: str = Field(description="To be sent as after.")
 
 

@@ -95,7 +95,7 @@ def _until_it_is_one(service: Service, job: dict[str, Any], before: dict[str, An
         found = _latest(service, job["user"], job["server"])
         if found is not None and (before is None or found["id"] != before["id"]):
             return found
-    raise ClientProblem("The Hub has begun the start, and nothing came of it. Its home page says why.", 1)
+    raise ClientProblem("The Hub has begun the start, and nothing came of it. Its page Jobs says why.", 1)
 
 
 def _until_it_runs(service: Service, job: dict[str, Any], *, say: bool) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def job_labels(job: PodIdentity) -> dict[str, str]:
 
 
 def job_annotations(job: PodIdentity) -> dict[str, str]:
-    """The exact names behind the labels, and what the gateway and the home page want to know of a job."""
+    """The exact names behind the labels, and what the gateway and the pages want to know of a job."""
     known = {
         USER_ANNOTATION: job.user,
         SERVER_ANNOTATION: job.server,

@@ -1,4 +1,4 @@
-"""What people see of their jobs on the Hub's pages: the form, the list on the home page, the page inside a job.
+"""What people see of their jobs on the Hub's pages: the form, notes on the home page, the page inside a job.
 
 Everything here is for showing. It reads the Hub's spawners and the pods that the watch knows, and decides nothing.
 """

@@ -15,12 +15,12 @@ def log_in(page: Page, stack: Stack, name: str) -> None:
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(stack.password(name))
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
 
 
 def choose(page: Page, stack: Stack, server: str, title: str, **values: object) -> None:
-    """From the home page to the filled-in form."""
-    page.goto(f"{stack.url}/hub/home")
+    """From the page Jobs to the filled-in form."""
+    page.goto(f"{stack.url}/services/jobs/")
     page.get_by_label("Start a new job").fill(server)
     page.get_by_role("button", name="Choose what to run").click()
     page.locator("label.btn", has_text=re.compile(rf"^\s*{re.escape(title)}\b")).click()

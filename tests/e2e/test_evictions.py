@@ -71,7 +71,7 @@ def disk(pod: str) -> tuple[int, int]:
 def alice_reads(alice: Person, sentence: str) -> bool:
     """False also while nobody answers: a kubelet that starts takes its pods for not ready now and then."""
     with suppress(requests.RequestException):
-        return not alice.ready("filling") and sentence in alice.get("/hub/home").text
+        return not alice.ready("filling") and sentence in alice.get("/services/jobs/").text
     return False
 
 

@@ -33,8 +33,9 @@ def test_a_notebook_runs_with_the_gpus_that_were_given_and_keeps_its_files(page:
     assert [amount for name, amount in limits.items() if name.endswith("/gpu")] == ["2"]
     run_cell(page, "open(os.path.expanduser('~/kept.txt'), 'w').write('still here'); print('written')", "written")
 
-    page.goto(f"{stack.url}/hub/home")
-    job = page.locator("section.job[data-server=work]")
+    page.goto(f"{stack.url}/services/jobs/")
+    job = page.locator("section[data-server=work]")
+    page.once("dialog", lambda asks: asks.accept())
     job.get_by_role("button", name="Stop").click()
     expect(job).to_have_attribute("data-state", "stopped", timeout=180_000)
     assert job.get_by_role("link", name="Open").count() == 0
@@ -143,7 +144,7 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
         expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "10")
         expect(page.locator("#progress-log")).to_be_hidden()
         page.get_by_role("button", name="Stop this job").press("Enter")
-        page.wait_for_url("**/hub/home")
+        page.wait_for_url("**/services/jobs/")
         wait_for(lambda: not person.server("waits"), "the one that waited is stopped")
     assert person.ready(""), "the default one goes on"
     person.stop("")

@@ -39,14 +39,14 @@ def test_the_link_opens_what_the_notebook_wrote_and_only_for_its_owner(
     page.wait_for_url("**/user/tess/train/lab**", timeout=180_000)
     run_cell(page, RUN, "stdout='written")
 
-    page.goto(f"{stack.url}/hub/home")
-    page.locator("section.job[data-server=train]").get_by_role("button", name="TensorBoard").click()
+    page.goto(f"{stack.url}/services/jobs/")
+    page.locator("section[data-server=train]").get_by_role("button", name="TensorBoard").click()
     page.wait_for_url("**/user/tess/train-tb/**", timeout=180_000)
     page.get_by_text("loss").first.wait_for(timeout=180_000)
     wait_for(lambda: len(page.request.get(scalars_url).json()) == 20, "TensorBoard shows the whole run")
 
-    page.goto(f"{stack.url}/hub/home")
-    page.locator("section.job[data-server=train]").get_by_role("link", name="TensorBoard").click()
+    page.goto(f"{stack.url}/services/jobs/")
+    page.locator("section[data-server=train]").get_by_role("button", name="TensorBoard").click()
     page.wait_for_url("**/user/tess/train-tb/**")
 
     tess_pod = stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=train-tb", "-o", "yaml")

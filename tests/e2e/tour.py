@@ -41,16 +41,12 @@ def tour(page: Page, stack: Stack) -> None:
     run_cell(page, TRAIN, "written")
     shoot(page, "lab")
 
-    page.goto(f"{stack.url}/hub/home")
-    page.locator("section.job[data-server=train]").get_by_role("button", name="TensorBoard").click()
+    page.goto(f"{stack.url}/services/jobs/")
+    page.locator("section[data-server=train]").get_by_role("button", name="TensorBoard").click()
     page.wait_for_url("**/user/alice/train-tb/**", timeout=60_000)
     page.get_by_text("loss").first.wait_for(timeout=60_000)
     page.wait_for_timeout(3000)  # TensorBoard draws its charts piece by piece and says nothing when it is done
     shoot(page, "tensorboard")
-
-    page.goto(f"{stack.url}/hub/home")
-    expect(page.locator("section.job[data-state=running]")).to_have_count(2)
-    shoot(page, "home")
 
     page.goto(f"{stack.url}/services/jobs/")
     expect(page.locator("section[data-state=running]")).to_have_count(2)

@@ -169,7 +169,11 @@ def wait_until_gone(person: Person, server: str, seconds: float = 60) -> None:
 
 
 def reason(person: Person, server: str) -> str:
-    """Returns the home page's text on an ended server."""
-    page = person.get("/hub/home").content.decode()
-    part = page.split(f'data-server="{server}"')[1].split("data-server=")[0]
-    return part.split('role="status">')[1].split("</p>")[0] if 'role="status">' in part else ""
+    """Returns the sentence of the page Jobs on an ended server."""
+    page = person.get("/services/jobs/").content.decode()
+    part = page.split(f'data-server="{server}"')[1].split("</section>")[0]
+    return (
+        part.split("data-sentence>")[1].split("</p>")[0]
+        if 'data-state="stopped"' in part and "data-sentence>" in part
+        else ""
+    )

@@ -65,7 +65,7 @@ class LendingHub(QuotaHub):
     def home(self, user: str) -> str:
         """What this person reads there."""
         with Plain(self, user) as person:
-            return person.visit("/hub/home").text
+            return person.visit("/services/jobs/").text
 
     def reads_at_home(self, user: str, words: str) -> None:
         """This person reads these words there, from a Manager that the page waits for two seconds at most."""

@@ -97,11 +97,11 @@ class StoryHub(QuotaHub):
         return found
 
     def start_again(self, user: str) -> None:
-        """By the button on the home page."""
+        """By the button on the page Jobs."""
         with Plain(self, user) as person:
-            home = person.visit("/hub/home")
+            home = person.visit("/services/jobs/")
             assert "The job was stopped because it was not used for" in home.text
-            person.press(home, "/hub/spawn/")
+            person.press(home, "/jobs/start")
         wait_for(lambda: f"{user}/" in self.ready(), "it runs again", 120)
 
     @contextlib.contextmanager

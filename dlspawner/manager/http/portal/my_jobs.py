@@ -230,7 +230,7 @@ class StartButton(_Button):
 
 
 class TensorBoardButton(_Button):
-    """On the log directory of a job that runs, with what the Hub's home page would ask for."""
+    """On the log directory of a job that runs, as its own template."""
 
     async def post(self) -> None:
         of = self.get_body_argument("server", "", strip=False)

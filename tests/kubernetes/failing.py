@@ -169,11 +169,6 @@ def wait_until_gone(person: Person, server: str, seconds: float = 60) -> None:
 
 
 def reason(person: Person, server: str) -> str:
-    """Returns the sentence of the page Jobs on an ended server."""
-    page = person.get("/services/jobs/").content.decode()
-    part = page.split(f'data-server="{server}"')[1].split("</section>")[0]
-    return (
-        part.split("data-sentence>")[1].split("</p>")[0]
-        if 'data-state="stopped"' in part and "data-sentence>" in part
-        else ""
-    )
+    """Returns the home page's note on a server of a Hub without a Manager."""
+    page = person.get("/hub/home").content.decode()
+    return page.split(f"<strong>{server}</strong>: ")[1].split("<")[0] if f"<strong>{server}</strong>: " in page else ""

@@ -204,7 +204,7 @@ def endings(alice: Person, namespace: str, kubernetes: Client, kubectl: Kubectl)
         assert outcome.ready, outcome
         provoke(name, alice.pod_name(server))
         wait_for(lambda: over(name, server), f"the Hub sees the end of {name}", 90)
-        return wait_for(lambda: reason(alice, server), f"the page Jobs says why {name} ended")
+        return wait_for(lambda: reason(alice, server), f"the home page says why {name} ended")
 
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     for name, value in ((low, 1), (high, 1000)):

@@ -172,7 +172,12 @@ def is_silent(pod: PodDict | None) -> bool:
 
 def silence(pod: PodDict) -> str:
     """The sentence about a job whose node is silent."""
-    return f"The job's node {_node(pod)} does not answer: the job may still run there; wait, or ask an administrator."
+    return silent_node(_node(pod))
+
+
+def silent_node(node: str) -> str:
+    """The same for a node's name."""
+    return f"The job's node {node} does not answer: the job may still run there; wait, or ask an administrator."
 
 
 def start_failure(message: str) -> tuple[str, str] | None:

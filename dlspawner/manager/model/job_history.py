@@ -9,7 +9,7 @@ from datetime import datetime
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.units import counted
 from dlspawner.manager.model.approval_request import ApprovalRequest
-from dlspawner.manager.model.event_reason import find_reason
+from dlspawner.manager.model.event_reason import EventReason, find_reason
 from dlspawner.manager.model.records import StopReason
 
 
@@ -70,6 +70,11 @@ class JobHistory:
     pods: tuple[str, ...] = field(default=())
     approval: ApprovalRequest | None = None
 
+    @property
+    def status(self) -> str:
+        """The word of its badge: the state, or how it ended."""
+        return outcome(self.reason, self.stop) if self.state is JobState.ENDED else self.state.value
+
 
 @dataclass(frozen=True, slots=True)
 class JobTransition:
@@ -122,6 +127,29 @@ def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
     if known is not None and known.has_public_detail and detail:
         return f"{sentence} {detail}"
     return f"{sentence.rstrip(':.')}."
+
+
+_OUTCOMES = {
+    EventReason.FAILED: "failed",
+    EventReason.EVICTED: "failed",
+    EventReason.POD_FAILED: "failed",
+    EventReason.DISAPPEARED: "failed",
+    EventReason.START_REFUSED: "failed",
+    EventReason.START_FAILED: "failed",
+    EventReason.NOT_STARTED: "failed",
+    EventReason.NOT_CREATED: "failed",
+    EventReason.POD_NEVER_CREATED: "failed",
+    EventReason.PREEMPTED: "preempted",
+    EventReason.IDLE: "culled",
+    EventReason.LIFETIME: "culled",
+}
+
+
+def outcome(reason: str, stop: StopReason | None) -> str:
+    """Returns how a job ended, in one word for its badge: failed, preempted, culled or ended."""
+    decided = _OUTCOMES.get(stop.code) if stop is not None else None
+    known = find_reason(reason)
+    return decided or (_OUTCOMES.get(known, "ended") if known is not None else "ended")
 
 
 def request_text(job: Job, team: str) -> str:

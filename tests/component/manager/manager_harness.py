@@ -100,6 +100,10 @@ class FakeHub:
         }
         return HubUser(name, mine, groups=frozenset(one for one, names in self.groups.items() if name in names))
 
+    async def remove_server(self, user: str, server: str) -> None:
+        assert (user, server) in self.over
+        self.servers = (self.servers or set()) - {(user, server)}
+
     async def check_reachable(self) -> None:
         self.on_answer(self.servers is not None)
         if self.servers is None:

@@ -225,6 +225,14 @@ async def test_job_starts_again_with_its_own_options(portal: Portal) -> None:
     assert (portal.hub.started, portal.hub.options) == ([("alice", "train")], [{"template": "tiny", "gpus": 2}])
 
 
+async def test_stopped_server_is_removed_from_the_list(portal: Portal) -> None:
+    await portal.runs(wants("bob", gpus=8))
+    await ended(portal, 2)
+    assert 'action="/services/jobs/remove"' in (await portal.read("alice")).body
+    assert (await portal.read("alice", "remove", "POST", {"server": "train"})).status == 303
+    assert "No jobs yet." in (await portal.read("alice")).text
+
+
 async def test_job_without_known_options_does_not_start_again(portal: Portal) -> None:
     await portal.runs(wants("bob", gpus=8))
     question = await portal.waits(wants("alice", server="train", options=""))

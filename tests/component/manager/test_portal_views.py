@@ -30,6 +30,8 @@ NAMED = naming.PodIdentity(
     "j-2", "alice", "train", "vision", "notebook", 2, ssh_host_key="key", log_dir="/home/alice/runs"
 )
 
+IDLE = StopReason(EventReason.IDLE, "Not used.")
+
 
 def job(state: JobState = JobState.RUNNING, gpus: int = 2000, **more: object) -> Job:
     charge = ResourceRequest("a100", (PodRequest("nvidia.com/gpu", gpus),))
@@ -70,6 +72,37 @@ def test_running_job_has_all_links() -> None:
     assert not row(running(), servers={"train": replace(READY, ready=False)}).is_ready
 
 
+def test_running_job_on_a_silent_node_says_so() -> None:
+    found = row(running(nodes=("node-1",)), silent=frozenset({"node-1"}))
+    assert "node-1 does not answer" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [({}, "runs"), ({"log_dir": "s3://bucket/x"}, "s3://bucket/x"), ({"log_dir": "/job/runs"}, "")],
+    ids=["the template's", "its own", "gone with the job"],
+)
+def test_stopped_server_offers_its_tensorboard(chosen: dict[str, object], shown: str) -> None:
+    last = LastEnd("j-1", NOW, "finished", "", None)
+    server = replace(STOPPED, user_options={"template": "notebook", **chosen})
+    found = row(servers={"train": server}, ended={"train": last}, log_dirs={"notebook": "runs"})
+    assert (found.log_dir, found.shows_logs) == (shown, bool(shown))
+
+
+@pytest.mark.parametrize(
+    ("reason", "stop", "word"),
+    [
+        ("finished", None, "ended"),
+        ("failed", None, "failed"),
+        ("gone", IDLE, "culled"),
+        ("gone", StopReason(EventReason.PREEMPTED, "Others need it."), "preempted"),
+        ("of another version", None, "ended"),
+    ],
+)
+def test_badge_of_a_stopped_server_is_how_its_last_job_ended(reason: str, stop: StopReason | None, word: str) -> None:
+    assert row(servers={"train": STOPPED}, ended={"train": LastEnd("j-1", NOW, reason, "", stop)}).outcome == word
+
+
 def test_ports_of_the_host_are_named_as_in_the_template_as_long_as_the_job_holds_them() -> None:
     ports, pods = (JobPorts("master", 2),), (PodRef("uid", "first", True), PodRef("other", "worker-0"))
     record = JobRecord(job(ports=((20000, 20001, 20002, 20003), (20004, 20005, 20006))), pods=pods)
@@ -82,7 +115,6 @@ def test_ports_of_the_host_are_named_as_in_the_template_as_long_as_the_job_holds
 
 
 STARTS = replace(READY, ready=False, pending="spawn")
-IDLE = StopReason(EventReason.IDLE, "Not used.")
 LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
 DUE = JobRecord(job(JobState.STARTING), awaiting_start=True)
 STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {

@@ -28,7 +28,7 @@ from dlspawner.core import naming
 from dlspawner.core.config import Team
 from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.launch import rendering
+from dlspawner.core.launch import pod_status, rendering
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.scheduling.limits import BLOCKED
 from dlspawner.core.template import Endpoint, EndpointProtocol
@@ -49,6 +49,7 @@ from dlspawner.manager.model.job_history import (
     JobHistory,
     end_sentence,
     is_server_name,
+    outcome,
     progress_sentence,
     request_text,
 )
@@ -81,7 +82,7 @@ class MyJobsPageBase(PortalPage):
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
         """Returns the data behind the rows of a user's jobs."""
         acting, desk = self.leader(), self.admission()
-        settings, culler = acting.settings, acting.culler
+        settings, culler, world = acting.settings, acting.culler, desk.store.cluster_state
         # In a turn: what has just ended is in the database by then, so that no job is missing in both for a moment.
         records = await self.on_disk(lambda book: latest(book.records, name))
         jobs = [one.job for one in records.values()]
@@ -99,6 +100,7 @@ class MyJobsPageBase(PortalPage):
             ended=await acting.ledger.last_ends(name),
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
+            silent=frozenset(name for name in world.closed if not world.rooms[name].node.ready),
             log_dirs={
                 one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
             },
@@ -359,6 +361,7 @@ class ServerRow:
     kept: bool = False
     asks: bool = False  # true while it waits for an approval
     has_run: bool = False  # whether its last job had a pod, so that there may be a log
+    outcome: str = "stopped"  # of a stopped one: how its last job ended
 
     @property
     def title(self) -> str:
@@ -382,6 +385,7 @@ class RowContext:
     ended: Mapping[str, LastEnd]  # the last one of each server
     teams: Mapping[str, str]  # titles by name
     endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
+    silent: frozenset[str] = frozenset()  # names of nodes that do not answer the cluster
     log_dirs: Mapping[str, str] = field(default_factory=dict)  # of templates that have one: that of jobs that name none
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
@@ -432,6 +436,9 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
     is_late = runs and server is not None and server.pending == "spawn"
     is_ready = runs and (server is None or server.ready) and not is_late
     says = NOT_READY if is_late else _says(record, look, facts.happened)
+    silent = [node for node in job.nodes if node in facts.silent]
+    if runs and silent:
+        says = pod_status.silent_node(str(silent[0]))
     command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
     return ServerRow(
         server=job.server,
@@ -496,6 +503,7 @@ def _without_job(facts: RowContext, name: str, server: HubServer | None) -> Serv
         job=last.job if last and stopped else "",
         since=last.at if last and stopped else None,
         has_run=bool(last and stopped and last.has_run),
+        outcome=outcome(last.reason, last.stop) if last else "stopped",
         is_ready=is_ready,
     )
 

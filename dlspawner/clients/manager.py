@@ -174,16 +174,33 @@ class ManagerClient:
 
     # For the Hub alone.
 
-    async def account(self, user: str, uids: UidRange) -> UnixIds:
-        """The uid and gid that this user has for ever."""
-        answer = await self._call("PUT", f"{_of_user(user)}/account", _range(uids))
-        return answer.read(_unix_ids)
+    async def account(self, user: str) -> str:
+        """The name of this user's account: the user's first name."""
+        answer = await self._call("GET", f"{_of_user(user)}/account")
+        return answer.read(lambda found: str(found["account"]))
 
-    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
-        """Returns the id of the pending job of this server, and the user's ids."""
+    async def unix_account(self, user: str, uids: UidRange) -> tuple[str, UnixIds]:
+        """The name, uid and gid of the account that this user has for ever."""
+        answer = await self._call("PUT", f"{_of_user(user)}/account", _range(uids))
+        return answer.read(lambda found: (str(found["account"]), _unix_ids(found)))
+
+    async def rename(self, user: str, new: str) -> None:
+        """Account, keys and history of the user belong to the ``new`` name from now on."""
+        answer = await self._call("POST", f"{_of_user(user)}/renamed", {"name": new})
+        answer.read(lambda _: None)
+
+    async def remove(self, user: str) -> None:
+        """The user is about to be removed from the Hub."""
+        answer = await self._call("POST", f"{_of_user(user)}/removed", {})
+        answer.read(lambda _: None)
+
+    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, str, UnixIds]:
+        """Returns the id of the pending job of this server, the user's account, and its ids."""
         body = {"server": server, **_range(uids)}
         answer = await self._call("PUT", f"{_of_user(user)}/starting", body, ADMISSION_SECONDS)
-        return answer.read(lambda found: (str(found["job"]) if found.get("job") else None, _unix_ids(found)))
+        return answer.read(
+            lambda found: (str(found["job"]) if found.get("job") else None, str(found["account"]), _unix_ids(found))
+        )
 
     async def pending_job(self, user: str, server: str) -> str | None:
         """The id of the job that waits for this server: a start of it is that job's."""

@@ -114,6 +114,8 @@ INTERNAL_ROUTES: Routes = (
     (f"{_INTERNAL_JOB}/ending", hub.StopReasonHandler),
     (f"{_INTERNAL_JOB}/log-kept", logs.LogCollectedHandler),
     (f"{_INTERNAL_USER}/account", hub.UnixAccountHandler),
+    (f"{_INTERNAL_USER}/renamed", hub.UserRenamedHandler),
+    (f"{_INTERNAL_USER}/removed", hub.UserRemovedHandler),
     (f"{_INTERNAL_USER}/waiting", hub.PendingJobsHandler),
     (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
     (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),

@@ -73,6 +73,12 @@ class LifecycleSpawner(StartingSpawner):
     async def cancel_pending(self) -> None:
         """A hook for a server that does not run and may be started without a request of its person."""
 
+    async def person_is_renamed(self, old: str, new: str) -> None:
+        """A hook, called before the Hub renames the person, and if it fails once more the other way round."""
+
+    async def person_is_removed(self) -> None:
+        """A hook, called when the person's servers have stopped and before the Hub removes the person."""
+
     async def _start(self) -> str:
         url = await super()._start()
         self._under_way = False

@@ -53,6 +53,7 @@ NO_FILES = (
     "Ask an administrator."
 )
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
+TAKEN = "Your name was another person's before, and the files of that name are theirs. Ask an administrator."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."
 FULL = "There is no account number left for you. Ask an administrator."
 CHANGED = "The job's labels were changed by a hook of this Hub, so it cannot be counted. Ask an administrator."
@@ -86,15 +87,32 @@ class ManagerLink:
     def _client(self) -> ManagerClient:
         return ManagerClient(self.url, derive_hub_token(self.service_token), self.log, self.seconds, self.until)
 
-    async def account(self, user: str, uids: UidRange) -> UnixIds:
-        """The uid and gid that this user has for ever."""
+    async def account(self, user: str) -> str:
+        """The name whose uid and home directory this user has."""
+        return await self._about(user, self._client.account(user))
+
+    async def unix_account(self, user: str, uids: UidRange) -> tuple[str, UnixIds]:
+        """The account that this user has for ever: its name, uid and gid."""
+        return await self._about(user, self._client.unix_account(user, uids))
+
+    async def rename(self, user: str, new: str) -> None:
+        """The user's account, keys and history belong to the ``new`` name from now on."""
+        await self._about(user, self._client.rename(user, new))
+
+    async def remove(self, user: str) -> None:
+        """The user is about to be removed: another person of that name gets none of the keys."""
+        await self._about(user, self._client.remove(user))
+
+    async def _about(self, user: str, answer: Awaitable[T]) -> T:
         try:
-            return await self._answered(self._client.account(user, uids), SILENT)
+            return await self._answered(answer, SILENT)
         except ManagerRejected as no:
             raise self._no_account(user, no) from None
 
-    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, UnixIds]:
-        """Returns the id of the pending job of this server, which this start then continues, and the user's ids."""
+    async def prepare_start(self, user: str, server: str, uids: UidRange) -> tuple[str | None, str, UnixIds]:
+        """Returns the id of the pending job of this server, which this start then continues, the user's account, and
+        its ids.
+        """
         await self._until_heard(user, server)
         try:
             return await self._answered(self._client.prepare_start(user, server, uids), UNDECIDED)
@@ -193,7 +211,11 @@ class ManagerLink:
             return None
 
     def _no_account(self, user: str, no: ManagerRejected) -> StartRefused:
-        if no.status == 409:
+        if no.status == 409 and no.answer:
+            return StartRefused(str(no.answer.get("detail")), reason="account", status=409)
+        if no.status == 423:
+            return self._refused(TAKEN, f"user={user} has a renamed person's first name: rename to another and back")
+        if no.status == 507:
             return self._refused(FULL, f"user={user} every uid of accounts: in the cluster file is taken")
         return self._refused(BROKEN, f"user={user} the Manager answered {no.status} to the account")
 

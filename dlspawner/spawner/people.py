@@ -2,12 +2,12 @@
 
 * **Removing.** JupyterHub (5.5 to 6.1) stops the default server only, and answers 500 for a person with another one
   that runs or starts: the person stays, and so do pods and what is charged for them. Here every server is stopped
-  first, with its grace period.
+  first, with its grace period. The Manager forgets the SSH keys.
 * **Renaming.** What a person has on disk belongs to a name: the Manager's uid, the claim with the home directory, the
-  path of that directory. A renamed person keeps the *account*, which is their first name, in the state of their
-  default server; nothing is kept of people who were never renamed. Running servers have the name in their pods and
-  addresses, so they have to be stopped before. A new person whose name is the account of another one starts nothing:
-  the files would be the other's.
+  path of that directory. A renamed person keeps the *account*, which is the first name; the Manager stores it for ever,
+  with keys and history under the new name. Running servers have the name in their pods and addresses, so they have to
+  be stopped before. A new person whose name is the account of another one starts nothing, not even when that one is
+  removed: the files would be the other's.
 
 JupyterHub has no hook at either place, so its two methods are wrapped, within the same scopes.
 """
@@ -17,14 +17,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jupyterhub import orm
 from jupyterhub.apihandlers.users import UserAPIHandler
 from jupyterhub.scopes import needs_scope
-from sqlalchemy import text
 from tornado import web
 
-STATE_ACCOUNT = "dlspawner_account"
-TAKEN = "Your name was another person's before, and the files of that name are theirs. Ask an administrator."
 _delete, _patch = UserAPIHandler.delete, UserAPIHandler.patch
 
 
@@ -44,6 +40,7 @@ async def delete(self: UserAPIHandler, user_name: str) -> None:
             raise web.HTTPError(
                 409, f"Not all servers of {user_name} could be stopped, so nothing is deleted: try again."
             )
+        await user.spawner.person_is_removed()
     await _delete(self, user_name)
 
 
@@ -63,18 +60,19 @@ async def _stop(handler: UserAPIHandler, user: Any, spawner: Any) -> None:
 @needs_scope("admin:users")  # type: ignore[untyped-decorator]
 async def patch(self: UserAPIHandler, user_name: str) -> None:
     user, data = self.find_user(user_name), self.get_json_body()
-    renames = user is not None and isinstance(data, dict) and data.get("name", user_name) != user_name
-    if renames and getattr(user.spawner, "offers_jobs", False):
-        if user.active:
-            raise web.HTTPError(409, f"{user_name} has servers that run: stop them, then rename.")
-        user.spawner.keep_account()
+    name = data.get("name", user_name) if user is not None and isinstance(data, dict) else user_name
+    new = self.authenticator.normalize_username(name) if isinstance(name, str) else user_name
+    renames = new != user_name and self.authenticator.validate_username(new) and self.find_user(new) is None
+    if not (renames and getattr(user.spawner, "offers_jobs", False)):
         await _patch(self, user_name)
-        self.users.pop(user.id, None)  # its addresses and its spawners' names are the old ones
-    else:
+        return
+    if user.active:
+        raise web.HTTPError(409, f"{user_name} has servers that run: stop them, then rename.")
+    spawner = user.spawner
+    await spawner.person_is_renamed(user_name, new)
+    try:
         await _patch(self, user_name)
-
-
-def owner_of_account(db: Any, name: str) -> str | None:
-    """The person who had this name before, and whose account it is."""
-    kept = db.query(orm.Spawner).filter(text("spawners.state LIKE :key")).params(key=f'%"{STATE_ACCOUNT}"%')
-    return next((one.user.name for one in kept if (one.state or {}).get(STATE_ACCOUNT) == name), None)
+    except Exception:
+        await spawner.person_is_renamed(new, user_name)
+        raise
+    self.users.pop(user.id, None)  # its addresses and its spawners' names are the old ones

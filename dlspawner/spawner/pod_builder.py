@@ -46,7 +46,6 @@ from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, Uni
 from dlspawner.settings import Settings
 from dlspawner.spawner import owned_objects
 from dlspawner.spawner.kube.errors import StartRefused
-from dlspawner.spawner.manager_link import ManagerLink
 
 BLOCKED = "You may not start jobs here. Ask an administrator."
 # Where the keys of a job's Secret appear below /etc/dlspawner.
@@ -314,16 +313,6 @@ UNTOLD = (
     "Your login has not told the Hub your account number for jobs: log out and in again, or ask an administrator if "
     "that changes nothing."
 )
-
-
-async def unix_ids(spawner: Any, uids: UidRange) -> UnixIds | None:
-    """The person's numbers; ``None`` where KubeSpawner's configuration decides; Refused when it cannot be told."""
-    found = await from_authenticator(spawner, uids)
-    if found is not None or not (spawner.manager_url and spawner.manager_token):
-        return found
-    until = spawner._deadline()
-    manager = ManagerLink(spawner.manager_url, spawner.manager_token, spawner.log, until=until)
-    return await manager.account(spawner.account, uids)
 
 
 async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:

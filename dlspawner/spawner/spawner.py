@@ -61,9 +61,14 @@ from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
 from dlspawner.spawner.traits import JobTraits
 
 STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
+STATE_ACCOUNT = "dlspawner_account"
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
+KEPT_BY_MANAGER = (
+    "A renamed person would lose the home directory to the next person of the old name: without a Manager, which keeps "
+    "the two together, remove the person and add the new one."
+)
 NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
@@ -90,7 +95,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
     _job_id: str | None = None  # of the job whose start is saved
     _keeping: tuple[str, asyncio.Task[None]] | None = None  # whether the log of the pod with this uid is kept
     _special = False  # whether the job is in the second namespace
-    _account: str | None = None  # of a renamed person, at their default server
+    _account: str | None = None  # of a renamed person, at the default server; the Manager tells it at each start
     _kept_claim: Any = None  # that is made with the pod
 
     @property
@@ -108,14 +113,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @property
     def account(self) -> str:
-        """The name whose uid and home directory this person has: their first one, see `people`."""
+        """The name whose uid and home directory this person has: the first one, see `people`."""
         return str(self.user.spawner._account or self.user.name)
-
-    def keep_account(self) -> None:
-        """Called for the default server of a person who is about to be renamed."""
-        if self._account is None and people.owner_of_account(self.user.db, str(self.user.name)) is None:
-            self._account = str(self.user.name)
-            self.save_state()
 
     def _gpu_resources(self) -> frozenset[str]:
         return self.settings.cluster.gpu_resources if self.offers_jobs else super()._gpu_resources()
@@ -134,7 +133,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             STATE_JOB: self._job_id,
             STATE_OPTIONS: self._taken,
             pod_builder.STATE_SPECIAL: self._special,
-            people.STATE_ACCOUNT: self._account,
+            STATE_ACCOUNT: self._account,
         }
         state: dict[str, Any] = {**super().get_state(), **{name: value for name, value in own.items() if value}}
         if (
@@ -150,7 +149,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         taken = state.get(STATE_OPTIONS)
         self._taken = taken if isinstance(taken, dict) else None
         self._special = state.get(pod_builder.STATE_SPECIAL) is True
-        account = state.get(people.STATE_ACCOUNT)
+        account = state.get(STATE_ACCOUNT)
         self._account = account if isinstance(account, str) else None
 
     def clear_state(self) -> None:
@@ -284,7 +283,18 @@ class DLSpawner(JobTraits, LifecycleSpawner):
     async def delete_forever(self) -> None:
         """The server or its person is removed: what waits for it would make it again when its turn comes."""
         await self.cancel_pending()
+        if self._has_manager:
+            self._use_account(await replace(self._manager, until=None).account(self.user.name))
         await super().delete_forever()
+
+    async def person_is_renamed(self, old: str, new: str) -> None:
+        if not self._has_manager:
+            raise StartRefused(KEPT_BY_MANAGER, reason="account", status=409)
+        await replace(self._manager, until=None).rename(old, new)
+
+    async def person_is_removed(self) -> None:
+        if self._has_manager:
+            await replace(self._manager, until=None).remove(self.user.name)
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
         """Returns the Manager's reason for a pod that seems removed: a killed Hub may have begun that stop."""
@@ -394,12 +404,11 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         pod_builder.check_place(self, wish.template, has_manager=self._has_manager)
         if not self.ssh_ca_public_key_file:
             self._without_ssh(wish.template)
-        self._find_home()
         waits, numbers = await self._known_to_manager(asks=self._has_quota or bool(wish.template.special))
         drawn, self._drawn_id = self._drawn_id, None
         self._launch = pod_builder.make_plan(
             wish,
-            person,
+            replace(person, account=self.account),
             self.name or "",
             identifier=waits or drawn or _new_id(),
             nonce=secrets.token_urlsafe(16),
@@ -421,22 +430,22 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         # Last, so that KubeSpawner watches the namespace before its pods are read.
         self._to_namespace(special=bool(wish.template.special))
 
-    def _find_home(self) -> None:
-        """A renamed person keeps the home directory, and nobody else gets it."""
-        account, name = self.account, str(self.user.name)
-        if self.user.spawner._account is None:
-            before = people.owner_of_account(self.user.db, name)
-            if before is not None:
-                self.log.warning(
-                    "user=%s has the first name of %s: rename it, to something else and back", name, before
-                )
-                raise StartRefused(people.TAKEN, reason="account", status=403)
-        if account != name and not self._pvc_exists:
-            user = SimpleNamespace(name=account, id=self.user.id)
-            known = {name: getattr(self, name) for name in ("name", "slug_scheme", "namespace", "_namespace_default")}
-            self.pvc_name = KubeSpawner._expand_user_properties(
-                SimpleNamespace(user=user, **known), self.pvc_name_template
-            )
+    def _use_account(self, account: str) -> None:
+        """Lets a renamed person keep what is on disk: the claim, and volumes with the name in them."""
+        default_server, kept = self.user.spawner, account if account != self.user.name else None
+        if default_server._account != kept:
+            default_server._account = kept
+            default_server.save_state()
+        if kept is None:
+            return
+        known = {name: getattr(self, name) for name in ("name", "slug_scheme", "namespace", "_namespace_default")}
+        named = SimpleNamespace(user=SimpleNamespace(name=account, id=self.user.id), **known)
+        named._expand_user_properties = partial(KubeSpawner._expand_user_properties, named)
+        named._expand_all = partial(KubeSpawner._expand_all, named)
+        for trait in ("volumes", "volume_mounts"):
+            setattr(self, trait, named._expand_all(getattr(self, trait)))
+        if not self._pvc_exists:
+            self.pvc_name: str = named._expand_user_properties(self.pvc_name_template)
 
     def _without_ssh(self, template: Template) -> None:
         """There is no gateway: the job goes without SSH, unless SSH is all that it has."""
@@ -554,23 +563,25 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         return StartQueued(*sentences, reason=reason, page=page, handler=self.handler)
 
     async def _known_to_manager(self, *, asks: bool) -> tuple[str | None, UnixIds | None]:
-        """Returns the pending job of this server, and the user's ids, with one request."""
+        """Returns the pending job of this server, and the user's ids; with one request where the Manager gives them."""
         uids, where = self.settings.cluster.accounts, (self.user.name, self.name or "")
-        if not asks:
-            return None, await pod_builder.unix_ids(self, uids)
-        stopped = self._unreported_stop is not None
+        stopped = asks and self._unreported_stop is not None
         if stopped:
             await self._report_stop()
-        numbers = await pod_builder.from_authenticator(self, uids)
-        if numbers is None and self.account != self.user.name:
-            numbers = await self._manager.account(self.account, uids)
-        if numbers is not None:
-            known: tuple[str | None, UnixIds | None] = await self._manager.pending_job(*where), numbers
+        numbers, job = await pod_builder.from_authenticator(self, uids), None
+        if numbers is None and asks:
+            job, account, numbers = await self._manager.prepare_start(*where, uids)
+        elif numbers is None and self._has_manager:
+            account, numbers = await self._manager.unix_account(self.user.name, uids)
+        elif self._has_manager:
+            account = await self._manager.account(self.user.name)
+            job = await self._manager.pending_job(*where) if asks else None
         else:
-            known = await self._manager.prepare_start(*where, uids)
+            account = str(self.user.name)
+        self._use_account(account)
         if stopped and self._is_asked_by_service:
             raise StartRefused(STOPPED, reason="stopped", status=403)
-        return known
+        return job, numbers
 
     async def _ensure_children(self, pod: PodDict) -> None:
         await super()._ensure_children(pod)

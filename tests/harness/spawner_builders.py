@@ -102,7 +102,7 @@ def person(name: str = "alice", *groups: str) -> Any:
         url=f"/user/{name}/",
         groups=[SimpleNamespace(name=group) for group in groups],
         spawners={},
-        spawner=SimpleNamespace(_account=name),
+        spawner=SimpleNamespace(_account=None, save_state=lambda: None),
         orm_user=SimpleNamespace(orm_spawners={}),
         encrypted_auth_state=None,
         get_auth_state=_no_auth_state,

@@ -12,19 +12,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Row, delete, exists, func, insert, select, text, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from dlspawner.core.job import JobState
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.db.engine import open_engine, upgrade
-from dlspawner.manager.db.tables import accounts, key_suggestions, ssh_keys, ssh_settings, uid_high_water
+from dlspawner.manager.db.tables import (
+    accounts,
+    jobs,
+    key_suggestions,
+    metadata,
+    renamed,
+    ssh_keys,
+    ssh_settings,
+    uid_high_water,
+)
 from dlspawner.manager.model.ssh_keys import PublicKey
 
 T = TypeVar("T")
 
 THREADS = 4
 ACCOUNTS_LOCK = 0x75696473  # "uids": the advisory lock on PostgreSQL under which a new uid is chosen
+_OF_A_NAME = [table for table in metadata.sorted_tables if "user_name" in table.c and table is not accounts]
 USED_EVERY = timedelta(minutes=1)  # a script that logs in each second writes once a minute
 
 
@@ -205,12 +216,29 @@ class Database:
 
         await self.write(remember)
 
-    async def account(self, user: str, uids: UidRange, now: datetime) -> AllocatedUid | None:
-        """The user's uid for ever, chosen now if they have none; None when every uid of the range is taken."""
-        known = await self.read(lambda connection: _uid(connection, user))
+    async def account(self, user: str) -> str | None:
+        """The name whose uid and home directory the user has: the first one; None if it is another person's account."""
+        return await self.read(lambda connection: _account(connection, user))
+
+    async def uid(self, account: str, uids: UidRange, now: datetime) -> AllocatedUid | None:
+        """The account's uid for ever, chosen now if there is none; None when every uid of the range is taken."""
+        known = await self.read(lambda connection: _uid(connection, account))
         if known is not None:
             return AllocatedUid(known, new=False)
-        return await self.write(lambda connection: _allocate(connection, user, uids, now))
+        return await self.write(lambda connection: _allocate(connection, account, uids, now))
+
+    async def rename(self, user: str, new: str) -> str | None:
+        """Gives the account, the keys and the history of a user to the ``new`` name; returns why it cannot."""
+        return await self.write(lambda connection: _rename(connection, user, new))
+
+    async def forget_keys(self, user: str) -> None:
+        """The user is removed: another person of that name must not be reached with the keys."""
+
+        def forget(connection: Connection) -> None:
+            for table in (ssh_keys, key_suggestions, ssh_settings):
+                connection.execute(delete(table).where(table.c.user_name == user))
+
+        await self.write(forget)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """One transaction that changes nothing."""
@@ -237,6 +265,29 @@ def _only_one_writer(connection: Connection, user: str) -> None:
     """Let requests about one user go one after the other; on SQLite all writers do already."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:user, 0))"), {"user": user})
+
+
+def _account(connection: Connection, user: str) -> str | None:
+    rows = connection.execute(select(renamed).where((renamed.c.user_name == user) | (renamed.c.account == user))).all()
+    own = next((str(row.account) for row in rows if row.user_name == user), None)
+    return own if own or rows else user
+
+
+def _rename(connection: Connection, user: str, new: str) -> str | None:
+    going = (jobs.c.user_name == user) & (jobs.c.state != JobState.ENDED.value)
+    if connection.scalar(select(exists().where(going))):
+        return f"{user} has jobs that wait, run or end: cancel or stop them, and rename when they have ended."
+    account = _account(connection, user)
+    # Without an account of its own the person gets that of the new name, which must be nobody's then.
+    used = [*_OF_A_NAME, *([accounts] if account is None else [])]
+    if any(connection.scalar(select(exists().where(table.c.user_name == new))) for table in used):
+        return f"{new} was another person's name, who has files, keys or a history here. Choose another name."
+    for table in _OF_A_NAME:
+        connection.execute(update(table).where(table.c.user_name == user).values(user_name=new))
+    connection.execute(delete(renamed).where(renamed.c.user_name == new))
+    if account not in (None, new):
+        connection.execute(insert(renamed).values(user_name=new, account=account))
+    return None
 
 
 def _uid(connection: Connection, user: str) -> int | None:

@@ -104,6 +104,15 @@ accounts = Table(
     Column("made", UtcDateTime, nullable=False),
 )
 
+# The account, a name in `accounts`, of each person whom the Hub has renamed. Rows stay when a person is removed: the
+# account's uid and home directory are never given to another person of the account's name.
+renamed = Table(
+    "renamed",
+    metadata,
+    Column("user_name", String(255), primary_key=True),
+    Column("account", String(255), nullable=False, unique=True),
+)
+
 # How far uids have been given out, for each beginning that the range had: the next one is larger, also when a user
 # removes rows of `accounts` by hand.
 uid_high_water = Table(

@@ -9,7 +9,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import requests
+from sqlalchemy import create_engine, text
 
+from dlspawner.spawner.manager_link import TAKEN
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import GPUS, QuotaHub, Sampler, running
 from tests.e2e.people import wait_for
@@ -143,3 +146,34 @@ def test_without_a_manager_no_job_starts_and_running_ones_go_on(hub: QuotaHub) -
 
     wait_for(both_run, "the new Manager acts, and both run", 120)
     assert "Traceback" not in (hub.state / "manager.log").read_text()
+
+
+def test_a_new_person_gets_nothing_of_one_who_was_renamed_and_removed(hub: QuotaHub) -> None:
+    def account(name: str) -> tuple[int, str]:
+        assert hub.start_server(name).status_code in {201, 202}
+        wait_for(lambda: f"{name}/" in hub.ready(), "it runs", 60)
+        [spec] = [pod["spec"] for pod in hub.pods()]
+        [home] = [one["value"] for one in spec["containers"][0]["env"] if one["name"] == "HOME"]
+        assert rename(name, "never").status_code == 409, "its pod has the old name"
+        hub.clear()
+        return spec["securityContext"]["runAsUser"], home
+
+    def rename(old: str, new: str) -> requests.Response:
+        return hub.api("PATCH", f"/users/{old}", {"name": new})
+
+    hub.add_users(["eva"])
+    first = account("eva")
+    assert rename("eva", "modest/").status_code == 400, "no name"
+    assert rename("eva", "evy").ok
+    assert account("evy") == first
+    with create_engine(hub.db_url).begin() as connection:
+        connection.execute(text("INSERT INTO ssh_settings VALUES ('evy', true)"))
+    assert hub.api("DELETE", "/users/evy").status_code == 204
+    assert hub.rows("SELECT * FROM ssh_settings") == []
+
+    hub.add_users(["eva"])
+    assert hub.refusal("eva", hub.start_server("eva")) == TAKEN
+    assert rename("eva", "evy").status_code == 409, "evy had jobs"
+    assert [rename("eva", "eva-2").status_code, rename("eva-2", "eva").status_code] == [200, 200]
+    another = account("eva")
+    assert (another[0] != first[0], another[1]) == (True, "/home/eva-2")

@@ -195,9 +195,12 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/jobs/{id}/log-kept": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "POST api/internal/jobs/{id}/released": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/internal/users/{user}/account": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "POST api/internal/users/{user}/interrupted": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/users/{user}/notices": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/internal/users/{user}/removed": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "POST api/internal/users/{user}/renamed": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/internal/users/{user}/starting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/users/{user}/waiting": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     # pages, which lead people to the login, and their buttons
@@ -279,9 +282,12 @@ BY_THE_HUB: dict[str, Any] = {
     "GET api/internal/jobs/{id}/ending": None,
     "GET api/internal/jobs/{id}/log-kept": None,
     "POST api/internal/jobs/{id}/released": {"user": "alice"},
+    "GET api/internal/users/{user}/account": None,
     "PUT api/internal/users/{user}/account": _UIDS,
     "POST api/internal/users/{user}/interrupted": {"server": "none", "job": ""},
     "GET api/internal/users/{user}/notices": None,
+    "POST api/internal/users/{user}/removed": {},
+    "POST api/internal/users/{user}/renamed": {"name": "nobody-2"},
     "PUT api/internal/users/{user}/starting": {"server": WAITS, **_UIDS},
     "GET api/internal/users/{user}/waiting": None,
 }
@@ -291,7 +297,7 @@ BY_THE_HUB: dict[str, Any] = {
 def test_addresses_for_the_hub(targets: Targets, address: str) -> None:
     assert set(MAY[address]) == {403}
     method, _, path = address.partition(" ")
-    places = {"id": targets.old, "user": "alice"}
+    places = {"id": targets.old, "user": "nobody" if path.endswith(("removed", "renamed")) else "alice"}
     token = derive_hub_token("manager-token")
     answer = targets.hub.ask_with(token, method, path.removeprefix("api/").format(**places), BY_THE_HUB[address])
     assert answer.ok, answer.text

@@ -13,6 +13,7 @@ from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.core.unix_account import UidRange, UnixIds
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, owned_objects, pod_builder
+from dlspawner.spawner import spawner as spawner_module
 from tests.component.spawner.test_pod import launched
 from tests.harness.spawner_builders import CLUSTER, SETTINGS, make_spawner
 
@@ -28,15 +29,18 @@ class Manager:
     def __call__(self, *_: object, **__: object) -> Manager:
         return self
 
-    async def account(self, user: str, uids: UidRange) -> UnixIds:
+    async def account(self, user: str) -> str:
+        return "alice" if user == "alicia" else user
+
+    async def unix_account(self, user: str, uids: UidRange) -> tuple[str, UnixIds]:
         self.users.append(user)
-        return UnixIds(uids.first, uids.first)
+        return await self.account(user), UnixIds(uids.first, uids.first)
 
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
     asked = Manager()
-    monkeypatch.setattr(pod_builder, "ManagerLink", asked)
+    monkeypatch.setattr(spawner_module, "ManagerLink", asked)
     return asked
 
 
@@ -73,18 +77,23 @@ async def test_without_a_uid_in_the_auth_state_the_manager_gives_one_at_each_sta
     assert manager.users == ["alice", "alice"]
 
 
+@pytest.mark.parametrize("numbers", [None, {"uid": 5012}], ids=repr)
 async def test_a_renamed_person_keeps_uid_home_and_unix_name(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
+    numbers: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
 ) -> None:
     home = {"storage_pvc_ensure": True, "pvc_name_template": "home-{username}"}
+    home |= {"volume_mounts": [{"name": "all", "mountPath": "/all", "subPath": "{username}"}]}
     spawner = make_spawner(monkeypatch, name="alicia", server="one", config={**MANAGER, **home})
-    spawner.user.spawner._account = "alice"
+    if numbers:
+        with_state(spawner, numbers)
     pod = await launched(spawner, tmp_path, template="ipython")
 
-    assert manager.users == ["alice"]
+    assert manager.users == ([] if numbers else ["alicia"])
     assert [one["persistentVolumeClaim"]["claimName"] for one in pod["spec"]["volumes"] if one["name"] == "home"] == [
         "home-alice"
     ]
+    mounts = pod["spec"]["containers"][0]["volumeMounts"]
+    assert [one["subPath"] for one in mounts if one["name"] == "all"] == ["alice"]
     env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
     assert (env["HOME"], env["USER"], env["JUPYTERHUB_USER"]) == ("/home/alice", "alice", "alicia")
     assert pod["metadata"]["annotations"]["dlspawner.dev/ssh-login"] == "alice"

@@ -40,7 +40,7 @@ def given(request: web.Request, used: list[asyncio.Transport]) -> web.Response:
     """A uid, and the connection is noted."""
     if request.transport is not None and request.transport not in used:
         used.append(request.transport)
-    return web.json_response({"uid": 20_000, "gid": 20_000})
+    return web.json_response({"account": "alice", "uid": 20_000, "gid": 20_000})
 
 
 async def test_requests_one_after_the_other_share_a_connection() -> None:
@@ -52,7 +52,7 @@ async def test_requests_one_after_the_other_share_a_connection() -> None:
 
     async with answering(answer) as url:
         for _ in range(2):
-            await ManagerLink(url, "token", log).account("alice", UIDS)
+            await ManagerLink(url, "token", log).unix_account("alice", UIDS)
             assert await ManagerLink(url, "token", log).stop_reason("j-1") is None
     assert len(used) == 1
 
@@ -70,9 +70,9 @@ async def test_kept_connections_to_a_standby_manager_are_not_tried_one_by_one() 
 
     async with answering(answer) as url:
         manager = ManagerLink(url, "token", log, seconds=30)
-        await asyncio.gather(*(manager.account("alice", UIDS) for _ in range(10)))
+        await asyncio.gather(*(manager.unix_account("alice", UIDS) for _ in range(10)))
         acts = False
-        await manager.account("alice", UIDS)
+        await manager.unix_account("alice", UIDS)
     assert len(used) == 11
 
 
@@ -90,8 +90,8 @@ async def test_a_silent_kept_connection_is_replaced(monkeypatch: pytest.MonkeyPa
 
     async with answering(answer) as url:
         manager = ManagerLink(url, "token", log, seconds=30)
-        await manager.account("alice", UIDS)
-        assert await manager.account("alice", UIDS) == UnixIds(20_000, 20_000)
+        await manager.unix_account("alice", UIDS)
+        assert await manager.unix_account("alice", UIDS) == ("alice", UnixIds(20_000, 20_000))
         await manager.start_interrupted("alice", "", None)
     assert len(used) > 2
 
@@ -107,7 +107,7 @@ async def test_a_connection_that_is_not_accepted_leaves_time_for_other_tries(
                 stack.enter_context(socket.create_connection(address, timeout=0.2))
         found = ManagerLink(f"http://127.0.0.1:{address[1]}", "token", log, seconds=3)
         with pytest.raises(errors.StartRefused):
-            await found.account("alice", UIDS)
+            await found.unix_account("alice", UIDS)
     assert "asking again" in caplog.text
 
 
@@ -124,7 +124,7 @@ async def test_a_stop_that_the_manager_missed_is_reported_before_the_next_start(
         if away:
             return web.json_response({}, status=503)
         heard.append(request.path.rpartition("/")[2])
-        return web.json_response({"waiting": [], "job": None, "uid": 20_000, "gid": 20_000})
+        return web.json_response({"waiting": [], "job": None, "account": "alice", "uid": 20_000, "gid": 20_000})
 
     async with answering(answer) as url:
         found = ManagerLink(url, "token", log)
@@ -144,12 +144,12 @@ async def test_another_server_does_not_wait_until_a_stop_is_reported(monkeypatch
     async def answer(request: web.Request) -> web.Response:
         if "interrupted" in request.path:
             return web.json_response({}, status=503)
-        return web.json_response({"job": None, "uid": 20_000, "gid": 20_000})
+        return web.json_response({"job": None, "account": "alice", "uid": 20_000, "gid": 20_000})
 
     async with answering(answer) as url:
         found = ManagerLink(url, "token", log)
         await found.start_interrupted("alice", "one", None)
-        assert await found.prepare_start("alice", "two", UIDS) == (None, UnixIds(20_000, 20_000))
+        assert await found.prepare_start("alice", "two", UIDS) == (None, "alice", UnixIds(20_000, 20_000))
         with pytest.raises(errors.StartRefused):
             await replace(found, until=asyncio.get_running_loop().time() + 0.1).prepare_start("alice", "one", UIDS)
 

@@ -42,7 +42,7 @@ async def test_the_manager_is_asked_as_soon_as_a_team_has_a_quota(
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(request.path.rsplit("/", 1)[-1])
-        return web.json_response({"uid": 20_000, "gid": 20_000, "job": None})
+        return web.json_response({"account": "alice", "uid": 20_000, "gid": 20_000, "job": None})
 
     async def start(url: str) -> str:
         spawner = spawner_of(monkeypatch, teams, url)

@@ -49,7 +49,7 @@ async def test_a_start_makes_one_request_to_the_manager_before_its_pod_is_built(
 
     async def answer(request: web.Request) -> web.Response:
         asked.append((request.method, request.path, await request.json()))
-        return web.json_response({"job": "j-aaaaaaaaaaaa", "uid": 20_001, "gid": 20_001})
+        return web.json_response({"job": "j-aaaaaaaaaaaa", "account": "alice", "uid": 20_001, "gid": 20_001})
 
     async with answering(answer) as url:
         to_manager = {"manager_url": url, "manager_token": "token"}

@@ -42,7 +42,7 @@ Make = Callable[..., Any]
 
 async def _answer(request: web.Request) -> web.Response:
     if request.path.endswith(("/account", "/starting")):
-        return web.json_response({"job": None, "uid": 20_001, "gid": 20_001})
+        return web.json_response({"job": None, "account": "alice", "uid": 20_001, "gid": 20_001})
     if request.path.endswith("/admission"):
         wanted = (await request.json()).get("ports", [])
         ports = [list(range(20_000 + 100 * pod, 20_000 + 100 * pod + count)) for pod, count in enumerate(wanted)]

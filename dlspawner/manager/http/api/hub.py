@@ -4,8 +4,10 @@
     POST  jobs/{id}/released        its pod was not made and will not be, or is given up: why, for its person
     GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
-    PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
-    PUT   users/{name}/account      the user's uid and gid, the same for ever
+    PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, account, and uid
+    PUT   users/{name}/account      the user's account with uid and gid, the same for ever; GET: its name alone
+    POST  users/{name}/renamed      account, keys and history belong to the new name from now on; 409 says why not
+    POST  users/{name}/removed      the user is about to be removed: the keys go, account and history stay
     POST  users/{name}/interrupted  a user has stopped a server while the Hub started it
     GET   files                     the administrators' files in their last good version, for a Hub that starts
 
@@ -33,10 +35,12 @@ from dlspawner.manager.http.api.models.requests import (
     InterruptedStartBody,
     PrepareStartBody,
     ReleasedBody,
+    RenamedBody,
     ServerQuery,
     UidRangeBody,
 )
 from dlspawner.manager.http.api.models.responses import (
+    AccountModel,
     AdmissionModel,
     GoodFilesModel,
     PrepareStartModel,
@@ -143,8 +147,9 @@ class PrepareStartHandler(_ForJobs):
     async def put(self, user: str) -> None:
         body = self.read_body(PrepareStartBody)
         waits = self.desk().store.pending_job(as_name(user), body.server)
-        account = await allocate_account(self, user, body)
-        self.reply(PrepareStartModel(job=waits.job.id if waits else None, uid=account.uid, gid=account.uid))
+        account, given = await allocate_uid(self, user, body)
+        job = waits.job.id if waits else None
+        self.reply(PrepareStartModel(account=account, job=job, uid=given.uid, gid=given.uid))
 
 
 class StartInterruptedHandler(_ForJobs):
@@ -157,22 +162,50 @@ class StartInterruptedHandler(_ForJobs):
 
 
 class UnixAccountHandler(HubOnlyHandler):
-    """The uid of a user without one from the authenticator; the Hub sends the range of cluster.yaml."""
+    """The account of a user, with a uid for one without any from the authenticator, of the range in cluster.yaml."""
+
+    async def get(self, user: str) -> None:
+        self.reply(AccountModel(account=await account_of(self, user)))
 
     async def put(self, user: str) -> None:
-        account = await allocate_account(self, user, self.read_body(UidRangeBody))
-        self.reply(UnixAccountModel(uid=account.uid, gid=account.uid), 201 if account.new else 200)
+        account, given = await allocate_uid(self, user, self.read_body(UidRangeBody))
+        self.reply(UnixAccountModel(account=account, uid=given.uid, gid=given.uid), 201 if given.new else 200)
 
 
-async def allocate_account(handler: HubOnlyHandler, user: str, body: UidRangeBody) -> AllocatedUid:
-    """The account that this user has for ever; 409 when every uid is taken."""
-    name, uids = as_name(user), UidRange(body.first_uid, body.last_uid)
+class UserRenamedHandler(HubOnlyHandler):
+    async def post(self, user: str) -> None:
+        name, new = as_name(user), self.read_body(RenamedBody).name
+        problem = await self.manager.store.rename(name, new)
+        if problem is not None:
+            raise HttpProblem(409, problem)
+        log.info("account user=%s is renamed to %s", name, new)
+        self.set_status(204)
+
+
+class UserRemovedHandler(HubOnlyHandler):
+    async def post(self, user: str) -> None:
+        await self.manager.store.forget_keys(as_name(user))
+        self.set_status(204)
+
+
+async def account_of(handler: HubOnlyHandler, user: str) -> str:
+    """The name of the account that this user has for ever; 423 when it is another person's."""
+    name = as_name(user)
     if not name:
         raise HttpProblem(422, "No user has such a name.")
-    account = await handler.manager.store.account(name, uids, handler.manager.now())
+    account = await handler.manager.store.account(name)
     if account is None:
-        log.error("account user=%s uid=none: %d to %d are all taken", name, uids.first, uids.last)
-        raise HttpProblem(409, f"Every uid from {uids.first} to {uids.last} is taken.")
-    if account.new:
-        log.info("account user=%s uid=%d", name, account.uid)
+        raise HttpProblem(423, f"The account {name} is that of a person who was renamed.")
     return account
+
+
+async def allocate_uid(handler: HubOnlyHandler, user: str, body: UidRangeBody) -> tuple[str, AllocatedUid]:
+    """The user's account and its uid; 507 when every uid is taken."""
+    account, uids = await account_of(handler, user), UidRange(body.first_uid, body.last_uid)
+    given = await handler.manager.store.uid(account, uids, handler.manager.now())
+    if given is None:
+        log.error("account=%s uid=none: %d to %d are all taken", account, uids.first, uids.last)
+        raise HttpProblem(507, f"Every uid from {uids.first} to {uids.last} is taken.")
+    if given.new:
+        log.info("account=%s uid=%d", account, given.uid)
+    return account, given

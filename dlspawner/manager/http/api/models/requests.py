@@ -302,6 +302,10 @@ class PrepareStartBody(UidRangeBody):
     server: Name
 
 
+class RenamedBody(RequestBody):
+    name: NonEmptyName
+
+
 class InterruptedStartBody(RequestBody):
     server: Name
     job: Name = ""

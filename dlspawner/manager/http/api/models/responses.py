@@ -530,7 +530,11 @@ class UserPendingJobsModel(ResponseModel):
     waiting: list[UserPendingJobModel]
 
 
-class UnixAccountModel(ResponseModel):
+class AccountModel(ResponseModel):
+    account: str
+
+
+class UnixAccountModel(AccountModel):
     uid: int
     gid: int
 

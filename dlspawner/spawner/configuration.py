@@ -90,10 +90,23 @@ def job_problems(spawner: Any) -> list[str]:
 
 def _expander(spawner: Any, name: str) -> Callable[[str], str]:
     if name == "dns_name_template":
-        return lambda text: text.format(namespace="", name="")
+        return _dns_name
     if name in {"notebook_dir", "default_url"}:
         return lambda text: str(Spawner.format_string(spawner, text))
     return lambda text: str(KubeSpawner._expand_user_properties(spawner, text))
+
+
+def _dns_name(template: str) -> str:
+    found = template.format(namespace="", name="")
+    if "{" in found or "}" in found:
+        raise ValueError(found)
+    return found
+
+
+def expandable(dns_name_template: str) -> str:
+    """The template, or where it cannot be expanded, one that expands to its very text."""
+    broken = [*_wrong(dns_name_template, "", _dns_name)]
+    return dns_name_template.replace("{", "{{").replace("}", "}}") if broken else dns_name_template
 
 
 def _wrong(value: object, path: str, expand: Callable[[str], str]) -> Iterator[str]:

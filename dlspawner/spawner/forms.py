@@ -191,13 +191,16 @@ def _control(option: Option) -> tuple[str, str]:
             return ("textarea" if option.multiline else "text"), ""
 
 
-def _shares(option: Option, cluster: ClusterConfig) -> str:
+def _shares(template: Template, option: Option, cluster: ClusterConfig) -> str:
     """Returns the CPU and memory that come with each GPU of the offered types."""
-    words = []
+    words, own = [], template.option("gpus")
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
             share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.memory(kind.per_gpu.memory_bytes)} each"
-            words.append(f"{kind.title}: up to {kind.max_per_job}, with {share}.")
+            most = kind.max_per_job
+            if not template.roles and own and own.maximum is not None:
+                most = min(most, int(own.maximum))
+            words.append(f"{kind.title}: up to {most}{' in all pods' if template.roles else ''}, with {share}.")
     return " ".join(words)
 
 
@@ -208,7 +211,7 @@ def _help(template: Template, option: Option, cluster: ClusterConfig) -> str:
     if option.name == "gpus":
         words.append(f"0 to {option.maximum}." if not option.minimum else f"{option.minimum} to {option.maximum}.")
     elif option.name == "gpu_type":
-        words.append(_shares(option, cluster))
+        words.append(_shares(template, option, cluster))
     elif option.name == "cpu":
         words.append(f"At most what belongs to the GPUs, or {units.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":

@@ -344,9 +344,8 @@ def _refuse_untold(spawner: Any, why: str) -> None:
 
 
 def _unusable(spawner: Any, why: str, sentence: str = UNUSABLE) -> StartRefused:
-    line = f"account user={spawner.user.name} uid=none: {why}"
-    spawner.log.warning(line)  # of a refusal the Hub logs the sentence alone
-    return StartRefused(sentence, reason="account", status=403, log=line)
+    spawner.log.warning("account user=%s uid=none: %s", spawner.user.name, why)
+    return StartRefused(sentence, reason="account", status=403)
 
 
 STATE_SPECIAL = "dlspawner_special"

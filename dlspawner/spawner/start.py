@@ -31,7 +31,7 @@ from kubernetes_asyncio.client.rest import ApiException
 from kubespawner import KubeSpawner
 from kubespawner.objects import make_namespace
 from sqlalchemy.orm import Session, object_session
-from traitlets import Integer
+from traitlets import Integer, validate
 
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
@@ -94,6 +94,11 @@ class StartingSpawner(KubeSpawner):
         return configuration.configured(type(self), self.config, name)
 
     # What cannot be expanded stays as it is: pages and looks at pods work, and each start is refused.
+
+    @validate("dns_name_template")
+    def _expandable(self, proposal: Any) -> str:
+        """KubeSpawner's constructor expands it."""
+        return configuration.expandable(proposal.value)
 
     def _expand_user_properties(self, template: str, slug_scheme: str | None = None) -> str:
         try:

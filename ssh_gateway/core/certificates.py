@@ -11,6 +11,7 @@ The sentences are for users with a verified signature under a certificate that a
 from __future__ import annotations
 
 import ipaddress
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,16 +45,21 @@ class UserCertificate:
         return f"certificate {self.serial} {self.key_id[:100]}"
 
 
+def folded(name: str) -> str:
+    """Returns the user name that JupyterHub's authenticators make of a name: as `routing.parse_logins` folds logins."""
+    return unicodedata.normalize("NFKC", name).lower()
+
+
 def certificate_refusal(
     certificate: UserCertificate, user: str, source: str, now: float, unknown: Collection[str] = ()
 ) -> str | None:
     """Returns the reason why the certificate does not let this user in from ``source`` now; None if it does.
 
-    A principal names the user of exactly this name; one that is ``unknown`` to the Hub, the user in lower case.
+    A principal names the user of exactly this name; one that is ``unknown`` to the Hub, the user of the folded name.
     """
     if not certificate.for_users:
         return "this certificate is for a host, not for a person"
-    if user not in {name.lower() if name in unknown else name for name in certificate.principals}:
+    if user not in {folded(name) if name in unknown else name for name in certificate.principals}:
         return "this certificate is for another login name"
     if now < certificate.valid_after:
         return f"this certificate is not valid before {_time(certificate.valid_after)}"

@@ -141,9 +141,9 @@ async def _verify_key(connection: ClientConnection, credential: SignedKey) -> Id
 
 async def _verify_certificate(connection: ClientConnection, certificate: UserCertificate) -> Identity | None:
     client, attempt, login, problem = connection.client, connection.attempt, NOBODY, None
-    capitals = {name for name in certificate.principals if name != name.lower() == attempt.login.user}
+    foldable = {name for name in certificate.principals if name != certificates.folded(name) == attempt.login.user}
     try:
-        unknown = await client.gateway.auth_backend.deleted_users(capitals)
+        unknown = await client.gateway.auth_backend.deleted_users(foldable)
         for login in attempt.logins:
             problem = certificates.certificate_refusal(certificate, login.user, client.source, time.time(), unknown)
             if problem is None:

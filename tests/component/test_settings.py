@@ -761,6 +761,13 @@ def test_the_share_of_the_gpus_is_enough_for_all_containers_of_a_shipped_templat
     assert pod.memory_bytes <= share_of_all.memory_bytes
 
 
+@pytest.mark.parametrize("size", [{"gpus": 1, "workers": 15}, {"gpus": 8, "workers": 1}], ids=["pods", "nodes"])
+def test_the_shipped_job_of_several_pods_may_have_all_gpus_of_the_shipped_cluster(size: dict[str, int]) -> None:
+    choices, _ = shipped("distributed", gpu_type="a100", **size)
+    assert choices.gpu_type is not None
+    assert sum(role.count * role.gpus for role in choices.roles) == choices.gpu_type.max_per_job == 16
+
+
 def test_the_shipped_tensorboard_has_no_gpus_and_cannot_write() -> None:
     template = settings.load(*SHIPPED).template("tensorboard")
     assert template is not None

@@ -570,7 +570,9 @@ def _text(option: Option, value: Value) -> str:
     if option.choices:
         return _choice(option, value)
     if option.kind is OptionKind.IMAGE and not _IMAGE.fullmatch(value):
-        raise WrongValueError(f"must be an image such as registry.example.org/team/name:tag; you gave {show(value)}.")
+        case = ", its repository in lower case," if _IMAGE.fullmatch(value.lower()) else ""
+        example = "registry.example.org/team/name:tag"
+        raise WrongValueError(f"must be an image{case} such as {example}; you gave {show(value)}.")
     if option.kind is OptionKind.PATH:
         _check_path(value, stores=option.name == "log_dir")
     return value

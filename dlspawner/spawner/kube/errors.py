@@ -48,13 +48,13 @@ def limit_problem(limit: int) -> str | None:
 class StartRefused(_Base):
     """The spawn is refused: ``sentences`` say why and what would work; ``reason`` is a word for metrics and logs."""
 
-    def __init__(self, *sentences: str, reason: str, status: int = 400, log: str | None = None) -> None:
+    def __init__(self, *sentences: str, reason: str, status: int = 400) -> None:
         # Neither base's __init__ is called: SpawnException's leaves "%" in a string that tornado formats.
         web.HTTPError.__init__(self, status, " ".join(sentences), reason=reason)
         self.sentences = sentences
         self.message = self.jupyterhub_message = " ".join(sentences)
         self.message_html = self.jupyterhub_html_message = _as_html(sentences)
-        self.log_message = (log or self.message).replace("%", "%%")
+        self.log_message = self.message.replace("%", "%%")  # what JupyterHub 5.5 answers by REST
         self.reason = reason
 
     waits = False  # true if the job will be started without another request
@@ -93,7 +93,7 @@ class StartQueued(StartRefused):
         self.message = self.jupyterhub_message = f"{self.message} {what}: {page}"
         link = f'<p><a data-waits href="{html.escape(page)}">{what}</a></p>'
         self.message_html = self.jupyterhub_html_message = f"{self.message_html}{link}"
-        self.log_message = self.message.replace("%", "%%")  # what JupyterHub 5.5 answers by REST
+        self.log_message = self.message.replace("%", "%%")
 
     @property
     def _leads(self) -> bool:

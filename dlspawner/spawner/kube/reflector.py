@@ -200,9 +200,9 @@ class ObjectReflector(ResourceReflector):
         if self._failed_watches >= _FAILED_WATCHES:
             self._version, self._failed_watches = None, 0
         if listing and status is not None and 400 <= status < 500 and status != 429 and not self._loaded.done():
-            line = f"kind={self.kind} {self.where}: the Hub may not list them: status {status}"
+            self.log.error("kind=%s %s: the Hub may not list them: status %d", self.kind, self.where, status)
             sentence = f"The Hub may not see its {self.kind}: ask an administrator."
-            self._loaded.set_exception(StartRefused(sentence, reason="cluster-error", status=403, log=line))
+            self._loaded.set_exception(StartRefused(sentence, reason="cluster-error", status=403))
             self._loaded.exception()  # there may be no waiter
 
     def _is_fine(self) -> None:

@@ -62,21 +62,22 @@ async def test_key_of_every_type_opens_the_job_registered_or_certified(
             assert (done.status, done.text) == (0, "in\n"), done.err
 
 
-async def test_principal_with_capitals_is_a_user_of_that_name_or_of_the_one_in_lower_case(
-    organisation: Running, lab: Lab
+@pytest.mark.parametrize("name", ["Alice", "ａlice"], ids=["capitals", "full-width"])
+async def test_principal_is_a_user_of_that_name_or_of_the_folded_one(
+    organisation: Running, lab: Lab, name: str
 ) -> None:
     """Whose a name is the Hub knows; while it is away, such a certificate opens nothing."""
     people, places = organisation.people, organisation.places
-    client = await holder(organisation, lab, "-n", "Alice")
-    people.removed = frozenset({"Alice"})
-    assert (await client.ssh("Alice+train@gateway", "echo in")).text == "in\n"
+    client = await holder(organisation, lab, "-n", name)
+    people.removed = frozenset({name})
+    assert (await client.ssh(f"{name}+train@gateway", "echo in")).text == "in\n"
     people.removed = frozenset({"alice"})
-    assert "no job train" in (await client.ssh("Alice+train@gateway", "echo in")).err
+    assert "no job train" in (await client.ssh(f"{name}+train@gateway", "echo in")).err
     assert "this certificate is for another login name" in (await client.ssh("alice+train@gateway", "echo in")).err
-    places.targets["Alice", "train"] = places.targets["alice", "train"]
-    assert (await client.ssh("Alice+train@gateway", "echo in")).text == "in\n"
+    places.targets[name, "train"] = places.targets["alice", "train"]
+    assert (await client.ssh(f"{name}+train@gateway", "echo in")).text == "in\n"
     people.down = True
-    assert "the Hub does not answer" in (await client.ssh("Alice+train@gateway", "echo in")).err
+    assert "the Hub does not answer" in (await client.ssh(f"{name}+train@gateway", "echo in")).err
 
 
 def failed(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -131,15 +131,21 @@ async def test_strict_groups_set_the_policy(strict: bool, monkeypatch: pytest.Mo
         (None, "cannot be decrypted"),
     ],
 )
-async def test_an_invalid_uid_or_gid_is_refused(
-    state: dict[str, object] | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, manager: Manager
+async def test_an_invalid_uid_or_gid_is_refused(  # noqa: PLR0917  (fixtures)
+    state: dict[str, object] | None,
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    manager: Manager,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     spawner = with_state(make_spawner(monkeypatch, config=MANAGER), state)
     with pytest.raises(StartRefused) as refused:
         await launched(spawner, tmp_path, template="ipython")
 
     assert refused.value.sentences == (pod_builder.UNUSABLE,)
-    assert line in refused.value.log_message
+    assert line in caplog.text
+    assert refused.value.log_message == pod_builder.UNUSABLE, "JupyterHub 5.5 shows it"
     assert manager.users == []
 
 

@@ -74,7 +74,7 @@ def test_everything_that_kubespawner_expands_is_checked() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["environment", "pod_name_template"])
+@pytest.mark.parametrize("name", ["environment", "pod_name_template", "dns_name_template"])
 async def test_a_start_says_which_option_it_is_and_the_rest_works(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     value: Any = {"CONFIG": '{"json": 1}'} if name == "environment" else "${HOME}"
     spawner = make_spawner(monkeypatch, settings=None, config={name: value})

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dlspawner import settings
 from dlspawner.core import naming
 from dlspawner.core.config import Team, TeamsConfig
 from dlspawner.spawner import StartRefused, forms, pages
@@ -38,6 +39,10 @@ def test_the_form_shows_the_limits() -> None:
     assert (field("gpus").minimum, field("gpus").maximum) == (0, 8)
     assert "A100 80 GB: up to 8, with 4 CPUs and 16Gi each." in field("gpu_type").help
     assert "or 8Gi without GPUs" in field("memory").help
+    shipped = settings.load(TEMPLATES / "jobs", TEMPLATES.parent / "hub_config" / "cluster.yaml")
+    for name, most in (("ipython", "up to 8, with"), ("distributed", "up to 16 in all pods, with")):
+        shown = next(one for one in forms.panels(shipped, (Team("default"),), name, {}) if one.name == name)
+        assert f"A100, 80 GB: {most}" in next(one.help for one in shown.fields if one.name == "gpu_type")
 
 
 def test_the_form_does_not_ask_a_user_of_one_team_for_the_team() -> None:

@@ -167,6 +167,8 @@ NO_IMAGES = [
 def test_an_image_is_what_a_container_runtime_takes(name: str) -> None:
     problem = check_value(BUILT_IN["image"], name)
     assert (problem is None) == (name in IMAGES), problem
+    if name in {"Debian", "registry.org/Team/x", "a..b"}:
+        assert ("its repository in lower case" in str(problem)) is (name != "a..b")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class ObservedPod:
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
     alone: bool = False  # the failure of this pod does not end its job
+    gated: bool = False  # it waits until its job gets it
 
     @property
     def stopped(self) -> bool:
@@ -84,11 +85,12 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         failure=failure,
         evicted=evicted,
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
+        gated={"name": naming.CAPACITY_GATE} in ((manifest.get("spec") or {}).get("schedulingGates") or ()),
     )
 
 
-def pod_ref(pod: ObservedPod) -> PodRef:
-    return PodRef(pod.uid, pod.name, pod.running or (pod.further and pod.over), pod.namespace)
+def pod_ref(pod: ObservedPod, *, grown: bool = False) -> PodRef:
+    return PodRef(pod.uid, pod.name, pod.running or (pod.further and pod.over), pod.namespace, grown)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -153,7 +155,8 @@ def observe(
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, actual, further=pod.further)
         job = _charged(job, index, actual, pod.name)
-    pods[index] = ref = pod_ref(pod)
+    before = pods[index]
+    pods[index] = ref = pod_ref(pod, grown=before is not None and before.grown)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node
@@ -162,7 +165,7 @@ def observe(
         job, reason = replace(job, state=JobState.STOPPING), EventReason.DELETED
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
         job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
-    elif reason is None and ref.running and ref != record.pods[index]:
+    elif reason is None and ref.running and ref != before:
         reason = EventReason.POD_RUNNING
     return reason, replace(record, job=job, pods=tuple(pods))
 

@@ -98,6 +98,9 @@ class MyJobsPageBase(PortalPage):
             teams=settings.teams.titles,
             endpoints={one.name: one.endpoints for one in settings.templates},
             happened=await acting.ledger.latest_pod_events(starting),
+            growing={
+                job.id: desk.explainer.why(job, desk.store.now()) for job in jobs if job.state is JobState.RUNNING
+            },
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
             blocked=name in settings.teams.blocked,
@@ -362,6 +365,7 @@ class RowContext:
     teams: Mapping[str, str]  # titles by name
     endpoints: Mapping[str, tuple[Endpoint, ...]] = field(default_factory=dict)  # by template
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
+    growing: Mapping[str, str] = field(default_factory=dict)  # how many of their pods those that run have, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
     blocked: bool = False  # whether they may not start jobs at all
@@ -409,7 +413,7 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
     runs = state is ServerState.RUNNING
     is_late = runs and server is not None and server.pending == "spawn"
     is_ready = runs and (server is None or server.ready) and not is_late
-    says = NOT_READY if is_late else _says(record, look, facts.happened)
+    says = NOT_READY if is_late else _says(record, look, facts.happened) or facts.growing.get(job.id, "")
     command = ssh_command(facts.user, job.server, facts.gateway) if facts.gateway and pod and pod.ssh_host_key else ""
     return ServerRow(
         server=job.server,

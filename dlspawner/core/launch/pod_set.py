@@ -108,7 +108,8 @@ def as_first(pod: Manifest, pods: PodSet, service: str, domain: str) -> Manifest
     """KubeSpawner's pod as the first of a job of several; ``domain``: the DNS name of its namespace's Services."""
     first = copy.deepcopy(pod)
     metadata, spec = first["metadata"], first["spec"]
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), naming.PODS_ANNOTATION: pods.annotation()}
+    own = {naming.PODS_ANNOTATION: pods.annotation(), naming.FAILURE_ANNOTATION: pods.on_failure.value}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **own}
     metadata["labels"] = {**(metadata.get("labels") or {}), naming.POD_LABEL: pods.hosts[0]}
     spec |= {"hostname": pods.hosts[0], "subdomain": service}
     dns = spec.get("dnsConfig") or {}
@@ -188,7 +189,6 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
     annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
         naming.FIRST_POD_ANNOTATION: metadata["name"],
-        naming.FAILURE_ANNOTATION: pods.on_failure.value,
         **host_ports.annotation(ports[number : number + 1]),
     }
     further: Manifest = {

@@ -28,6 +28,7 @@ from dlspawner.manager.model.records import JobRecord, PodRef
 log = logging.getLogger("dlspawner.manager")
 _LONGEST_NAME = 255
 _MOST = CpuMemory(2**62, 2**62)
+_DELETED = "Its pod %s was deleted from outside the Hub."
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,8 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
 
 
 def pod_ref(pod: ObservedPod, *, grown: bool = False) -> PodRef:
-    return PodRef(pod.uid, pod.name, pod.running or (pod.further and pod.over), pod.namespace, grown)
+    ended = pod.further and pod.over
+    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, grown, ended)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -166,7 +168,7 @@ def observe(
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
         job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
     elif reason is None and ref.running and ref != before:
-        reason = EventReason.POD_RUNNING
+        reason = EventReason.POD_ENDED if ref.ended else EventReason.POD_RUNNING
     return reason, replace(record, job=job, pods=tuple(pods))
 
 
@@ -209,11 +211,11 @@ def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
     return (*job.request.pods[:index], pod, *job.request.pods[index + 1 :])
 
 
-def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | None:
+def end_of_several(pods: Sequence[ObservedPod], gone: Sequence[PodRef] = ()) -> tuple[EventReason, str] | None:
     """Returns why a job of several pods must end, and the sentence for its owner; ``None`` if it need not.
 
     It ends with its first pod, and with a further one that has failed, was evicted or was deleted, unless its template
-    says `continue`.
+    says `continue`. ``gone``: the pods that went while no Manager watched.
     """
     first = next((pod for pod in pods if not pod.further), None)
     if first is not None and first.terminating:
@@ -227,10 +229,13 @@ def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | Non
     for pod in pods:
         if pod.further and pod.job is not None and not pod.alone:
             # The kubelet restarts a failed program in a pod that still runs.
-            if (pod.over or pod.terminating) and (pod.failure or pod.evicted):
-                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.failure or pod.evicted}"
-            if pod.stopped:
-                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} was deleted from outside the Hub."
+            why = (pod.failure or pod.evicted) if pod.over or pod.terminating else ""
+            if why or pod.stopped:
+                said = f"Its pod {pod.job.pod} has ended: {why}" if why else _DELETED % pod.job.pod
+                return EventReason.POD_FAILED, said
+    lost = [one for one in gone if not one.ended]
+    if lost and first is not None and not first.alone:
+        return EventReason.POD_FAILED, _DELETED % lost[0].name.removeprefix(naming.further_pod(first.name, ""))
     return None
 
 

@@ -50,7 +50,7 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, GatedPod, JobRecord
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, GatedPod, JobRecord, PodRef
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
@@ -346,13 +346,18 @@ class Reconciler:
             lifecycle.observe(turn, seen, reason)
         self._end_of_several(turn, record.job.id)
 
-    def _end_of_several(self, turn: Transaction, job: str, last: ObservedPod | None = None) -> None:
-        """Stops a job of several pods that has to end; ``last``: a pod that is gone, as it was then."""
+    def _end_of_several(
+        self, turn: Transaction, job: str, last: ObservedPod | None = None, gone: Sequence[PodRef] = ()
+    ) -> None:
+        """Stops a job of several pods that has to end.
+
+        ``last``: a pod that is gone, as it was then; ``gone``: those that went while no Manager watched.
+        """
         record = turn.record(job)
         if record is None or record.stop is not None or len(record.job.request.pods) == 1:
             return
         known = (self._pods.get(one.uid) or last for one in record.seen)
-        ended = pod_view.end_of_several([pod for pod in known if pod is not None])
+        ended = pod_view.end_of_several([pod for pod in known if pod is not None], gone)
         if ended is not None:
             lifecycle.stop(turn, job, *ended)
 
@@ -411,8 +416,11 @@ class Reconciler:
         """After the first complete lists: pods that are not in them went while no Manager watched."""
         for record in tuple(turn.store.records.values()):
             held = record.job.holds and not record.reserved
-            if held and not any(pod.uid in self._pods for pod in record.seen):
+            gone = [pod for pod in record.seen if pod.uid not in self._pods]
+            if held and len(gone) == len(record.seen):
                 lifecycle.on_pods_gone(turn, record)
+            elif gone:
+                self._end_of_several(turn, record.job.id, gone=gone)
 
     # Gates
 

@@ -39,7 +39,8 @@ class PodRef:
     """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it.
 
     ``running``: it runs; of a further pod of a job of several also: it has ended, which the others need not wait for.
-    ``grown``: the job got it while it ran, and starts without it.
+    ``ended``: a further pod whose program has ended by itself. ``grown``: the job got it while it ran, and starts
+    without it.
     """
 
     uid: str
@@ -47,6 +48,7 @@ class PodRef:
     running: bool = False
     namespace: str = ""
     grown: bool = False
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def write_pods(pods: Sequence[PodRef | None]) -> str:
 
 def _written(pod: PodRef) -> dict[str, object]:
     """Leaves out what few pods have."""
-    return {key: value for key, value in asdict(pod).items() if key not in {"namespace", "grown"} or value}
+    return {key: value for key, value in asdict(pod).items() if key not in {"namespace", "grown", "ended"} or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:

@@ -312,6 +312,29 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
 
 
+@pytest.mark.parametrize(
+    ("policy", "phase", "ends"),
+    [
+        (PodFailurePolicy.STOP, "Running", True),
+        (PodFailurePolicy.RESTART, "Running", True),
+        (PodFailurePolicy.CONTINUE, "Running", False),
+        (PodFailurePolicy.STOP, "Succeeded", False),
+    ],
+    ids=["stop", "restart", "continue", "stop, and it had ended well"],
+)
+async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
+    office: Office, policy: PodFailurePolicy, phase: str, ends: bool
+) -> None:
+    name = "jupyter-alice----worker-1"
+    async with office.manager() as leader:
+        job = await run_several(office, leader, policy, **{name: phase})
+    await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+    async with office.manager() as leader:
+        assert ended_with(leader, job) == ("Its pod worker-1 was deleted from outside the Hub." if ends else "")
+        await until_observed(office, leader)
+        assert bool(ended_with(leader, job)) is ends
+
+
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
     office: Office, leader: Acting
 ) -> None:

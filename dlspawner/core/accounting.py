@@ -3,6 +3,7 @@
 Counted are, for a job with GPUs:
 
 * *asked*: its GPUs, from submit until it ends, whether it waits or holds them;
+* a job that grows: at each moment the GPUs that it had then;
 * *held*: its GPUs, from being let in until its pods are gone (the states that hold); what waits again after a
   preemption holds nothing meanwhile;
 * *reclaimed*: its GPUs, after it was stopped for being unused: until its user requests the server again, a day at most.
@@ -15,9 +16,10 @@ for each job and day, so that what was written down for good and what is worked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import repeat
 from typing import Self
 
 from dlspawner.core.job import JobState
@@ -30,6 +32,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 Step = tuple[datetime, JobState]  # since when a job was in a state
 Span = tuple[datetime, datetime]
+_Held = tuple[int, Span]  # milli-GPUs, and when
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ NONE = GpuTime()
 class JobTimeline:
     """One job: milli-GPUs, and its steps in their order.
 
+    ``sizes``: the milli-GPUs at each step, where they were not the same all the time.
     ``since``: what was before is counted already. ``culled``: it was stopped for being unused; ``again``: when its
     person next asked for the server.
     """
@@ -73,6 +77,7 @@ class JobTimeline:
     since: datetime | None = None
     culled: bool = False
     requeued: datetime | None = None
+    sizes: tuple[int, ...] = ()
 
 
 def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
@@ -86,34 +91,35 @@ def by_day(span: Span) -> Iterator[tuple[date, timedelta]]:
         begin = until
 
 
-def requested(steps: Sequence[Step], until: datetime) -> list[Span]:
+def requested(life: JobTimeline, until: datetime) -> list[_Held]:
     """When a job asked for GPUs or held them."""
-    return [span for span, state in _stays(steps, until) if state not in {JobState.ENDED, JobState.SUBMITTED}]
+    none = {JobState.ENDED, JobState.SUBMITTED}
+    return [(gpus, span) for gpus, span, state in _stays(life, until) if state not in none]
 
 
-def allocated(steps: Sequence[Step], until: datetime) -> list[Span]:
-    return [span for span, state in _stays(steps, until) if state.holds]
+def allocated(life: JobTimeline, until: datetime) -> list[_Held]:
+    return [(gpus, span) for gpus, span, state in _stays(life, until) if state.holds]
 
 
-def _stays(steps: Sequence[Step], until: datetime) -> Iterator[tuple[Span, JobState]]:
-    """For how long it was in which state; the last one lasts ``until``."""
+def _stays(life: JobTimeline, until: datetime) -> Iterator[tuple[int, Span, JobState]]:
+    """For how long it was in which state, with how many GPUs; the last one lasts ``until``."""
     latest: datetime | None = None
-    state = JobState.SUBMITTED
-    for at, found in steps:
+    state, gpus = JobState.SUBMITTED, life.gpus
+    for (at, found), size in zip(life.steps, life.sizes or repeat(life.gpus), strict=False):
         now = at if latest is None else max(at, latest)
         if latest is not None and now > latest:
-            yield (latest, min(now, max(until, latest))), state
-        latest, state = now, found
+            yield gpus, (latest, min(now, max(until, latest))), state
+        latest, state, gpus = now, found, size
     if latest is not None and until > latest:
-        yield (latest, until), state
+        yield gpus, (latest, until), state
 
 
-def reclaimed(life: JobTimeline, until: datetime) -> list[Span]:
+def reclaimed(life: JobTimeline, until: datetime) -> list[_Held]:
     """When its GPUs were free because it had been culled."""
     if not life.culled or not life.steps or life.steps[-1][1] is not JobState.ENDED:
         return []
     ended = max(at for at, _ in life.steps)
-    return [(ended, min(until, ended + MISSED, life.requeued or until))]
+    return [(life.gpus, (ended, min(until, ended + MISSED, life.requeued or until)))]
 
 
 def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:
@@ -124,14 +130,16 @@ def final_gpu_time(life: JobTimeline) -> dict[date, GpuTime]:
 def gpu_time_by_day(life: JobTimeline, until: datetime) -> dict[date, GpuTime]:
     """Returns the GPU time of a job by day; unmeasured use is 0."""
     found: dict[date, GpuTime] = {}
-    parts: Mapping[str, Iterable[Span]] = {
-        "requested": requested(life.steps, until),
-        "allocated": allocated(life.steps, until),
+    parts: Mapping[str, list[_Held]] = {
+        "requested": requested(life, until),
+        "allocated": allocated(life, until),
         "reclaimed": reclaimed(life, until),
     }
-    for name, spans in parts.items():
-        for day, milli_seconds in total(life.gpus, _after(spans, life.since)).items():
-            found[day] = found.get(day, NONE) + GpuTime(**{name: milli_seconds})
+    for name, held in parts.items():
+        for size in {gpus for gpus, _ in held}:
+            spans = _after((span for gpus, span in held if gpus == size), life.since)
+            for day, milli_seconds in total(size, spans).items():
+                found[day] = found.get(day, NONE) + GpuTime(**{name: milli_seconds})
     return found
 
 

@@ -115,9 +115,18 @@ class PodFailurePolicy(Enum):
     CONTINUE = "continue"
 
 
+class PodStart(Enum):
+    """When the pods of a job of several start: all of them at once, or the least number and the others later."""
+
+    TOGETHER = "together"
+    INCREMENTAL = "incremental"
+
+
 @dataclass(frozen=True, slots=True)
 class PodRole:
     """So many pods of the same kind. The first role of a job is one pod, the notebook's; ``count`` may be an option.
+
+    ``least``: with so many of them a job starts, ``None`` for all.
 
     Of further roles: ``gpus`` of each pod, ``None`` for as many as the job's option; CPU and memory, ``None`` for what
     comes with so many GPUs; ``command``, empty for a pod that only waits for logins.
@@ -129,6 +138,7 @@ class PodRole:
     cpu: Fraction | None = None
     memory: Fraction | None = None
     command: tuple[str, ...] = ()
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

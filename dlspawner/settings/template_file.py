@@ -25,6 +25,7 @@ from dlspawner.core.template import (
     OptionKind,
     PodFailurePolicy,
     PodRole,
+    PodStart,
     TeamDataAccess,
     Template,
 )
@@ -36,6 +37,7 @@ from dlspawner.settings.pod_fragment import check_pod
 KEYS = (
     *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
     *(
+        "start",
         "on_pod_failure",
         "ports",
         "grace_period_seconds",
@@ -176,7 +178,7 @@ def _mounts(file: Section, *, special: bool) -> Mounts:
 def _roles(file: Section) -> tuple[PodRole, ...]:
     roles: list[PodRole] = []
     for entry in file.items("pods"):
-        section = entry.section(("role", "count", "gpus", "cpu", "memory", "command") if roles else ("role",))
+        section = entry.section(("role", "count", "min", "gpus", "cpu", "memory", "command") if roles else ("role",))
         name = section.need("role")
         role = PodRole(
             name=name.text(
@@ -189,6 +191,7 @@ def _roles(file: Section) -> tuple[PodRole, ...]:
             cpu=cpu.quantity() if (cpu := section.get("cpu")) else None,
             memory=memory.quantity() if (memory := section.get("memory")) else None,
             command=section.texts("command"),
+            least=section.maybe_integer("min", 0, MOST_PODS),
         )
         if role.name in {other.name for other in roles}:
             entry.problem(f"there are two roles “{role.name}”.")
@@ -206,7 +209,12 @@ def _count(section: Section) -> int | str:
 
 
 def _check_roles(template: Template, file: Section) -> None:
-    found = file.get("pods")
+    found, start = file.get("pods"), file.get("start")
+    incremental = file.one_of("start", PodStart.TOGETHER) is PodStart.INCREMENTAL
+    if incremental is not any(role.least is not None for role in template.roles):
+        (start or found or file.entry).problem("start: incremental and the min of a role need each other.")
+    if incremental and template.ports:
+        (start or file.entry).problem("a job with ports of the host starts with all of its pods.")
     if found is None or not isinstance(found.value, list):
         return
     if len(template.roles) < 2:

@@ -254,16 +254,21 @@ def admission_request(
         "nonce": naming.sign(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
-        "pods": [strip_manifest(pod) for pod in (manifest, *pod_set.further_pods(manifest))],
+        "pods": [strip_manifest(pod) for pod in _at_start(manifest)],
         **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
+
+
+def _at_start(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the manifests of the pods that the job starts with."""
+    return [manifest, *(pod for pod in pod_set.further_pods(manifest) if not pod["spec"].get("schedulingGates"))]
 
 
 def on_nodes(manifest: dict[str, Any], nodes: tuple[str | None, ...]) -> dict[str, Any]:
     """The first pod's manifest with the nodes that its job was admitted for; it tells them to the further ones."""
     pods = pod_set.read_pod_set(manifest["metadata"])
     if pods is not None:
-        annotations = {naming.PODS_ANNOTATION: replace(pods, nodes=nodes).annotation()}
+        annotations = {naming.PODS_ANNOTATION: pods.on_nodes(nodes).annotation()}
         metadata = manifest["metadata"]
         manifest = {**manifest, "metadata": {**metadata, "annotations": {**metadata["annotations"], **annotations}}}
     return pod_set.with_preferred_node(manifest, next(iter(nodes), None))

@@ -171,6 +171,10 @@ WRONG_JOBS = {
         'endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: chief}, {role: worker, count: "${user}"}]',
         "jobs/job.yaml:4: pods[1]: its count must be a number of pods or an option of type integer",
     ),
+    "a least number of pods for a job that starts with all of them": (
+        "endpoints: [{name: ssh, port: 2222, protocol: ssh}]\npods: [{role: chief}, {role: worker, count: 3, min: 1}]",
+        "jobs/job.yaml:4: pods: start: incremental and the min of a role need each other.",
+    ),
     "a team that does not exist": ("who: [visoin]", "who[0]: there is no team “visoin” (did you mean vision?)"),
     "a word that PodSpec lacks": (
         "pod: {tolerationz: []}",
@@ -603,6 +607,13 @@ pod:
     assert template.idle.counts == (ActivitySource.GPU,)
     assert template.special == {SpecialPermission.HOST_NETWORK}
     assert template.pod == {"hostNetwork": True}
+
+
+def test_least_number_of_pods_is_read(files: Files) -> None:
+    ssh = "endpoints: [{name: ssh, port: 2222, protocol: ssh}]"
+    pods = "pods: [{role: chief}, {role: worker, count: 8, min: 2}]"
+    files.write(job=f"title: Elastic\nstart: incremental\n{ssh}\n{pods}\n")
+    assert files.load().templates[0].roles == (PodRole("chief"), PodRole("worker", 8, least=2))
 
 
 def test_every_key_of_cluster_and_teams_is_read(files: Files) -> None:

@@ -65,13 +65,17 @@ class InvalidOptions:
 
 @dataclass(frozen=True, slots=True)
 class SelectedRole:
-    """So many pods of a role, and what each of them takes; ``gpus`` of the job's GPU type."""
+    """So many pods of a role, and what each of them takes; ``gpus`` of the job's GPU type.
+
+    ``least``: with so many of them the job starts, ``None`` for all.
+    """
 
     name: str
     count: int
     gpus: int
     amount: CpuMemory
     command: tuple[str, ...] = ()
+    least: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ def _complete_choices(
         ]
     if problems:
         return InvalidOptions(tuple(problems))
-    total = sum(role.count * role.gpus for role in roles) or gpus
+    total = sum((role.count if role.least is None else role.least) * role.gpus for role in roles) or gpus
     paying = usable_teams(template, teams)
     name = str(values.get("team") or (paying[0].name if paying else DEFAULT_TEAM))
     team = next((one for one in paying if one.name == name), Team(name))
@@ -329,7 +333,8 @@ def _roles(
             amount = replace(amount, cpu_milli=units.cpu_milli(role.cpu))
         if role.memory is not None:
             amount = replace(amount, memory_bytes=units.memory_bytes(role.memory))
-        selected.append(SelectedRole(role.name, count, gpus, amount, role.command))
+        least = None if role.least is None else min(role.least, count)
+        selected.append(SelectedRole(role.name, count, gpus, amount, role.command, least))
     return tuple(role for role in selected if role.count)
 
 

@@ -7,6 +7,9 @@ that pod makes the same others from it. The first pod owns them: they go when it
 A further pod runs the image, account, storage and environment of the first one's work container, without what the Hub
 told that one (``JUPYTERHUB_…``), and with its role's command and resources.
 
+Pods beyond the least number of a role (``start: incremental``) have a scheduling gate: Kubernetes gives them no node
+until the Manager admits them and removes it. Variables and hostfile have all pods; a name resolves once its pod runs.
+
 Variables: ``DLSPAWNER_ROLE``, ``_INDEX`` and ``_HOSTFILE``; those of torch.distributed, one process per pod, and of
 ``torchrun`` (``PET_…``, one process per GPU); OpenPAI's ``PAI_…`` and DLWorkspace's ``DLWS_…``.
 https://github.com/pytorch/pytorch/blob/main/torch/distributed/argparse_util.py
@@ -18,7 +21,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dlspawner.core import naming, units
@@ -41,12 +44,16 @@ _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """So many pods of a role; ``resources`` of each, as limits and requests. The first role is the first pod."""
+    """So many pods of a role; ``resources`` of each, as limits and requests. The first role is the first pod.
+
+    ``least``: with so many of them the job starts, ``None`` for all.
+    """
 
     name: str
     count: int
     resources: dict[str, str]
     command: tuple[str, ...] = ()
+    least: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -72,8 +79,18 @@ class PodSet:
         first, *others = self.members
         return (first[0].name, *(f"{role.name}-{index}" for role, index in others))
 
+    @property
+    def waits(self) -> tuple[bool, ...]:
+        """Returns of each pod if the job starts without it."""
+        return tuple(role.least is not None and index >= role.least for role, index in self.members)
+
+    def on_nodes(self, nodes: Sequence[str | None]) -> PodSet:
+        """Returns the pods with the nodes of those that the job starts with."""
+        known = iter(nodes)
+        return replace(self, nodes=tuple(None if waits else next(known, None) for waits in self.waits))
+
     def annotation(self) -> str:
-        roles = [[one.name, one.count, dict(one.resources), list(one.command)] for one in self.roles]
+        roles = [[one.name, one.count, dict(one.resources), list(one.command), one.least] for one in self.roles]
         return json.dumps({"roles": roles, "on_failure": self.on_failure.value, "nodes": self.nodes})
 
 
@@ -83,15 +100,16 @@ def read_pod_set(metadata: Mapping[str, Any]) -> PodSet | None:
     if written is None:
         return None
     found = json.loads(written)
-    roles = tuple(Role(name, count, resources, tuple(command)) for name, count, resources, command in found["roles"])
-    return PodSet(roles, PodFailurePolicy(found["on_failure"]), tuple(found["nodes"]))
+    roles = (Role(name, count, each, tuple(command), least) for name, count, each, command, least in found["roles"])
+    return PodSet(tuple(roles), PodFailurePolicy(found["on_failure"]), tuple(found["nodes"]))
 
 
 def as_first(pod: Manifest, pods: PodSet, service: str, domain: str) -> Manifest:
     """KubeSpawner's pod as the first of a job of several; ``domain``: the DNS name of its namespace's Services."""
     first = copy.deepcopy(pod)
     metadata, spec = first["metadata"], first["spec"]
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), naming.PODS_ANNOTATION: pods.annotation()}
+    own = {naming.PODS_ANNOTATION: pods.annotation(), naming.FAILURE_ANNOTATION: pods.on_failure.value}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **own}
     metadata["labels"] = {**(metadata.get("labels") or {}), naming.POD_LABEL: pods.hosts[0]}
     spec |= {"hostname": pods.hosts[0], "subdomain": service}
     dns = spec.get("dnsConfig") or {}
@@ -165,11 +183,12 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     spec["volumes"] = [_sized(one, role) for one in spec.get("volumes") or () if one["name"] in mounted]
     spec["restartPolicy"] = "OnFailure" if pods.on_failure is PodFailurePolicy.RESTART else "Never"
     spec["affinity"] = _without_node(spec.get("affinity") or {})
+    if pods.waits[number]:
+        spec["schedulingGates"] = [{"name": naming.CAPACITY_GATE}]
     # KubeSpawner's watch follows its own component only: the Hub takes no further pod for a server's.
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
     annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
         naming.FIRST_POD_ANNOTATION: metadata["name"],
-        naming.FAILURE_ANNOTATION: pods.on_failure.value,
         **host_ports.annotation(ports[number : number + 1]),
     }
     further: Manifest = {
@@ -333,6 +352,10 @@ def _variables(pods: PodSet, number: int, ports: Sequence[host_ports.Assigned] =
         "DLWS_NUM_WORKER": _count(pods.roles, "worker"),
         "DLWS_NUM_GPU_PER_WORKER": pods.roles[-1].gpus,
     }
+    if any(pods.waits):  # an elastic job of torchrun: pods join while it runs
+        at_start = world - sum(pods.waits)
+        values |= {"PET_NNODES": f"{at_start}:{world}", "PET_RDZV_BACKEND": "c10d"}
+        values["PET_RDZV_ENDPOINT"] = f"{pods.hosts[0]}:{master}"
     return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 

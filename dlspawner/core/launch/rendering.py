@@ -112,6 +112,7 @@ def render_roles(template: Template, choices: SelectedOptions, facts: RenderCont
             role.count,
             _resources(choices, role.amount, role.gpus),
             tuple(map(str, substitute(list(role.command), values, ("args",)))),
+            role.least,
         )
         for role in choices.roles
     )

@@ -109,11 +109,20 @@ class Explainer:
         return found.remaining(now) if found is not None else None
 
     def why(self, job: Job, now: datetime) -> str:
-        """Returns why a job is queued or needs an approval; empty in any other state."""
+        """Returns why a job is queued, needs an approval or has not all of its pods; empty otherwise."""
         if job.state is JobState.PENDING_APPROVAL:
             blocked = limits.config_violation(job, self.book.cluster_state) or limits.caps(job, self.book.cluster_state)
             return blocked.sentence if blocked is not None else _NEXT
+        if job.state is JobState.RUNNING:
+            return self._growth(job)
         return self._why_queued(job, now) if job.state is JobState.QUEUED else ""
+
+    def _growth(self, job: Job) -> str:
+        """Returns how many pods a job has that starts with some of them; empty with all."""
+        own, has = self.book.records[job.id].uids, len(job.request.pods)
+        waits = sum(pod.job == job.id and uid not in own for uid, pod in self.book.gated.items())
+        later = "the others start when quota and nodes have room for them"
+        return f"{has} of {has + waits} pods: {later}." if waits else ""
 
     def _why_queued(self, job: Job, now: datetime) -> str:
         if job.reserved:

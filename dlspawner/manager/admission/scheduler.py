@@ -21,8 +21,10 @@ from datetime import datetime
 
 from dlspawner.core.decisions import Admit, Preempt
 from dlspawner.core.job import Job
+from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import queue_key
+from dlspawner.core.scheduling.queue import order_key
 from dlspawner.manager.admission import approvals
 from dlspawner.manager.model.records import JobRecord
 from dlspawner.manager.state import lifecycle
@@ -69,7 +71,7 @@ class Scheduler:
         self.truncated = False
         approvals.reevaluate_all(turn)
         world, now = turn.cluster_state, turn.now
-        if not world.queues:
+        if not (world.queues or self.book.gated):
             return
         world.tick(now)
         room, promises = (
@@ -93,6 +95,25 @@ class Scheduler:
                     self.book.capacity_changed.set()  # the next cycle follows at once
                     break
                 self.preempt(turn, record, found)
+        if not self.truncated:
+            self._grow(turn)
+
+    def _grow(self, turn: Transaction) -> None:
+        """Running jobs of several pods get further ones, after all that wait: the first in the order of the queue."""
+        found = ((pod, turn.record(pod.job)) for pod in self.book.gated.values())
+        wait = [(pod, record) for pod, record in found if record is not None and pod.ref.uid not in record.uids]
+        wait.sort(key=lambda one: (len(one[0].ref.name), one[0].ref.name))  # worker-2 comes before worker-10
+        wait.sort(key=lambda one: order_key(one[1].job, turn.cluster_state, turn.now))
+        vain = set[tuple[str, ResourceRequest]]()
+        for pod, _ in wait:
+            record = turn.store.records[pod.job]
+            larger = None
+            if (pod.job, pod.request) not in vain:
+                larger = admission.grow(record.job, pod.request, turn.cluster_state, turn.now)
+            if larger is None:
+                vain.add((pod.job, pod.request))
+            else:
+                lifecycle.grow(turn, record, larger, pod.ref)
 
     def _start(self, turn: Transaction, record: JobRecord, found: Admit) -> None:
         lifecycle.schedule(turn, record, found.nodes)

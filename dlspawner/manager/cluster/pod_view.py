@@ -28,6 +28,7 @@ from dlspawner.manager.model.records import JobRecord, PodRef
 log = logging.getLogger("dlspawner.manager")
 _LONGEST_NAME = 255
 _MOST = CpuMemory(2**62, 2**62)
+_DELETED = "Its pod %s was deleted from outside the Hub."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ObservedPod:
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
     alone: bool = False  # the failure of this pod does not end its job
+    gated: bool = False  # it waits until its job gets it
 
     @property
     def stopped(self) -> bool:
@@ -84,11 +86,13 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         failure=failure,
         evicted=evicted,
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
+        gated={"name": naming.CAPACITY_GATE} in ((manifest.get("spec") or {}).get("schedulingGates") or ()),
     )
 
 
-def pod_ref(pod: ObservedPod) -> PodRef:
-    return PodRef(pod.uid, pod.name, pod.running or (pod.further and pod.over), pod.namespace)
+def pod_ref(pod: ObservedPod, *, grown: bool = False) -> PodRef:
+    ended = pod.further and pod.over
+    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, grown, ended)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -153,7 +157,8 @@ def observe(
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, actual, further=pod.further)
         job = _charged(job, index, actual, pod.name)
-    pods[index] = ref = pod_ref(pod)
+    before = pods[index]
+    pods[index] = ref = pod_ref(pod, grown=before is not None and before.grown)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:
         nodes[index] = pod.node
@@ -162,8 +167,8 @@ def observe(
         job, reason = replace(job, state=JobState.STOPPING), EventReason.DELETED
     elif job.state is JobState.STARTING and all(one is not None and one.running for one in pods):
         job, reason = replace(job, state=JobState.RUNNING, started=now), EventReason.RUNNING
-    elif reason is None and ref.running and ref != record.pods[index]:
-        reason = EventReason.POD_RUNNING
+    elif reason is None and ref.running and ref != before:
+        reason = EventReason.POD_ENDED if ref.ended else EventReason.POD_RUNNING
     return reason, replace(record, job=job, pods=tuple(pods))
 
 
@@ -206,11 +211,11 @@ def _instead(job: Job, index: int, pod: PodRequest) -> tuple[PodRequest, ...]:
     return (*job.request.pods[:index], pod, *job.request.pods[index + 1 :])
 
 
-def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | None:
+def end_of_several(pods: Sequence[ObservedPod], gone: Sequence[PodRef] = ()) -> tuple[EventReason, str] | None:
     """Returns why a job of several pods must end, and the sentence for its owner; ``None`` if it need not.
 
     It ends with its first pod, and with a further one that has failed, was evicted or was deleted, unless its template
-    says `continue`.
+    says `continue`. ``gone``: the pods that went while no Manager watched.
     """
     first = next((pod for pod in pods if not pod.further), None)
     if first is not None and first.terminating:
@@ -224,10 +229,13 @@ def end_of_several(pods: Sequence[ObservedPod]) -> tuple[EventReason, str] | Non
     for pod in pods:
         if pod.further and pod.job is not None and not pod.alone:
             # The kubelet restarts a failed program in a pod that still runs.
-            if (pod.over or pod.terminating) and (pod.failure or pod.evicted):
-                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.failure or pod.evicted}"
-            if pod.stopped:
-                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} was deleted from outside the Hub."
+            why = (pod.failure or pod.evicted) if pod.over or pod.terminating else ""
+            if why or pod.stopped:
+                said = f"Its pod {pod.job.pod} has ended: {why}" if why else _DELETED % pod.job.pod
+                return EventReason.POD_FAILED, said
+    lost = [one for one in gone if not one.ended]
+    if lost and first is not None and not first.alone:
+        return EventReason.POD_FAILED, _DELETED % lost[0].name.removeprefix(naming.further_pod(first.name, ""))
     return None
 
 

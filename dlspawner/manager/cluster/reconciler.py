@@ -15,6 +15,8 @@
   and since there are limits: limits may come and go, and databases may be lost.
 * Lists may be wrong (another namespace by mistake, an API server with old data): a pod that was its job's when the job
   ended recovers the job.
+* A pod behind its gate (``start: incremental``) is none of its job's pods yet: nothing is held for it until the
+  scheduling cycle gives it to its job, which is written; then its gate is removed.
 * Pods that are no jobs, of all namespaces that the Manager may watch, use capacity of their nodes (`ForeignPods`): a
   job that is sent to a node without room would hold its GPUs and not start.
 
@@ -33,11 +35,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, WatchEvent
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ObjectNotFound, WatchEvent
 from dlspawner.core import naming
 from dlspawner.core.config import Team
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.launch import pod_status
+from dlspawner.core.launch import pod_set, pod_status
 from dlspawner.core.nodes import ForeignUsage, Node, read_node
 from dlspawner.core.resources import foreign_usage
 from dlspawner.core.scheduling.cluster_state import ClusterState
@@ -48,7 +50,7 @@ from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import DatabaseRejected
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, JobRecord
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, MAX_START_ATTEMPTS, GatedPod, JobRecord, PodRef
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import JobStore, Transaction
 
@@ -286,6 +288,8 @@ class Reconciler:
         if pod.job is None and known is not None:
             pod = replace(pod, job=known.job)
         self._pods[pod.uid] = pod
+        if not pod.gated:
+            self.book.gated.pop(pod.uid, None)
         before = await self._before(pod)
         if await self._was_nobodys(pod):
             self._jobs[pod.uid] = f"{EXTERNAL_POD_PREFIX}{pod.uid}"
@@ -294,6 +298,7 @@ class Reconciler:
     async def remove(self, uid: str, last: ObservedPod | None = None) -> None:
         """The pod is gone; ``last``: as it was then, where that is known."""
         self._pods.pop(uid, None)
+        self.book.gated.pop(uid, None)
         await self.book.transact(lambda turn: self._gone(turn, uid, last))
         asyncio.get_running_loop().call_later(_KNOWN_SECONDS, self._forget, uid)
 
@@ -322,11 +327,17 @@ class Reconciler:
             record = pod_view.restore(before)
             lifecycle.recover(turn, record, pod.name)
         if record is None:
-            if not pod.over:
+            if not (pod.over or pod.gated):  # behind its gate it holds nothing, and goes with the first pod
                 self._charge(turn, pod, asked_about=before is not None and before.admitted)
             return
         world = turn.cluster_state
         self._jobs[pod.uid] = record.job.id
+        if pod.gated:
+            request = pod_view.pod_request(pod, world.cluster, None)
+            self.book.gated[pod.uid] = GatedPod(record.job.id, pod_view.pod_ref(pod), request, pod.manifest)
+            if pod.uid not in record.uids:
+                self.book.capacity_changed.set()
+                return
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
@@ -335,13 +346,18 @@ class Reconciler:
             lifecycle.observe(turn, seen, reason)
         self._end_of_several(turn, record.job.id)
 
-    def _end_of_several(self, turn: Transaction, job: str, last: ObservedPod | None = None) -> None:
-        """Stops a job of several pods that has to end; ``last``: a pod that is gone, as it was then."""
+    def _end_of_several(
+        self, turn: Transaction, job: str, last: ObservedPod | None = None, gone: Sequence[PodRef] = ()
+    ) -> None:
+        """Stops a job of several pods that has to end.
+
+        ``last``: a pod that is gone, as it was then; ``gone``: those that went while no Manager watched.
+        """
         record = turn.record(job)
         if record is None or record.stop is not None or len(record.job.request.pods) == 1:
             return
         known = (self._pods.get(one.uid) or last for one in record.seen)
-        ended = pod_view.end_of_several([pod for pod in known if pod is not None])
+        ended = pod_view.end_of_several([pod for pod in known if pod is not None], gone)
         if ended is not None:
             lifecycle.stop(turn, job, *ended)
 
@@ -400,8 +416,31 @@ class Reconciler:
         """After the first complete lists: pods that are not in them went while no Manager watched."""
         for record in tuple(turn.store.records.values()):
             held = record.job.holds and not record.reserved
-            if held and not any(pod.uid in self._pods for pod in record.seen):
+            gone = [pod for pod in record.seen if pod.uid not in self._pods]
+            if held and len(gone) == len(record.seen):
                 lifecycle.on_pods_gone(turn, record)
+            elif gone:
+                self._end_of_several(turn, record.job.id, gone=gone)
+
+    # Gates
+
+    def due_gates(self) -> list[str]:
+        """Returns the uids of the pods that wait behind their gates although their jobs have got them."""
+        records, gated = self.book.records, self.book.gated
+        return [uid for uid, pod in gated.items() if pod.job in records and uid in records[pod.job].uids]
+
+    async def open_gate(self, uid: str) -> None:
+        """Removes the gate of a pod; it prefers the node that was found for it."""
+        pod = self.book.gated[uid]
+        record = self.book.records[pod.job]
+        node = record.job.nodes[[one.uid for one in record.seen].index(uid)] if record.job.request.gpu_type else None
+        spec: Manifest = {"schedulingGates": None}
+        if node is not None:
+            preferring = pod_set.with_preferred_node({"spec": pod.manifest["spec"]}, node)
+            spec["affinity"] = {"nodeAffinity": preferring["spec"]["affinity"]["nodeAffinity"]}
+        namespace = self.namespaces.from_key(pod.ref.namespace)
+        with contextlib.suppress(ObjectNotFound):
+            await self.cluster.patch(PODS, pod.ref.name, {"metadata": {"uid": uid}, "spec": spec}, namespace)
 
     # Reservations
 
@@ -471,8 +510,10 @@ def _of_pod(turn: Transaction, pod: ObservedPod, known: str, namespace: str) -> 
         if own is not None and any(one.uid == pod.uid for one in own.seen):
             return own
     record = None if pod.job is None or known.startswith(EXTERNAL_POD_PREFIX) else turn.record(pod.job.id)
-    if pod.job is None or record is None or record.is_pending or (record.seen and not record.reserved):
-        return None  # a pending job has no pod; and an unadmitted pod never becomes a job's
+    if pod.job is None or record is None or record.is_pending:
+        return None  # a pending job has no pod
+    if record.seen and not record.reserved and not pod.gated:
+        return None  # an unadmitted pod never becomes a job's
     if record.nonce and not naming.verify(
         record.nonce, pod.job.nonce, f"{namespace}/{naming.start_pod(pod.name, pod.job)}"
     ):

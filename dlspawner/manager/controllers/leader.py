@@ -266,6 +266,7 @@ class LeaderElector:
         store.subscribers.append(partial(_wake_for_stops, stops.wake))
         yield stops
         yield WorkQueue("expiry of job", reconciler.due_expiries, reconciler.expire)
+        yield WorkQueue("gate of pod", reconciler.due_gates, reconciler.open_gate, workers=_STOPS_AT_ONCE)
         yield WorkQueue("deletion of pod", unmanaged.due, unmanaged.reconcile)
         preemptor = Preemptor(store)
         yield WorkQueue("reconciliation of", preemptor.due, preemptor.reconcile)

@@ -147,11 +147,12 @@ def _used(connection: Connection, chosen: ColumnElement[bool]) -> Iterator[tuple
         yield row.day, _owner(row), GpuTime(measured=int(row.measured), used=int(row.used))
 
 
-def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[Step]]:
-    query = select(job_events.c.job, job_events.c.at, job_events.c.state).where(job_events.c.job.in_(ids))
-    steps: dict[str, list[Step]] = {}
-    for row in connection.execute(query.order_by(job_events.c.id)):
-        steps.setdefault(row.job, []).append((row.at, JobState(row.state)))
+def _steps(connection: Connection, ids: Sequence[str]) -> dict[str, list[tuple[Step, int | None]]]:
+    """Returns the steps of each job, with its milli-GPUs then."""
+    of_event = (job_events.c.job, job_events.c.at, job_events.c.state, job_events.c.gpus_milli)
+    steps: dict[str, list[tuple[Step, int | None]]] = {}
+    for row in connection.execute(select(*of_event).where(job_events.c.job.in_(ids)).order_by(job_events.c.id)):
+        steps.setdefault(row.job, []).append(((row.at, JobState(row.state)), row.gpus_milli))
     return steps
 
 
@@ -171,9 +172,10 @@ def _owner(row: Any) -> HoursOwner:
     return HoursOwner(row.team, row.user_name, row.gpu_type or "")
 
 
-def _life(row: Any, steps: Sequence[Step]) -> JobTimeline:
-    known = tuple(steps) or _without_events(row)
-    return JobTimeline(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again)
+def _life(row: Any, steps: Sequence[tuple[Step, int | None]]) -> JobTimeline:
+    known = tuple(step for step, _ in steps) or _without_events(row)
+    sizes = tuple(row.gpus_milli if size is None else size for _, size in steps)
+    return JobTimeline(row.gpus_milli, known, row.folded_until, row.stop_reason == IDLE, row.again, sizes)
 
 
 def _without_events(row: Any) -> tuple[Step, ...]:

@@ -309,6 +309,7 @@ def _write(connection: Connection, entries: Sequence[JobEvent], claimed: Collect
             "state": entry.record.job.state.value,
             "reason": entry.reason.value,
             "detail": entry.detail,
+            "gpus_milli": entry.record.job.request.gpus,
         }
         for entry in entries
     ]

@@ -211,6 +211,7 @@ job_events = Table(
     Column("state", String(20), nullable=False),
     Column("reason", String(40), nullable=False),
     Column("detail", Text, nullable=False),
+    Column("gpus_milli", BigInteger),  # that the job asked for then; NULL: what it asks for now
 )
 
 # What the runs of a job's containers have printed, as far as it was read: the mark where the next reading goes on

@@ -39,12 +39,26 @@ class PodRef:
     """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it.
 
     ``running``: it runs; of a further pod of a job of several also: it has ended, which the others need not wait for.
+    ``ended``: a further pod whose program has ended by itself. ``grown``: the job got it while it ran, and starts
+    without it.
     """
 
     uid: str
     name: str
     running: bool = False
     namespace: str = ""
+    grown: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GatedPod:
+    """A further pod that waits behind a gate until its job gets it; ``manifest``: the parts of its spec that count."""
+
+    job: str
+    ref: PodRef
+    request: ResourceRequest
+    manifest: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,11 @@ class JobRecord:
     @property
     def seen(self) -> tuple[PodRef, ...]:
         return tuple(pod for pod in self.pods if pod is not None)
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """The uids of its pods that were observed."""
+        return frozenset(pod.uid for pod in self.seen)
 
     @property
     def reserved(self) -> bool:
@@ -116,12 +135,13 @@ def as_ended(record: JobRecord) -> JobRecord:
 def as_queued(record: JobRecord, state: JobState = JobState.QUEUED) -> JobRecord:
     """Returns the record of the pending job: it holds nothing, and keeps its first submit time.
 
-    A job that had turned preemptible is again what its owner requested.
+    A job that had turned preemptible is again what its owner requested, and one that has grown starts small.
     """
     preemptible = record.job.preemptible and record.demote_at is None
-    job = replace(
-        record.job, state=state, nodes=(), started=None, notice=None, idle=False, preemptible=preemptible, ports=()
-    )
+    pods = record.job.request.pods
+    request = replace(record.job.request, pods=pods[: len(pods) - sum(pod.grown for pod in record.seen)])
+    job = replace(record.job, request=request, nodes=(), started=None, notice=None, idle=False)
+    job = replace(job, state=state, preemptible=preemptible, ports=())
     return replace(record, job=job, awaiting_start=False, deadline=None, pods=(), stop=None, demote_at=None)
 
 
@@ -163,8 +183,8 @@ def write_pods(pods: Sequence[PodRef | None]) -> str:
 
 
 def _written(pod: PodRef) -> dict[str, object]:
-    """Leaves an empty namespace out."""
-    return {key: value for key, value in asdict(pod).items() if key != "namespace" or value}
+    """Leaves out what few pods have."""
+    return {key: value for key, value in asdict(pod).items() if key not in {"namespace", "grown", "ended"} or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:

@@ -30,7 +30,7 @@ from dlspawner.manager.db.store import DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.approval_request import ApprovalRequest, withdraw_requests
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import Notice, NoticeChange, NoticeKey, NoticeKind, Recipient
-from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobEvent, JobRecord
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, GatedPod, JobEvent, JobRecord
 from dlspawner.settings import Settings
 
 T = TypeVar("T")
@@ -166,6 +166,7 @@ class JobStore:
         self.pending: dict[tuple[str, str], str] = {}  # by user and server: the job that waits there
         self.requests: dict[str, tuple[ApprovalRequest, ...]] = {}  # pending approval requests, by job
         self.there = ServerIndex()
+        self.gated: dict[str, GatedPod] = {}  # the pods that running jobs may grow by, by uid; never written
         self._ended: dict[str, None] = {}  # in their order
         self.cluster_state = ClusterState(settings.cluster, settings.teams)
         self.notices = NoticeStore()

@@ -23,7 +23,7 @@ from dlspawner.core.scheduling.limits import RequiredApproval
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request, withdraw_requests
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
-from dlspawner.manager.model.records import WAITING, JobRecord, StopReason, as_ended, as_queued
+from dlspawner.manager.model.records import WAITING, JobRecord, PodRef, StopReason, as_ended, as_queued
 from dlspawner.manager.state.job_store import Transaction, withdraw
 from dlspawner.manager.state.notify import post
 
@@ -212,6 +212,12 @@ def log_in(turn: Transaction, user: str, server: str) -> bool:
     withdraw(turn, waits.job.id, NoticeKind.LOGIN_REQUIRED)
     turn.store.capacity_changed.set()
     return True
+
+
+def grow(turn: Transaction, record: JobRecord, larger: Job, pod: PodRef) -> None:
+    """A running job gets one more pod, which has waited behind its gate."""
+    pods = (*record.pods, replace(pod, grown=True))
+    turn.write(replace(record, job=larger, pods=pods), EventReason.POD_ADMITTED, pod.name)
 
 
 # Cancel and stop

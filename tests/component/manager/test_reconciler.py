@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,9 @@ from dlspawner.core.job import JobState
 from dlspawner.core.launch import pod_set
 from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import PodFailurePolicy
+from dlspawner.core.units import Manifest
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import (
     AFTER_RESERVATION,
@@ -260,17 +263,24 @@ async def test_without_any_quota_no_pod_is_stopped(office: Office) -> None:
 EACH = {"cpu": "50m", "memory": "64Mi", "nvidia.com/gpu": "1"}
 
 
+async def admit_several(leader: Acting, request: AdmissionRequest, pods: pod_set.PodSet) -> list[Manifest]:
+    """Has a job admitted with the pods that it starts with; returns the manifests of all of them."""
+    first = pod_set.as_first(pod_of(request), pods, f"jupyter-{request.user}-pods", "x")
+    manifests = [first, *pod_set.further_pods(first)]
+    signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-{request.user}")
+    at_start = tuple(strip_manifest(pod) for pod in manifests if not pod["spec"].get("schedulingGates"))
+    admitted = await leader.ask(replace(request, pods=at_start, nonce=signed))
+    assert (admitted.decision, len(admitted.nodes)) == ("admit", len(at_start))
+    return manifests
+
+
 async def run_several(
     office: Office, leader: Acting, policy: PodFailurePolicy = PodFailurePolicy.STOP, made: int = 3, **phases: str
 ) -> str:
     """A job of three pods: jupyter-alice and its two workers; so many of them are made, and run."""
     request = wants()
     pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 2, EACH)), policy)
-    first = pod_set.as_first(pod_of(request), pods, "jupyter-alice-pods", "x")
-    manifests = [first, *pod_set.further_pods(first)]
-    signed = naming.sign(request.nonce, f"{NAMESPACE}/jupyter-alice")
-    admitted = await leader.ask(replace(request, pods=tuple(strip_manifest(pod) for pod in manifests), nonce=signed))
-    assert (admitted.decision, len(admitted.nodes)) == ("admit", 3)
+    manifests = await admit_several(leader, request, pods)
     for manifest in reversed(manifests[:made]):
         manifest["spec"]["schedulerName"] = "tests"
         name = manifest["metadata"]["name"]
@@ -302,10 +312,74 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
 
 
+@pytest.mark.parametrize(
+    ("policy", "phase", "ends"),
+    [
+        (PodFailurePolicy.STOP, "Running", True),
+        (PodFailurePolicy.RESTART, "Running", True),
+        (PodFailurePolicy.CONTINUE, "Running", False),
+        (PodFailurePolicy.STOP, "Succeeded", False),
+    ],
+    ids=["stop", "restart", "continue", "stop, and it had ended well"],
+)
+async def test_pod_of_several_that_is_deleted_while_no_manager_watches(
+    office: Office, policy: PodFailurePolicy, phase: str, ends: bool
+) -> None:
+    name = "jupyter-alice----worker-1"
+    async with office.manager() as leader:
+        job = await run_several(office, leader, policy, **{name: phase})
+    await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+    async with office.manager() as leader:
+        assert ended_with(leader, job) == ("Its pod worker-1 was deleted from outside the Hub." if ends else "")
+        await until_observed(office, leader)
+        assert bool(ended_with(leader, job)) is ends
+
+
 async def test_job_of_several_pods_runs_although_one_has_ended_before_the_others_run(
     office: Office, leader: Acting
 ) -> None:
     await run_several(office, leader, **{"jupyter-alice----worker-1": "Succeeded"})
+
+
+async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_to_leave(office: Office) -> None:
+    other, request = wants("bob", gpus=5), wants(requeue=True)
+    pods = pod_set.PodSet((pod_set.Role("chief", 1, EACH), pod_set.Role("worker", 4, EACH, least=1)))
+    async with office.manager() as leader:
+        await leader.run_job(other)
+        manifests = await admit_several(leader, request, pods)
+        for manifest in manifests:
+            manifest["spec"]["schedulerName"] = "tests"
+            made = await office.cluster.create(PODS, manifest, NAMESPACE)
+            if not manifest["spec"].get("schedulingGates"):
+                await office.bind(made)
+
+        def gates(pods: Mapping[str, Manifest]) -> list[str]:
+            return sorted(name for name, pod in pods.items() if pod["spec"].get("schedulingGates"))
+
+        async def only_the_last_waits() -> bool:
+            return gates(await office.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
+
+        await until(only_the_last_waits, "one more has room")
+        await until_observed(office, leader)
+        assert len(leader.record(request).job.request.pods) == 3
+        why = "3 of 5 pods: the others start when quota and nodes have room for them."
+        assert leader.service.explainer.why(leader.record(request).job, office.clock()) == why
+        assert (await leader.ask(wants("carol"))).decision == "wait"
+
+    # The next Manager knows the same, and the others come when there is room.
+    async with office.manager() as leader:
+        assert gates(await office.pods()) == ["jupyter-alice----worker-2", "jupyter-alice----worker-3"]
+        await office.cluster.delete(PODS, "jupyter-bob", NAMESPACE, grace=0)
+        await leader.until_reason(request, "pod-admitted", 3)
+        assert leader.record(request).job.state is JobState.RUNNING
+        held = leader.service.store.cluster_state.guaranteed("default", "gpu")
+        assert held == 6000, "with carol's, who waited before they grew"
+
+        await leader.stop(request.job, EventReason.PREEMPTED)
+        for manifest in manifests:
+            await office.cluster.delete(PODS, manifest["metadata"]["name"], NAMESPACE, grace=0)
+        await leader.until_reason(request, "requeued")
+        assert len(leader.record(request).job.request.pods) == 2
 
 
 async def test_pod_of_several_whose_program_is_started_again_stops_no_job(office: Office, leader: Acting) -> None:

@@ -76,6 +76,11 @@ def test_requested_and_allocated_hours(told: str, now: float, expected: dict[dat
     assert hours(gpu_time_by_day(JobTimeline(TWO, steps(told)), at(now))) == expected
 
 
+def test_job_that_grows_is_charged_what_it_had_at_each_moment() -> None:
+    life = JobTimeline(TWO, steps("T0 R1 R2 Q3 T4 E5"), sizes=(1000, 1000, 3000, 1000, 1000, 1000))
+    assert hours(gpu_time_by_day(life, at(9))) == {DAY: (1 + 1 + 3 + 1 + 1, 1 + 1 + 3 + 1, 0)}
+
+
 RECLAIMED = {
     "nothing is reclaimed at the moment of the stop": (None, 4, 0),
     "GPUs are reclaimed from then on": (None, 6, 4),

@@ -252,6 +252,8 @@ def test_each_role_of_a_job_of_several_pods_has_its_number_and_its_share() -> No
     assert (worker.name, worker.count, worker.gpus, worker.amount) == ("worker", 3, 2, chief.amount)
     assert (ps.count, ps.gpus, ps.amount) == (1, 0, replace(CLUSTER.cpu_only_default, memory_bytes=2**30))
     assert [role.name for role in chosen(several, workers=0).roles] == ["chief", "ps"]
+    elastic = replace(several, roles=(roles[0], replace(roles[1], least=2)))
+    assert [chosen(elastic, workers=workers).roles[1].least for workers in (1, 2, 3)] == [1, 2, 2]
 
     free = replace(several, options=(*NOTEBOOK.options, replace(option, maximum=None)))
     for workers in (-1, 257, 10**12):

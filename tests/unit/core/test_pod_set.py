@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from dlspawner.core import naming
@@ -169,3 +170,15 @@ def test_pods_find_each_other_by_hostfile_and_ssh_configuration() -> None:
     assert lines[2:4] == [["Host", "worker-0"], ["Port", "20005"]]
     assert lines[6] == ["Host", "chief", "worker-0", "worker-1"]
     assert files["job_known_hosts"] == "job ssh-ed25519 HOST\n"
+
+
+def test_pods_beyond_the_least_number_wait_behind_a_gate_and_torchrun_lets_them_join() -> None:
+    pods = PodSet((CHIEF, replace(WORKER, count=3, least=1), replace(WORKER, name="ps", count=1))).on_nodes(
+        ["a", "b", "c"]
+    )
+    assert pods.nodes == ("a", "b", None, None, "c")
+    made = list(pod_set.further_pods(first(pods)))
+    assert [pod["spec"].get("schedulingGates", []) for pod in made] == [[], *[[{"name": naming.CAPACITY_GATE}]] * 2, []]
+    told = environment(made[0])
+    assert (told["WORLD_SIZE"], told["PET_NNODES"], told["PET_RDZV_BACKEND"]) == ("5", "3:5", "c10d")
+    assert told["PET_RDZV_ENDPOINT"] == "chief:29500"

@@ -105,6 +105,9 @@ class MyJobsPageBase(PortalPage):
                 one.name: str(option.default or "") for one in settings.templates if (option := one.option("log_dir"))
             },
             happened=await acting.ledger.latest_pod_events(starting),
+            growing={
+                job.id: desk.explainer.why(job, desk.store.now()) for job in jobs if job.state is JobState.RUNNING
+            },
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
             blocked=name in settings.teams.blocked,
@@ -388,6 +391,7 @@ class RowContext:
     silent: frozenset[str] = frozenset()  # names of nodes that do not answer the cluster
     log_dirs: Mapping[str, str] = field(default_factory=dict)  # of templates that have one: that of jobs that name none
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
+    growing: Mapping[str, str] = field(default_factory=dict)  # how many of their pods those that run have, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
     blocked: bool = False  # whether they may not start jobs at all
@@ -435,7 +439,7 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
     runs = state is ServerState.RUNNING
     is_late = runs and server is not None and server.pending == "spawn"
     is_ready = runs and (server is None or server.ready) and not is_late
-    says = NOT_READY if is_late else _says(record, look, facts.happened)
+    says = NOT_READY if is_late else _says(record, look, facts.happened) or facts.growing.get(job.id, "")
     silent = [node for node in job.nodes if node in facts.silent]
     if runs and silent:
         says = pod_status.silent_node(str(silent[0]))

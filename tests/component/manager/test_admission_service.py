@@ -207,6 +207,9 @@ async def test_extended_resources_are_one_jobs_until_its_pods_are_gone(office: O
         less = await leader.ask(replace(second, pods=with_adapters("bob", 2).pods))
         assert (less.reason, REPLACED in less.sentences) == ("no-node", False), "it keeps its place"
         assert REPLACED in (await leader.ask(second)).sentences, "with more it does not"
+        kept = await leader.ledger.job_history(first.job)
+        assert kept is not None
+        assert kept.extended == (("rdma/hca", 3000),)
         pod = await office.make_pod(first)
         await office.bind(pod)
         await leader.until_state(first, JobState.RUNNING)

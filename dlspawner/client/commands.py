@@ -174,6 +174,7 @@ def show(given: Given, service: Service) -> int:
         ("GPUs", text.gpus(job)),
         ("CPUs", job.get("cpu")),
         ("Memory", text.size(job.get("memory_bytes"))),
+        *((name, f"{amount:g}") for name, amount in (job.get("extended") or {}).items()),
         ("Preemptible", "yes, outside the quota" if job.get("preemptible") else "no"),
         ("Nodes", ", ".join(node for node in job.get("nodes") or () if node)),
         ("Ports", "; ".join(map(text.ports, job.get("ports") or ()))),
@@ -307,7 +308,11 @@ def quota(given: Given, service: Service) -> int:
         return _print_json(items)
     columns = ("entitled", "used", "free", "borrowed", "borrow_limit")
     rows = [
-        (one["title"], one["gpu_type"], *(str(one.get(name) if one.get(name) is not None else "-") for name in columns))
+        (
+            one["title"],
+            one["gpu_type"] or one.get("resource"),
+            *(str(one.get(name) if one.get(name) is not None else "-") for name in columns),
+        )
         for one in items
     ]
     print(text.table(("TEAM", "GPU TYPE", "QUOTA", "USED", "FREE", "BORROWED", "MAY BORROW"), rows))

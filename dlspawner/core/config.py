@@ -72,6 +72,15 @@ class GpuType:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtendedResource:
+    """A countable resource of nodes beside GPUs, by Kubernetes' name (``rdma/hca``); ``title``: what people call it."""
+
+    name: str
+    title: str = ""
+    max_per_job: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostPorts:
     """The ports for jobs on the host's network, with the last one; ``enforce``: programs on other ports are ended."""
 
@@ -179,6 +188,7 @@ class ClusterConfig:
     cpu_jobs: CpuJobs = field(default_factory=CpuJobs)
     culling: Culling = field(default_factory=Culling)
     host_ports: HostPorts | None = None  # for jobs on the host's network; None: none are assigned
+    extended_resources: tuple[ExtendedResource, ...] = ()
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)
@@ -187,6 +197,11 @@ class ClusterConfig:
     def gpu_resources(self) -> frozenset[str]:
         """Every resource name that asks for a GPU, for ``launch.pod.disable_gpus_by_default``."""
         return frozenset(kind.resource for kind in self.gpu_types)
+
+    def resource_title(self, name: str) -> str:
+        """An extended resource as people read it: “InfiniBand adapters (rdma/hca)”, or its name alone."""
+        title = next((one.title for one in self.extended_resources if one.name == name), "")
+        return f"{title} ({name})" if title else name
 
     def allowed_priorities(self, team: Team) -> tuple[PriorityLevel, ...]:
         """The levels of a team's jobs, highest first; all of the cluster's for a team that names none."""
@@ -241,6 +256,7 @@ class Team:
     admins: tuple[str, ...] = ()
     members: tuple[str, ...] = ()
     quota: tuple[TeamQuota, ...] = ()
+    extended_quota: tuple[tuple[str, int], ...] = ()  # by resource; of others as much as there is
     borrow_limit: int | None = None
     user_caps: UserCaps = UserCaps()
     priorities: tuple[str, ...] = ()
@@ -291,6 +307,8 @@ class TeamsConfig:
             self.has_quota
             or (jobs.per_user, jobs.per_team) != (None, None)
             or any(team.borrow_limit is not None or team.user_caps != UserCaps() for team in self.teams)
+            or any(team.extended_quota for team in self.teams)
+            or any(one.max_per_job is not None for one in cluster.extended_resources)
         )
 
     def named(self, name: str) -> Team | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 
 from dlspawner.core.config import SpecialPermission
-from dlspawner.core.resources import ResourceRequest
+from dlspawner.core.resources import Extended, ResourceRequest
 
 
 class JobState(Enum):
@@ -77,6 +77,11 @@ class Job:
     def holds(self) -> bool:
         state = self.state
         return state is _RUNNING or state is _STARTING or state is _STOPPING
+
+    @property
+    def quota_extended(self) -> Extended:
+        """The extended resources that are charged to its team's quota: none of a preemptible job."""
+        return () if self.preemptible else self.request.extended
 
     @property
     def terminating(self) -> bool:

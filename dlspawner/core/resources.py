@@ -36,13 +36,14 @@ _ACCELERATOR = re.compile(r"gpu|mig-|tpu|npu|xpu|gaudi|neuron|fpga|cuda|mlu|dcu|
 _NETWORK = re.compile(r"rdma|roce|sriov|infiniband|hostdev|nic|vf")
 
 _Amounts = dict[str, Fraction]
+Extended = tuple[tuple[str, int], ...]  # amounts of extended resources, in thousandths as GPUs, by name
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """The request of one pod to its node; ``resource`` is ``""`` and ``gpus`` (milli) 0 without GPUs.
 
-    ``ports``: so many of the host's.
+    ``ports``: so many of the host's. ``extended``: its extended resources that are no GPUs.
     """
 
     resource: str = ""
@@ -51,6 +52,7 @@ class PodRequest:
     memory_bytes: int = 0
     placement: NodePlacement = field(default_factory=NodePlacement)
     ports: int = 0
+    extended: Extended = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,24 @@ class ResourceRequest:
     gpu_type: str | None = None
     pods: tuple[PodRequest, ...] = (PodRequest(),)
     gpus: int = field(init=False, repr=False, compare=False)  # of all pods, in milli-GPUs; asked for everywhere
+    extended: Extended = field(init=False, repr=False, compare=False)  # of all pods
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", sum(pod.gpus for pod in self.pods))
+        object.__setattr__(self, "extended", add_up(pod.extended for pod in self.pods))
 
     def __hash__(self) -> int:
         """By what most charges differ in: the queue asks for each of its jobs."""
         pod = self.pods[0] if self.pods else None
         return hash((self.gpu_type, self.gpus, pod and pod.cpu_milli, pod and pod.memory_bytes))
+
+
+def add_up(all_of: Iterable[Extended]) -> Extended:
+    total: dict[str, int] = {}
+    for amounts in all_of:
+        for name, amount in amounts:
+            total[name] = total.get(name, 0) + amount
+    return tuple(sorted(total.items())) if total else ()
 
 
 class _Wrong(Exception):
@@ -83,7 +95,7 @@ def request_of(pods: Sequence[Manifest], cluster: ClusterConfig) -> ResourceRequ
         found = _one_type(read, cluster)
         charged = ResourceRequest(
             found.name if found else None,
-            tuple(_pod_request(one, found) for one in read),
+            tuple(_pod_request(one, found, cluster) for one in read),
         )
         _check(charged, read, found, cluster)
     except _Wrong as wrong:
@@ -199,11 +211,11 @@ def _amount(name: str, value: object) -> Fraction:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         parsed = units.parse_quantity(str(value))
         if parsed is not None and counted and parsed.denominator != 1:
-            raise _Wrong(Reason.MALFORMED, f"GPUs ({name}) must be a whole number; the pod asks for {show(value)}.")
+            raise _Wrong(Reason.MALFORMED, f"{name} must be a whole number; the pod asks for {show(value)}.")
         if parsed is not None and not (counted and parsed > MOST_GPUS):
             return parsed
     must = (
-        f"GPUs ({name}) must be a whole number from 0 to {MOST_GPUS:,}"
+        f"{name} must be a whole number from 0 to {MOST_GPUS:,}"
         if counted
         else f"{name} must be an amount such as 2, “500m” or “4Gi”"
     )
@@ -226,7 +238,7 @@ def _check_names(container: Manifest, cluster: ClusterConfig) -> None:
 
 def _is_unknown_gpu(name: str, cluster: ClusterConfig) -> bool:
     """True if a resource may be an uncounted GPU, or a share of one: every resource of a known vendor may be."""
-    if "/" not in name or name in cluster.gpu_resources:
+    if "/" not in name or name in cluster.gpu_resources or any(one.name == name for one in cluster.extended_resources):
         return False
     vendors = {one.split("/")[0] for one in cluster.gpu_resources}
     vendor, resource = name.lower().split("/", 1)
@@ -282,7 +294,8 @@ def _values(placement: NodePlacement, key: str) -> set[str] | None:
     return allowed if placement.terms else None
 
 
-def _pod_request(pod: _Pod, kind: GpuType | None) -> PodRequest:
+def _pod_request(pod: _Pod, kind: GpuType | None, cluster: ClusterConfig) -> PodRequest:
+    others = (name for name in pod.needs if "/" in name and name not in cluster.gpu_resources)
     gpus = GPU * int(pod.needs.get(kind.resource, Fraction(0))) if kind else 0
     return PodRequest(
         resource=kind.resource if kind and gpus else "",
@@ -290,11 +303,12 @@ def _pod_request(pod: _Pod, kind: GpuType | None) -> PodRequest:
         cpu_milli=units.cpu_milli(pod.needs.get("cpu", Fraction(0))),
         memory_bytes=units.memory_bytes(pod.needs.get("memory", Fraction(0))),
         placement=pod.placement,
+        extended=tuple(sorted((name, GPU * int(pod.needs[name])) for name in others if pod.needs[name])),
     )
 
 
 def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None, cluster: ClusterConfig) -> None:
-    """The limits of a job of any team: GPUs per job, CPU and memory per GPU."""
+    """The limits of a job of any team: GPUs and extended resources per job, CPU and memory per GPU."""
     if kind is not None and charged.gpus > kind.max_per_job * GPU:
         raise _Wrong(
             Reason.EXCEEDS_LIMIT,
@@ -302,6 +316,14 @@ def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None,
             f"{charged.gpus // GPU}.",
             kind.max_per_job * GPU,
         )
+    asked_for = dict(charged.extended)
+    for one in cluster.extended_resources:
+        if one.max_per_job is not None and (amount := asked_for.get(one.name, 0)) > one.max_per_job * GPU:
+            raise _Wrong(
+                Reason.EXCEEDS_LIMIT,
+                f"A job may have {one.max_per_job} {cluster.resource_title(one.name)}; this one asks for "
+                f"{amount // GPU}.",
+            )
     without = sum(1 for pod in charged.pods if not pod.gpus)
     share = kind.per_gpu.times(charged.gpus // GPU) if kind else CpuMemory(0, 0)
     more = cluster.cpu_only_max.times(without)

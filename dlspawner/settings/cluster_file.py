@@ -10,6 +10,7 @@ from dlspawner.core.config import (
     ClusterConfig,
     CpuJobs,
     CpuMemory,
+    ExtendedResource,
     GpuType,
     HostPorts,
     SpecialPermission,
@@ -29,7 +30,7 @@ DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 10
 
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
-    *("priorities", "scheduling", "idle", "host_ports"),
+    *("priorities", "scheduling", "idle", "host_ports", "extended_resources"),
 )
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -45,6 +46,7 @@ _CHECKED_AGAINST = {
     "special_permissions": "special permissions",
     "accounts": "range of uids",
     "host_ports": "ports of the host",
+    "extended_resources": "extended resources",
 }
 
 
@@ -96,6 +98,9 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         cpu_jobs=jobs,
         culling=read_culling(file),
         host_ports=_host_ports(file),
+        extended_resources=tuple(
+            _extended(name, entry, kinds) for name, entry in file.children("extended_resources").items()
+        ),
     )
 
 
@@ -242,6 +247,14 @@ def _host_ports(file: Section) -> HostPorts | None:
     if not 1024 <= ports.first <= ports.last <= _LAST_PORT:
         found.problem(f"must be from 1024 on and to {_LAST_PORT} at most, the smaller port first.")
     return ports
+
+
+def _extended(name: str, entry: Entry, kinds: tuple[GpuType, ...]) -> ExtendedResource:
+    entry.named(name, RESOURCE, "a resource such as rdma/hca")
+    if any(kind.resource == name for kind in kinds):
+        entry.problem("it is the resource of a GPU type, which counts it already.")
+    section = entry.section(("title", "max_per_job"))
+    return ExtendedResource(name, section.text("title"), section.maybe_integer("max_per_job", 1, 1_000_000))
 
 
 def _section(parent: Section, key: str, known: tuple[str, ...]) -> Section | None:

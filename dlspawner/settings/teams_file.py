@@ -40,13 +40,15 @@ def read_teams(root: Entry, cluster: ClusterConfig, templates: Collection[str]) 
 
 def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection[str]) -> Team:
     section = entry.section(_TEAM_KEYS)
+    quotas = section.children("quota")
     entry.named(name, _PERSON, "the name of a group of the Hub")
     return Team(
         name=name,
         title=section.text("title", name),
         admins=section.texts("admins", _PERSON, "a user name"),
         members=section.texts("members", _PERSON, "a user name"),
-        quota=tuple(_quota(kind, amount, cluster) for kind, amount in section.children("quota").items()),
+        quota=tuple(_quota(kind, amount, cluster) for kind, amount in quotas.items() if "/" not in kind),
+        extended_quota=tuple(_extended(name, amount, cluster) for name, amount in quotas.items() if "/" in name),
         borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
         user_caps=_user_caps(section),
         priorities=_priorities(section, cluster),
@@ -64,6 +66,14 @@ def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
         have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
         entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against="gpu_types")
     return TeamQuota(kind, entry.integer(0, _MOST_GPUS))
+
+
+def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int]:
+    names = [one.name for one in cluster.extended_resources]
+    if name not in names:
+        found = f"there is no “{name}” in the cluster's extended_resources{did_you_mean(name, names)}."
+        entry.problem(found, against="extended_resources")
+    return name, entry.integer(0, _MOST_GPUS)
 
 
 def _user_caps(team: Section) -> UserCaps:

@@ -51,6 +51,7 @@ KEYS = (
 )
 _LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
+_NETWORKS = ("k8s.v1.cni.cncf.io/", "v1.multus-cni.io/")  # annotations that give a pod networks
 _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 # KubeSpawner and the Manager find their pods by these.
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
@@ -304,6 +305,8 @@ def _annotations(file: Section) -> tuple[tuple[str, str], ...]:
     annotations = file.children("annotations")
     for key, entry in annotations.items():
         _check_key(key, entry)
+        if key.startswith(_NETWORKS) and any(rendering.find_placeholders(entry.text())):
+            entry.problem("the networks of a pod are written out, without holes.")
         entry.text()
     return tuple((key, str(entry.value)) for key, entry in annotations.items())
 

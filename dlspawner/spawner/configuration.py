@@ -30,7 +30,10 @@ EXPANDED = (
     *("notebook_dir", "default_url"),
 )
 _OF_JOBS = ("templates_dir", "cluster_file", "teams_file", "manager_url", "manager_token", "profile_list")
-_LIMITS = "all limits out of teams.yaml and cluster.yaml (quota, borrow_limit, user_caps, jobs_per_user, jobs_per_team)"
+_LIMITS = (
+    "all limits out of teams.yaml and cluster.yaml (quota, borrow_limit, user_caps, jobs_per_user, jobs_per_team, "
+    "max_per_job of extended_resources)"
+)
 FAULTS = (AttributeError, LookupError, TypeError, ValueError)  # of str.format
 
 

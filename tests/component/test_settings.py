@@ -20,12 +20,14 @@ from dlspawner import settings
 from dlspawner.core.config import (
     CpuJobs,
     CpuMemory,
+    ExtendedResource,
     HostPorts,
     PriorityClasses,
     PriorityLevel,
     SchedulingConfig,
     SpecialPermission,
     Team,
+    TeamQuota,
 )
 from dlspawner.core.launch import options, rendering
 from dlspawner.core.resources import ResourceRequest, request_of
@@ -112,6 +114,10 @@ WRONG_JOBS = {
     ),
     "a hole that is none": ("annotations: {a: '${A-b}'}", "annotations.a: ${A-b} is no hole: write"),
     "a hole in a key": ("pod: {nodeSelector: {'${user}': x}}", "pod.nodeSelector: a key must not have"),
+    "a network that people choose": (
+        "annotations: {k8s.v1.cni.cncf.io/networks: '${team}'}",
+        "annotations.k8s.v1.cni.cncf.io/networks: the networks of a pod are written out, without holes.",
+    ),
     "a hole in a label": ("labels: {a: '${user}'}", "labels.a: a label has no holes"),
     "a home made of a choice": ("home: /home/${team}", "home: there is no value for the hole ${team}"),
     "a home that is relative": ("home: home", "home: must be an absolute path"),
@@ -278,6 +284,14 @@ WRONG_CLUSTERS = {
     ),
     "ports of the host that are none": ("host_ports: {range: 24000}", "host_ports.range: "),
     "ports of the host from the end": ("host_ports: {range: 24000-20000}", "host_ports.range: must be from 1024 on"),
+    "an extended resource without a domain": (
+        "extended_resources: {hca: {}}",
+        "extended_resources.hca: “hca” must be a resource such as rdma/hca",
+    ),
+    "an extended resource that is a GPU type's": (
+        "extended_resources: {nvidia.com/gpu: {}}",
+        "extended_resources.nvidia.com/gpu: it is the resource of a GPU type, which counts it already.",
+    ),
     "a default above the limit": ("cpu_only: {cpu: {default: 5, max: 4}}", "cpu_only.cpu: the default is"),
     "a default template that is not there": (
         "defaults: {template: jop}",
@@ -309,6 +323,10 @@ WRONG_TEAMS = {
     "a GPU type that does not exist": (
         "  b: {quota: {a10: 1}}",
         "teams.b.quota.a10: there is no GPU type “a10” (did you mean a100?). The cluster has: a100.",
+    ),
+    "an extended resource that the cluster does not name": (
+        "  b: {quota: {rdma/hcb: 1}}",
+        "teams.b.quota.rdma/hcb: there is no “rdma/hcb” in the cluster's extended_resources.",
     ),
     "a priority that does not exist": (
         "  b: {priorities: [prd]}",
@@ -427,7 +445,7 @@ def test_invalid_file(files: Files, text: str, problem: str) -> None:
 
 
 WITHOUT = "Until this is mended, teams and templates are checked without the cluster's "
-ALL = "GPU types, priorities, special permissions, range of uids and ports of the host."
+ALL = "GPU types, priorities, special permissions, range of uids, ports of the host and extended resources."
 # How cluster.yaml is broken, how the one problem ends, and what the teams and the template say that is right.
 UNREAD = {
     "no YAML": ("gpu_types: [", WITHOUT + ALL),
@@ -439,6 +457,7 @@ UNREAD = {
         CLUSTER + "special_permissions: [host_network]\nhost_ports: {range: many}",
         WITHOUT + "ports of the host.",
     ),
+    "extended resources that are a list": (CLUSTER + "extended_resources: [rdma/hca]", WITHOUT + "extended resources."),
     "uids that are none": (CLUSTER + "accounts: {first_uid: me}", WITHOUT + "range of uids."),
 }
 
@@ -453,6 +472,8 @@ def test_an_unreadable_cluster_file_makes_no_problems_in_other_files(files: File
         "special_permissions: [host_network]\npod: {hostNetwork: true}\n" if "permissions" in cluster + end else ""
     )
     special += "ports: [{name: nccl}]\n" if "host_ports" in cluster else ""
+    if "extended" in cluster:
+        levels += "    quota: {rdma/hca: 2}\n"
     files.write(job=job + special, cluster=cluster, teams=quota + levels + gid)
     problems = files.problems()
     assert {problem.split(":")[0] for problem in problems} == {"cluster.yaml"}
@@ -580,7 +601,7 @@ idle: {window_seconds: 600, preemptible_window_seconds: 60, lifetime_seconds: 36
 start_on_connect: true
 special_permissions: [host_network]
 labels: {purpose: training}
-annotations: {note: "${team}"}
+annotations: {note: "${team}", k8s.v1.cni.cncf.io/networks: fast}
 pod:
   hostNetwork: true
 """,
@@ -607,6 +628,7 @@ pod:
     assert template.idle.counts == (ActivitySource.GPU,)
     assert template.special == {SpecialPermission.HOST_NETWORK}
     assert template.pod == {"hostNetwork": True}
+    assert dict(template.annotations) == {"note": "${team}", "k8s.v1.cni.cncf.io/networks": "fast"}
 
 
 def test_least_number_of_pods_is_read(files: Files) -> None:
@@ -618,13 +640,15 @@ def test_least_number_of_pods_is_read(files: Files) -> None:
 
 def test_every_key_of_cluster_and_teams_is_read(files: Files) -> None:
     files.write(
-        cluster=CLUSTER + "cpu_only: {cpu: {default: 250m}, memory: {max: 4Gi}}\n",
+        cluster=CLUSTER
+        + "cpu_only: {cpu: {default: 250m}, memory: {max: 4Gi}}\n"
+        + "extended_resources: {rdma/hca: {title: Adapters, max_per_job: 4}, x.io/fpga: {}}\n",
         teams="""\
 teams:
   vision:
     admins: [vera]
     members: [alice]
-    quota: {a100: 8}
+    quota: {a100: 8, rdma/hca: 6}
     borrow_limit: 2
     user_caps: {soft: 1, hard: 2}
     priorities: [prod, test]
@@ -639,8 +663,12 @@ blocked: [eve]
     assert loaded.cluster.gpu_types[0].per_gpu == CpuMemory(4000, 16 * 1024**3)
     assert loaded.cluster.cpu_only_default == CpuMemory(250, 2 * 1024**3)
     assert loaded.cluster.cpu_only_max == CpuMemory(4000, 4 * 1024**3)
+    assert loaded.cluster.extended_resources == (
+        ExtendedResource("rdma/hca", "Adapters", 4),
+        ExtendedResource("x.io/fpga"),
+    )
     team = loaded.teams.teams[0]
-    assert (team.quota[0].gpu_type, team.quota[0].gpus, team.borrow_limit) == ("a100", 8, 2)
+    assert (team.quota, team.extended_quota, team.borrow_limit) == ((TeamQuota("a100", 8),), (("rdma/hca", 6),), 2)
     assert (team.user_caps.soft, team.user_caps.hard) == (1, 2)
     assert team.mounts[0].read_only
     assert team.idle.guaranteed == timedelta(minutes=10)
@@ -799,12 +827,14 @@ def test_the_readme_explains_every_key_option_and_hole() -> None:
     assert [name for name in sorted(names | kinds) if f"`{name}`" not in readme] == []
 
 
-def test_the_example_of_the_readme_is_valid(files: Files) -> None:
+def test_the_examples_of_the_readme_are_valid(files: Files) -> None:
     readme = (ROOT / "templates/README.md").read_text(encoding="utf-8")
-    example = readme.partition("```yaml\n")[2].partition("```")[0]
-    files.write(job=example)
-    assert files.problems() == []
-    assert files.load().templates[0].title == "Training"
+    titles = []
+    for example in re.findall("^```yaml\n(title:.*?)```", readme, re.MULTILINE | re.DOTALL):
+        files.write(job=example)
+        assert files.problems() == []
+        titles.append(files.load().templates[0].title)
+    assert titles == ["Training", "Training over InfiniBand"]
 
 
 _SCALARS = st.none() | st.booleans() | st.integers(-9, 99999) | st.floats() | st.text(max_size=8) | st.just("${user}")

@@ -24,7 +24,7 @@ from itertools import islice
 from dlspawner.core.config import ClusterConfig, GpuType
 from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.resources import PodRequest, ResourceRequest
+from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits, queue
 from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, queue_key
 from dlspawner.core.scheduling.guaranteed import NodeSearch
@@ -124,7 +124,8 @@ class _SkipCache:
 
     def _size(self, job: Job) -> object:
         pod = job.request.pods[0]
-        return (self._payer(job), job.request.gpu_type, pod.gpus, pod.resource, pod.placement, len(job.request.pods))
+        pods = len(job.request.pods)
+        return (self._payer(job), job.request.gpu_type, pod.gpus, pod.resource, pod.placement, pod.extended, pods)
 
 
 def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> Job:
@@ -254,5 +255,12 @@ def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: Cluster
     tolerations = pod.placement.tolerations + kind.tolerations
     selector = tuple(sorted(dict((*kept, *kind.node_selector)).items()))
     placement = replace(pod.placement, selector=selector, tolerations=tolerations)
-    resized = PodRequest(kind.resource, gpus, share.cpu_milli, share.memory_bytes, placement, pod.ports)
+    resized = replace(
+        pod,
+        resource=kind.resource,
+        gpus=gpus,
+        cpu_milli=share.cpu_milli,
+        memory_bytes=share.memory_bytes,
+        placement=placement,
+    )
     return ResourceRequest(kind.name, (resized,))

@@ -22,7 +22,8 @@ needs to run in the background, and the number of reads changes nothing.
 
 Holdings: what the jobs of one team hold or were promised, counted on request.
 
-All but ``cpu_jobs`` are milli-GPUs. Read them by ``get``: what was never counted is not there, what is gone may be 0.
+All but ``cpu_jobs`` are milli-GPUs, or thousandths of extended resources. Read them by ``get``: what was never counted
+is not there, what is gone may be 0.
 """
 
 from __future__ import annotations
@@ -273,6 +274,10 @@ class ClusterState:
         jobs = self._held_by(team).cpu_jobs
         return sum(jobs.values()) if user is None else jobs.get(user, 0)
 
+    def extended(self, team: str, resource: str) -> int:
+        """What is charged to a team's quota of an extended resource, promises included."""
+        return self._held_by(team).extended.get(resource, 0)
+
     def usage_of(self, team: str, now: datetime) -> float:
         """Decayed usage in relation to the team's quota, so that larger teams may use more."""
         usage = self.usage.get(team)
@@ -458,11 +463,14 @@ class TeamUsage:
     by_user: defaultdict[str, int] = field(default_factory=_counts)  # promises included
     reserved_by_user: defaultdict[str, int] = field(default_factory=_counts)  # by user
     cpu_jobs: defaultdict[str, int] = field(default_factory=_counts)  # jobs without GPUs, by user
+    extended: defaultdict[str, int] = field(default_factory=_counts)  # charged, by resource; promises included
 
     def count(self, job: Job, sign: int, holds: bool, leaving: bool) -> None:
         """A job that ``holds`` its charge, or was promised it, comes (1) or goes (-1)."""
         charge = job.request
         kind, gpus = charge.gpu_type, sign * charge.gpus
+        for name, amount in job.quota_extended:
+            self.extended[name] += sign * amount
         if kind is None:
             self.cpu_jobs[job.user] += sign
             return

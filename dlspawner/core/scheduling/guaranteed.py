@@ -98,12 +98,10 @@ class NodeSearch:
         wanted = self._wanted(nodes)
         if not all(name in self.world.rooms and self.world.rooms[name].node.open for name in wanted):
             return None
-        free = all(_covers(self._available(self.world.rooms[name]), want) for name, want in wanted.items())
+        free = all(self._available(self.world.rooms[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not any(self._waits_for_own_to_leave(name) for name in wanted):
             return Admit(nodes)
-        if all(
-            _covers(self._available_after_termination(self.world.rooms[name]), want) for name, want in wanted.items()
-        ):
+        if all(self._available_after_termination(self.world.rooms[name]).covers(want) for name, want in wanted.items()):
             return self._ending(nodes)
         return None
 
@@ -124,7 +122,7 @@ class NodeSearch:
             nodes = place_best(
                 ahead.request.pods,
                 self._share_nodes(),
-                lambda room, _: Resources(self.share[room.node.name], _ENDLESS, _ENDLESS),
+                lambda room, pod: _with_gpus(self.share[room.node.name], pod),
                 lambda room, _: (-self._share_left(room), *self._tie_break(room)),
             )
             known = self.world.memo["kept of share", ahead.id] = frozenset(nodes or ())
@@ -244,8 +242,8 @@ class NodeSearch:
         rooms = self._share_nodes()
 
         def fits(rooms: list[NodeInfo], space: Callable[[NodeInfo], int]) -> bool:
-            def spaces(room: NodeInfo, _: PodRequest) -> Resources:
-                return Resources(space(room), _ENDLESS, _ENDLESS)
+            def spaces(room: NodeInfo, pod: PodRequest) -> Resources:
+                return _with_gpus(space(room), pod)
 
             return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
 
@@ -299,7 +297,7 @@ class NodeSearch:
         found = (
             self._with_borrowed(room) if stop == self._stops_borrowed else self._and_of(room, stop, room.allocations)
         )
-        return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes)
+        return Resources(min(found.gpus, gpus), found.cpu_milli, found.memory_bytes, found.extended)
 
     def _with_borrowed(self, room: NodeInfo) -> Resources:
         """Returns the same free resources of a node for all jobs, but for jobs with a reservation there."""
@@ -365,11 +363,11 @@ class NodeSearch:
         beyond = {name: max(0, want.gpus - bound(rooms[name])) for name, want in wanted.items()}
         lacking = (max(0, more - self._own_terminating(rooms[name])) for name, more in beyond.items() if more)
         owed = max(self.owed, sum(lacking))
-        free = all(_covers(self._available(rooms[name]), want) for name, want in wanted.items())
+        free = all(self._available(rooms[name]).covers(want) for name, want in wanted.items())
         if free and not self.short and not any(beyond.values()):
             return Admit(nodes)
         missing = {name: want - self._available_after_termination(rooms[name]) for name, want in wanted.items()}
-        if not owed and all(part <= 0 for space in missing.values() for part in space):
+        if not owed and not any(space.meets(space) for space in missing.values()):
             return self._ending(nodes)
         if self.short:  # the quota is missing wherever the jobs are that hold it
             stoppable = {job.id: job for job in self.world.jobs.values() if stop(job) and self._same_type(job)}
@@ -400,8 +398,9 @@ def _nobody(room: NodeInfo, stop: Stops) -> int:
     return 0
 
 
-def _covers(space: Resources, want: Resources) -> bool:
-    return space[0] >= want[0] and space[1] >= want[1] and space[2] >= want[2]
+def _with_gpus(gpus: int, pod: PodRequest) -> Resources:
+    """So many GPUs, and everything else without end."""
+    return Resources(gpus, _ENDLESS, _ENDLESS, tuple((name, _ENDLESS) for name, _ in pod.extended))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ def config_violation(request: Job, world: ClusterState) -> Refuse | None:
         _no_template(request, team, world)
         or _not_special(request, world)
         or _too_many_ports(request, world)
+        or _more_than_extended_quota(request, team, world)
         or _by_type(request, team, world)
     )
 
@@ -65,6 +66,16 @@ def _too_many_ports(request: Job, world: ClusterState) -> Refuse | None:
         return Refuse(Reason.NOT_ALLOWED, sentence)
     sentence = f"There are {len(ports.numbers)} ports of the host's network for jobs; this job needs {asked}."
     return Refuse(Reason.EXCEEDS_LIMIT, sentence)
+
+
+def _more_than_extended_quota(request: Job, team: Team, world: ClusterState) -> Refuse | None:
+    quotas = dict(team.extended_quota)
+    for name, asked in request.quota_extended:
+        if name in quotas and asked > quotas[name] * GPU:
+            what = f"a quota of {quotas[name]} {world.cluster.resource_title(name)}"
+            sentence = f"Team {team.title or team.name} has {what}; you asked for {shown(asked)}."
+            return Refuse(Reason.EXCEEDS_LIMIT, sentence)
+    return None
 
 
 def ports_of(charge: ResourceRequest) -> int:
@@ -154,19 +165,25 @@ def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked |
         return Blocked(Reason.NO_FIT, sentence)
     too_large = next((pod for pod in pods if not _on_node_infos((pod,), rooms)), None)
     if too_large is not None:
-        return Blocked(Reason.NO_FIT, _share_sentence(too_large, rooms))
+        return Blocked(Reason.NO_FIT, _share_sentence(too_large, rooms, world))
     smallest = sorted(pods, key=lambda pod: (pod.gpus, pod.cpu_milli, pod.memory_bytes))
     fit = bisect_right(range(1, len(pods)), False, key=lambda count: not _on_node_infos(tuple(smallest[:count]), rooms))
     sentence = f"The cluster's nodes can not hold the {len(pods)} pods of this job together, only {fit} of them."
     return Blocked(Reason.NO_FIT, sentence)
 
 
-def _share_sentence(pod: PodRequest, rooms: list[NodeInfo]) -> str:
-    """Names the CPU and memory of a pod that no node has beside its GPUs, and the most that a node has."""
+def _share_sentence(pod: PodRequest, rooms: list[NodeInfo], world: ClusterState) -> str:
+    """Names what a pod asks for that no node has beside its GPUs, and the most that a node has."""
     wholes = [room.allocatable(pod.resource) for room in rooms if pod.placement.matches(room.node)]
     spaces = [space for space in wholes if space.gpus >= pod.gpus]
     if not spaces:
         return "There is no node that this job could use; choose another template."
+    for name, amount in pod.extended:
+        largest = max(dict(space.extended).get(name, 0) for space in spaces)
+        if largest < amount:
+            told = f"has more than {shown(largest)} {world.cluster.resource_title(name)}"
+            return f"No node that this job could use {told}; you asked for {shown(amount)} on one node."
+    spaces = [space for space in spaces if space.has(pod.extended)] or spaces
     beside = "" if pod.resource else " beside what comes with its GPUs"
     cpu, memory = max(space.cpu_milli for space in spaces), max(space.memory_bytes for space in spaces)
     asked, have = [], []
@@ -233,7 +250,7 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     needs = required_approvals(request, world)
     if needs:
         return Blocked(Reason.APPROVAL, " ".join(need.sentence for need in needs))
-    team, taken = world.team(request.team), _ports_taken(request, world)
+    team, taken = world.team(request.team), _ports_taken(request, world) or _over_extended_quota(request, world)
     if team is None or taken is not None:
         return taken
     asked, title = request.request.gpus, team.title or team.name
@@ -271,6 +288,18 @@ def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
         f"this job needs {asked}."
     )
     return Blocked(Reason.HOST_PORTS, sentence)
+
+
+def _over_extended_quota(request: Job, world: ClusterState) -> Blocked | None:
+    team = world.team(request.team) or Team(request.team)
+    quotas, reserved = dict(team.extended_quota), request.reserved and request.id in world.jobs
+    for name, asked in request.quota_extended:
+        used = world.extended(request.team, name) - (asked if reserved else 0)
+        if name in quotas and used + asked > quotas[name] * GPU:
+            what = f"{shown(used)} of its {quotas[name]} {world.cluster.resource_title(name)}"
+            sentence = f"Team {team.title or team.name} uses {what}; this job needs {shown(asked)}."
+            return Blocked(Reason.TEAM_QUOTA, sentence)
+    return None
 
 
 def _cpu_caps(request: Job, title: str, world: ClusterState) -> Blocked | None:

@@ -9,24 +9,61 @@ from typing import Any, NamedTuple
 
 from dlspawner.core.job import Job
 from dlspawner.core.nodes import Node, NodePlacement
-from dlspawner.core.resources import PodRequest
+from dlspawner.core.resources import Extended, PodRequest, add_up
 
 
 class Resources(NamedTuple):
-    """GPUs (milli) of one resource, CPU and memory of one node; may be negative where too much is there."""
+    """GPUs (milli) of one resource, CPU, memory and extended resources of one node; may be negative where too much is
+    there.
+    """
 
     gpus: int
     cpu_milli: int
     memory_bytes: int
+    extended: Extended = ()
 
-    def __add__(self, other: tuple[int, ...]) -> Resources:  # type: ignore[override]  # sums, unlike a tuple
-        return Resources(self[0] + other[0], self[1] + other[1], self[2] + other[2])
+    def __add__(self, other: Resources) -> Resources:  # type: ignore[override]  # sums, unlike a tuple
+        extended = add_up((self[3], other[3])) if other[3] else self[3]
+        return Resources(self[0] + other[0], self[1] + other[1], self[2] + other[2], extended)
 
-    def __sub__(self, other: tuple[int, ...]) -> Resources:
-        return Resources(self[0] - other[0], self[1] - other[1], self[2] - other[2])
+    def __sub__(self, other: Resources) -> Resources:
+        """The difference, with the extended resources that this has."""
+        return Resources(self[0] - other[0], self[1] - other[1], self[2] - other[2], _minus(self[3], other[3]))
 
     def holds(self, pod: PodRequest) -> bool:
-        return pod.gpus <= self[0] and pod.cpu_milli <= self[1] and pod.memory_bytes <= self[2]
+        fits = pod.gpus <= self[0] and pod.cpu_milli <= self[1] and pod.memory_bytes <= self[2]
+        return fits and (not pod.extended or self.has(pod.extended))
+
+    def covers(self, want: Resources) -> bool:
+        fits = want[0] <= self[0] and want[1] <= self[1] and want[2] <= self[2]
+        return fits and (not want[3] or self.has(want[3]))
+
+    def has(self, extended: Extended) -> bool:
+        known = dict(self[3])
+        return all(amount <= known.get(name, 0) for name, amount in extended)
+
+    def positive(self) -> Resources:
+        """The parts that are more than nothing; 0 for the others."""
+        extended = tuple((name, max(0, amount)) for name, amount in self[3])
+        return Resources(max(0, self[0]), max(0, self[1]), max(0, self[2]), extended)
+
+    def meets(self, other: Resources) -> bool:
+        """True if a part is more than nothing in both."""
+        known = dict(other[3])
+        return any(own > 0 and one > 0 for own, one in zip(self[:3], other[:3], strict=True)) or any(
+            amount > 0 and known.get(name, 0) > 0 for name, amount in self[3]
+        )
+
+
+def _minus(amounts: Extended, other: Extended) -> Extended:
+    if not other:
+        return amounts
+    taken = dict(other)
+    return tuple((name, amount - taken.get(name, 0)) for name, amount in amounts)
+
+
+def _of(pod: PodRequest) -> Resources:
+    return Resources(pod.gpus, pod.cpu_milli, pod.memory_bytes, pod.extended)
 
 
 NO_RESOURCES = Resources(0, 0, 0)
@@ -35,12 +72,14 @@ NO_RESOURCES = Resources(0, 0, 0)
 def resources_needed(pods: Iterable[PodRequest], resource: str) -> Resources:
     """Returns the resources that pods take together of one node, from the view of one resource."""
     gpus = cpu = memory = 0
+    extended: Extended = ()
     for pod in pods:
         if pod.resource == resource:
             gpus += pod.gpus
         cpu += pod.cpu_milli
         memory += pod.memory_bytes
-    return Resources(gpus, cpu, memory)
+        extended += pod.extended
+    return Resources(gpus, cpu, memory, add_up((extended,)))
 
 
 @dataclass(slots=True)
@@ -48,7 +87,7 @@ class NodeInfo:
     """A node with what is held and promised there; kept by ``ClusterState``, which alone changes it."""
 
     node: Node
-    gpus: dict[str, int] = field(default_factory=dict)  # free, by resource
+    gpus: dict[str, int] = field(default_factory=dict)  # free, by resource, those that are no GPUs too
     cpu_milli: int = 0
     memory_bytes: int = 0
     borrowed: dict[str, int] = field(default_factory=dict)  # held by preemptible jobs, by resource
@@ -107,6 +146,8 @@ class NodeInfo:
         resource, cpu, memory = pod.resource, sign * pod.cpu_milli, sign * pod.memory_bytes
         self.cpu_milli -= cpu
         self.memory_bytes -= memory
+        for name, amount in pod.extended:
+            self.gpus[name] = self.gpus.get(name, 0) - sign * amount
         if resource:
             self.cpu_with_gpus += cpu
             self.memory_with_gpus += memory
@@ -132,15 +173,18 @@ class NodeInfo:
 
     def free(self, resource: str) -> Resources:
         """Returns the resources that are free now, reserved or not; for ``""`` those beside the GPUs' part."""
+        gpus = self.gpus
+        extended = tuple(gpus.items()) if len(gpus) > 1 or resource not in gpus else ()
         if resource:
-            return Resources(self.gpus.get(resource, 0), self.cpu_milli, self.memory_bytes)
+            return Resources(gpus.get(resource, 0), self.cpu_milli, self.memory_bytes, extended)
         cpu = self.cpu_milli - max(0, self.gpu_share.cpu_milli - self.cpu_with_gpus)
-        return Resources(0, cpu, self.memory_bytes - max(0, self.gpu_share.memory_bytes - self.memory_with_gpus))
+        memory = self.memory_bytes - max(0, self.gpu_share.memory_bytes - self.memory_with_gpus)
+        return Resources(0, cpu, memory, extended)
 
     def allocatable(self, resource: str) -> Resources:
         """Returns the resources of the node without any allocation."""
         node = self.node
-        found = Resources(node.gpus_of(resource), node.cpu_milli, node.memory_bytes)
+        found = Resources(node.gpus_of(resource), node.cpu_milli, node.memory_bytes, node.gpus)
         return found if resource else found - self.gpu_share
 
     def guaranteed(self, resource: str) -> int:
@@ -159,8 +203,7 @@ class NodeInfo:
         free = self.free(resource)
         if not self.reservations:
             return free
-        gpus, cpu, memory = self._reserved(resource, but) - self.releasing(resource)
-        return free - (max(0, gpus), max(0, cpu), max(0, memory))
+        return free - (self._reserved(resource, but) - self.releasing(resource)).positive()
 
     def available_after_termination(self, resource: str, but: str = "") -> Resources:
         """Returns the resources available after the terminating jobs are gone."""
@@ -228,7 +271,7 @@ def place_best(
         if best is None:
             return None
         nodes[index] = best[1]
-        taken[best[1]] = taken.get(best[1], NO_RESOURCES) + Resources(pod.gpus, pod.cpu_milli, pod.memory_bytes)
+        taken[best[1]] = taken.get(best[1], NO_RESOURCES) + _of(pod)
     return tuple(nodes)
 
 
@@ -244,7 +287,7 @@ def place_first(
             name = room.node.name
             if (space(room, pod) - taken.get(name, NO_RESOURCES)).holds(pod):
                 nodes[index] = name
-                taken[name] = taken.get(name, NO_RESOURCES) + Resources(pod.gpus, pod.cpu_milli, pod.memory_bytes)
+                taken[name] = taken.get(name, NO_RESOURCES) + _of(pod)
                 break
         else:
             return None
@@ -254,7 +297,12 @@ def place_first(
 def _largest_first(pods: tuple[PodRequest, ...]) -> list[int]:
     if len(pods) == 1:
         return [0]
-    return sorted(range(len(pods)), key=lambda index: (-pods[index].gpus, -pods[index].cpu_milli, index))
+
+    def size(index: int) -> tuple[int, ...]:
+        pod = pods[index]
+        return (-pod.gpus, -sum(amount for _, amount in pod.extended), -pod.cpu_milli, index)
+
+    return sorted(range(len(pods)), key=size)
 
 
 class NodePool:

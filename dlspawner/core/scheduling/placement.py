@@ -43,19 +43,36 @@ def no_fit_message(request: Job, world: ClusterState) -> str:
     pod, kind = max(request.request.pods, key=lambda pod: pod.gpus), request.request.gpu_type
     closed = _closed_sentence(pod, kind, world)
     pool = world.pool(pod.resource, pod.placement)
+    missing = _missing_extended(request, world)
     if kind is None:
-        return f"{_free_sentence(pod, pool.rooms.values(), request)}{closed}"
+        return f"{missing or _free_sentence(pod, pool.rooms.values(), request)}{closed}"
     idle, most = pool.total_free, max(0, pool.most_free)
     said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
     if most >= pod.gpus:
-        together = "not together with the CPU and memory that this job wants, or they are promised to others"
-        return f"{said}, but {together}.{closed}"
-    return f"{said}; this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}.{closed}"
+        others = "".join(f" and {world.cluster.resource_title(name)}" for name, _ in request.request.extended)
+        together = f"not together with the CPU and memory{others} that this job wants, or they are promised to others"
+        return f"{missing or f'{said}, but {together}.'}{closed}"
+    needs = f"this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}."
+    return f"{said}; {needs}{missing and f' {missing}'}{closed}"
+
+
+def _missing_extended(request: Job, world: ClusterState) -> str:
+    """Returns the sentence on an extended resource of which no node has enough for a pod; empty if there is none."""
+    for pod in request.request.pods:
+        rooms = world.pool(pod.resource, pod.placement).rooms.values() if pod.extended else ()
+        spaces = [dict(room.available(pod.resource, request.id).extended) for room in rooms]
+        for name, amount in pod.extended:
+            most = max((space.get(name, 0) for space in spaces), default=0)
+            if most < amount:
+                title = world.cluster.resource_title(name)
+                return f"Free {title}: at most {shown(max(0, most))} on one node; this job needs {shown(amount)}."
+    return ""
 
 
 def _free_sentence(pod: PodRequest, rooms: Iterable[NodeInfo], request: Job) -> str:
     """Returns the free CPU and memory of the node with the largest part of what a pod without GPUs requests."""
     spaces = [room.available(pod.resource, request.id) for room in rooms]
+    spaces = [space for space in spaces if space.has(pod.extended)] or spaces
     count = len(request.request.pods)
     each = f" for one of its {count} pods" if count > 1 else ""
     asked = f"this job needs {_amounts(pod.cpu_milli, pod.memory_bytes)}{each}"

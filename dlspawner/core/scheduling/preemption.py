@@ -88,14 +88,14 @@ def choose_victims(
     ``candidates`` may all be stopped, and are asked in their order (``in_order``). ``quota_missing``: milli-GPUs that
     guaranteed jobs among them have to give back.
     """
-    missing = {node: space for node, space in missing.items() if any(part > 0 for part in space)}
+    missing = _rest(missing, {})
     taken: list[tuple[Job, dict[str, Resources], int]] = []
     left, quota_left = dict(missing), quota_missing
     for job in candidates:
         if not left and quota_left <= 0:
             break
         gives, quota = _gives(job, left, resource), 0 if job.preemptible else job.request.gpus
-        helps = any(part > 0 and lack > 0 for node in gives for part, lack in zip(gives[node], left[node], strict=True))
+        helps = any(gives[node].meets(left[node]) for node in gives)
         if helps or (quota and quota_left > 0):
             taken.append((job, _gives(job, missing, resource), quota))
             left = _rest(left, gives)
@@ -129,8 +129,7 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
         rooms = [world.rooms[name] for name in keeps]
         if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
             continue  # and here its part of a node
-        left = (world.rooms[name].available_after_termination(resource) - space for name, space in keeps.items())
-        if all(part >= 0 for space in left for part in space):
+        if all(world.rooms[name].available_after_termination(resource).covers(space) for name, space in keeps.items()):
             found.append(job)
             kept.update(keeps)
             if whose is not None:
@@ -176,8 +175,7 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
         may = limits.config_violation(job, world) is None and limits.caps(job, world) is None
         if may and _nodes_open(job, world) and _quota_comes(job, world, quota.get((job.team, job.request.gpu_type), 0)):
             comes = {name: world.rooms[name].available_after_termination(resource, job.id) for name in wants}
-            left = (space + back.get(name, NO_RESOURCES) - wants[name] for name, space in comes.items())
-            if all(part >= 0 for space in left for part in space):
+            if all((space + back.get(name, NO_RESOURCES)).covers(wants[name]) for name, space in comes.items()):
                 continue
         found.append(job)
         if not job.preemptible:
@@ -222,7 +220,7 @@ def _gives(job: Job, missing: Mapping[str, Resources], resource: str) -> dict[st
 
 def _rest(missing: Mapping[str, Resources], gives: Mapping[str, Resources]) -> dict[str, Resources]:
     rest = {node: space - gives.get(node, NO_RESOURCES) for node, space in missing.items()}
-    return {node: space for node, space in rest.items() if any(part > 0 for part in space)}
+    return {node: space for node, space in rest.items() if space.meets(space)}
 
 
 def _needed(

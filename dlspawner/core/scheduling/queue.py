@@ -85,6 +85,7 @@ def waiting_since(keys: Sequence[JobOrderKey], limit: datetime) -> Iterator[JobO
             index = bisect_right(keys, keys[index][0], lo=index, key=lambda one: one[0])
 
 
+_BESIDE_GPUS = frozenset({Reason.HOST_PORTS, Reason.TEAM_QUOTA})  # caps of other things: ports, extended resources
 _Size = tuple[int, datetime, str]  # the smaller one wants more, or came first
 
 
@@ -211,7 +212,7 @@ def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator
             continue
         if is_blocked_by_others(job, world):
             yield job
-        elif limits.caps(job, world) is not None and not job.approved:
+        elif (cap := limits.caps(job, world)) is not None and not job.approved and cap.reason not in _BESIDE_GPUS:
             capped[job.user] = min(gpus, gpus if most is None else most)
 
 

@@ -21,11 +21,21 @@ from dlspawner.core.nodes import has_type
 from dlspawner.core.resources import PodRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.node_info import NodeInfo
+from dlspawner.core.units import GPU
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
     gpu_type: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExtended:
+    """An extended resource of a node, in thousandths as GPUs."""
+
+    resource: str
     total: int
     free: int
 
@@ -41,6 +51,7 @@ class NodeStatus:
     cpu_free: int
     memory_bytes: int
     memory_free: int
+    extended: tuple[NodeExtended, ...] = ()  # those that the cluster file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +69,17 @@ class TypeStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuotaStatus:
-    """A team's use of one type: ``used`` is charged to its quota, ``borrowed`` is not; ``free``: left of the quota."""
+    """A team's use of one type: ``used`` is charged to its quota, ``borrowed`` is not; ``free``: left of the quota.
+
+    ``resource``: of an extended resource, which has no GPU type.
+    """
 
     team: Team
-    gpu_type: str
+    gpu_type: str | None
     quota: int
     used: int
     borrowed: int
+    resource: str | None = None
 
     @property
     def free(self) -> int:
@@ -82,15 +97,18 @@ def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[Type
 
 
 def quota_statuses(world: ClusterState, teams: Iterable[Team]) -> list[QuotaStatus]:
-    """Returns each of these teams with each type; without any quota all GPUs are for all teams."""
-    kinds = [kind.name for kind in world.cluster.gpu_types]
-    return [
-        QuotaStatus(
-            team, kind, world.quota(team.name, kind), world.guaranteed(team.name, kind), world.borrowed(team.name, kind)
-        )
-        for team in teams
-        for kind in kinds
-    ]
+    """Returns each of these teams with each type, and with the extended resources that it has a quota of.
+
+    Without any quota all GPUs are for all teams.
+    """
+    found = []
+    for team in teams:
+        for kind in (kind.name for kind in world.cluster.gpu_types):
+            used, borrowed = world.guaranteed(team.name, kind), world.borrowed(team.name, kind)
+            found.append(QuotaStatus(team, kind, world.quota(team.name, kind), used, borrowed))
+        for name, quota in team.extended_quota:
+            found.append(QuotaStatus(team, None, quota * GPU, world.extended(team.name, name), 0, name))
+    return found
 
 
 def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
@@ -101,7 +119,12 @@ def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
             here.append(NodeGpus(kind.name, node.gpus_of(kind.resource), free))
     state = "ready" if node.open else "cordoned" if node.ready else "unhealthy"
     cpu, memory = max(0, room.cpu_milli), max(0, room.memory_bytes)
-    return NodeStatus(node.name, state, tuple(here), node.cpu_milli, cpu, node.memory_bytes, memory)
+    free_here = dict(room.available("").extended) if node.open else {}
+    named = [one.name for one in world.cluster.extended_resources]
+    extended = tuple(
+        NodeExtended(name, total, max(0, free_here.get(name, 0))) for name, total in node.gpus if name in named
+    )
+    return NodeStatus(node.name, state, tuple(here), node.cpu_milli, cpu, node.memory_bytes, memory, extended)
 
 
 def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> TypeStatus:

@@ -336,8 +336,11 @@ def _is_no_larger(wanted: Job, known: Job) -> bool:
     same = (wanted.team, wanted.preemptible, wanted.request.gpu_type) == (
         *(known.team, known.preemptible, known.request.gpu_type),
     )
+    had = dict(known.request.extended)
+    no_more = all(amount <= had.get(name, 0) for name, amount in wanted.request.extended)
     asked, before = _amounts(wanted), _amounts(known)
-    return same and wanted.priority <= known.priority and all(a <= b for a, b in zip(asked, before, strict=True))
+    no_more = no_more and all(a <= b for a, b in zip(asked, before, strict=True))
+    return same and wanted.priority <= known.priority and no_more
 
 
 def _options(job: Job) -> tuple[object, ...]:

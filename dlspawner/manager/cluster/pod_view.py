@@ -120,6 +120,7 @@ def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> 
         cluster,
         gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
         cpu_only_max=_MOST,
+        extended_resources=(),
     )
     found = request_of([pod.manifest], unlimited)
     if isinstance(found, Refuse) and node is not None:
@@ -135,7 +136,8 @@ def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> Re
     gpus, resource = max(known, default=(0, ""))
     kinds = [kind for kind in cluster.gpu_types if kind.resource == resource]
     kinds = [kind for kind in kinds if node is not None and has_type(node, kind)] or kinds
-    charged = PodRequest(resource, gpus, found.cpu_milli, found.memory_bytes)
+    extended = tuple((name, milli) for name, milli in found.gpus if milli and name not in cluster.gpu_resources)
+    charged = PodRequest(resource, gpus, found.cpu_milli, found.memory_bytes, extended=extended)
     return ResourceRequest(kinds[0].name if kinds else None, (charged,))
 
 
@@ -189,7 +191,7 @@ def _which(record: JobRecord, actual: ResourceRequest, *, further: bool) -> int:
 def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
     """Returns the job with what this pod holds instead of what was reserved.
 
-    Of CPU and memory, to which the cluster may have added (overhead, sidecars, defaults), never less than was reserved:
+    Of all but GPUs, to which the cluster may have added (overhead, sidecars, defaults), never less than was reserved:
     that is what it asks for when it is started again.
     """
     reserved, seen = job.request.pods[index], actual.pods[0]
@@ -197,7 +199,9 @@ def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
         not actual.gpus or actual.gpu_type == job.request.gpu_type
     ):
         cpu, memory = max(seen.cpu_milli, reserved.cpu_milli), max(seen.memory_bytes, reserved.memory_bytes)
-        held = replace(reserved, cpu_milli=cpu, memory_bytes=memory)
+        known = dict(reserved.extended)
+        more = {name: max(amount, known.get(name, 0)) for name, amount in seen.extended}
+        held = replace(reserved, cpu_milli=cpu, memory_bytes=memory, extended=tuple(sorted({**known, **more}.items())))
         return job if held == reserved else replace(job, request=replace(job.request, pods=_instead(job, index, held)))
     log.warning("job=%s pod=%s holds other GPUs than were reserved", job.id, name)
     pods = _instead(job, index, seen)

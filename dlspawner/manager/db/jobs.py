@@ -69,7 +69,7 @@ _CONDITIONS: Mapping[str, ColumnElement[bool]] = {
     "after": tuple_(jobs.c.submitted, jobs.c.job)
     < tuple_(bindparam("submitted", type_=UtcDateTime), bindparam("after")),
 }
-_ONE = select(*_COLUMNS, jobs.c.pods).where(jobs.c.job == bindparam("id"), _JOBS_OWN)
+_ONE = select(*_COLUMNS, jobs.c.pods, jobs.c.request).where(jobs.c.job == bindparam("id"), _JOBS_OWN)
 _SOME = select(*_COLUMNS).where(jobs.c.job.in_(bindparam("ids", expanding=True)))
 
 
@@ -93,8 +93,8 @@ def read_page(
 
 
 def find_job(connection: Connection, job: str) -> JobHistory | None:
-    """One job, with the names of its pods; pods that are no job's are none."""
-    return next(iter(_kept(connection, _ONE, {"id": job}, with_pods=True)), None)
+    """One job, with its extended resources and the names of its pods; pods that are no job's are none."""
+    return next(iter(_kept(connection, _ONE, {"id": job}, whole=True)), None)
 
 
 def read_jobs(connection: Connection, ids: Collection[str]) -> list[JobHistory]:
@@ -136,14 +136,17 @@ def _asked(viewer: Viewer, wanted: JobFilter) -> tuple[set[str], dict[str, Any]]
 
 
 def _kept(
-    connection: Connection, query: Select[Any], values: Mapping[str, Any], *, with_pods: bool = False
+    connection: Connection, query: Select[Any], values: Mapping[str, Any], *, whole: bool = False
 ) -> list[JobHistory]:
     rows = connection.execute(query, values).all()
     stopped = _stopped(connection, [row.job for row in rows if row.stop_reason])
     approvals = db_approvals.latest_requests(connection, [row.job for row in rows if row.has_asked])
+    found = [_of_row(row, stopped.get((row.job, row.stop_reason)), approvals.get(row.job)) for row in rows]
+    if not whole:
+        return found
     return [
-        _of_row(row, _pods(row) if with_pods else (), stopped.get((row.job, row.stop_reason)), approvals.get(row.job))
-        for row in rows
+        replace(kept, pods=_pods(row), extended=read_request(row.request).extended)
+        for kept, row in zip(found, rows, strict=True)
     ]
 
 
@@ -170,16 +173,14 @@ def _stopped(connection: Connection, ids: Collection[str]) -> Mapping[tuple[str,
     return {(row.job, row.reason): row.at for row in connection.execute(query)}
 
 
-def _of_row(
-    row: Row[Any], pods: tuple[str, ...], stopped: datetime | None, approval: ApprovalRequest | None
-) -> JobHistory:
+def _of_row(row: Row[Any], stopped: datetime | None, approval: ApprovalRequest | None) -> JobHistory:
     """The first columns are as `Kept` has them: by their places they are read twice as fast as by their names."""
     values: tuple[Any, ...] = tuple(row)
     state, reason, *amounts, nodes = values[8:15]
     *times, stop_reason, stop_sentence = values[15:21]
     stop = StopReason(_REASONS[stop_reason], stop_sentence or "") if stop_reason else None
     known: list[Any] = [*values[:8], _STATES[state], reason, *amounts, _nodes(nodes), *times]
-    known += stop, stopped, pods, approval
+    known += stop, stopped, (), approval
     return JobHistory(*known)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import Extended
 from dlspawner.core.units import counted
 from dlspawner.manager.model.approval_request import ApprovalRequest
 from dlspawner.manager.model.event_reason import EventReason, find_reason
@@ -43,7 +44,7 @@ class JobCursor:
 class JobHistory:
     """A job as users see it; ``reason`` is that of its last event, ``stopped`` the time of the stop's decision.
 
-    ``approval``: its latest request.
+    ``approval``: its latest request. ``pods`` and ``extended``, its extended resources, are known of one job only.
     """
 
     id: str
@@ -69,6 +70,7 @@ class JobHistory:
     stopped: datetime | None = None
     pods: tuple[str, ...] = field(default=())
     approval: ApprovalRequest | None = None
+    extended: Extended = ()
 
     @property
     def status(self) -> str:

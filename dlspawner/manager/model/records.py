@@ -197,7 +197,8 @@ def read_request(text: str) -> ResourceRequest:
 
 
 def _pod(content: Mapping[str, Any]) -> PodRequest:
-    return PodRequest(**{**content, "placement": _placement(content["placement"])})
+    extended = tuple((name, amount) for name, amount in content.get("extended", ()))
+    return PodRequest(**{**content, "placement": _placement(content["placement"]), "extended": extended})
 
 
 def _placement(content: Mapping[str, Any]) -> NodePlacement:

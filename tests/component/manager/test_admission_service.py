@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from dlspawner.clients.kubernetes import NODES
 from dlspawner.core.job import JobState
-from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.admission.service import REPLACED, AdmissionRequest
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import Database, DatabaseRejected, DatabaseUnavailable
 from dlspawner.manager.model.event_reason import EventReason
@@ -164,6 +165,57 @@ async def test_ports_of_the_host_are_one_jobs_until_its_pods_are_gone(office: Of
         await leader.service.release_reservation(second.job, "bob", passes=True)
         await until(lambda: leader.is_due(third), "a job that waits again gives its ports back")
         assert leader.record(second).job.ports == ()
+
+
+def with_adapters(user: str, count: int, **more: Any) -> AdmissionRequest:
+    """A job without GPUs that wants so many adapters."""
+    request = wants(user, gpus=0, **more)
+    box = request.pods[0]["spec"]["containers"][0]
+    limits = {**box["resources"]["limits"], "rdma/hca": str(count)}
+    return replace(request, pods=({"spec": {"containers": [{**box, "resources": {"limits": limits}}]}},))
+
+
+async def test_extended_resources_are_one_jobs_until_its_pods_are_gone(office: Office) -> None:
+    with (office.folder / "cluster.yaml").open("a") as file:
+        file.write("extended_resources: {rdma/hca: {title: InfiniBand adapters, max_per_job: 8}}\n")
+    office.set_quota(8)
+    teams = office.folder / "teams.yaml"
+    teams.write_text(teams.read_text().replace("gpu: 8", "gpu: 8, rdma/hca: 5"))
+    amounts = {part: {"rdma/hca": "4"} for part in ("allocatable", "capacity")}
+    await office.cluster.patch(NODES, "gpu-1", {"status": amounts}, subresource="status")
+    first, second, third = (with_adapters(user, 3) for user in ("alice", "bob", "carol"))
+    async with office.manager() as leader:
+        assert (await leader.ask(first)).decision == "admit"
+    async with office.manager() as leader:  # what the first one holds outlasts a restart
+        waits = await leader.ask(second)
+        assert (waits.decision, waits.reason) == ("wait", "team-quota")
+        assert waits.sentences[0] == (
+            "Team Everybody uses 3 of its 5 InfiniBand adapters (rdma/hca); this job needs 3."
+        )
+        smaller = with_adapters("dave", 2)
+        waits = await leader.ask(smaller)
+        assert (waits.reason, waits.sentences[0]) == (
+            "no-node",
+            "Free InfiniBand adapters (rdma/hca): at most 1 on one node; this job needs 2.",
+        )
+        assert (await leader.ask(with_adapters("erin", 0))).decision == "admit", "it needs none"
+        refused = [(await leader.ask(with_adapters("frank", count))).sentences for count in (6, 9)]
+        assert refused == [
+            ("Team Everybody has a quota of 5 InfiniBand adapters (rdma/hca); you asked for 6.",),
+            ("A job may have 8 InfiniBand adapters (rdma/hca); this one asks for 9.",),
+        ]
+        less = await leader.ask(replace(second, pods=with_adapters("bob", 2).pods))
+        assert (less.reason, REPLACED in less.sentences) == ("no-node", False), "it keeps its place"
+        assert REPLACED in (await leader.ask(second)).sentences, "with more it does not"
+        kept = await leader.ledger.job_history(first.job)
+        assert kept is not None
+        assert kept.extended == (("rdma/hca", 3000),)
+        pod = await office.make_pod(first)
+        await office.bind(pod)
+        await leader.until_state(first, JobState.RUNNING)
+        await office.delete(pod, grace=0)
+        await until(lambda: leader.is_due(smaller), "the first that waits is scheduled")
+        assert (await leader.ask(third)).reason == "no-node", "and has what it waited for"
 
 
 async def test_job_of_several_pods_holds_all_until_the_last_is_gone(office: Office, db_url: str) -> None:

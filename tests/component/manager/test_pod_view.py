@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dlspawner.core.launch import pod_status
 from dlspawner.core.naming import JOB_LABEL
-from dlspawner.core.resources import PodRequest, ResourceRequest, request_of
+from dlspawner.core.resources import ResourceRequest, request_of
 from dlspawner.core.units import GPU
 from dlspawner.manager.cluster.pod_view import observe, pod_request, read_pod
 from dlspawner.manager.model.namespaces import JobNamespaces
@@ -128,11 +129,12 @@ def test_failure_for_a_full_disk_says_so() -> None:
 
 
 def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:
-    resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30"}, "claims": [{"name": "more"}]}
+    resources = {"limits": {"nvidia.com/gpu": "8", "cpu": "30", "rdma/hca": 2}, "claims": [{"name": "more"}]}
     found = pod(0, None, {})
     found["spec"]["containers"][0]["resources"] = resources
     request = pod_request(read_pod(found, JobNamespaces("jobs")), CLUSTER, None)
     assert (request.gpu_type, request.gpus, request.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
+    assert request.extended == (("rdma/hca", 2 * GPU),)
 
 
 def asks(**amounts: str) -> dict[str, Any]:
@@ -154,6 +156,12 @@ ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
     [
         pytest.param(alone(MAIN), alone(MAIN), (1000, GIB), id="nothing"),
         pytest.param(
+            alone(asks(**{"rdma/hca": "2"})),
+            alone(asks(**{"rdma/hca": "1", "intel.com/vf": "1"})),
+            (0, 0, (("intel.com/vf", GPU), ("rdma/hca", 2 * GPU))),
+            id="the devices of a network",
+        ),
+        pytest.param(
             alone(MAIN),
             alone(MAIN, overhead={"cpu": "500m", "memory": "1Gi"}),
             (1500, 2 * GIB),
@@ -164,7 +172,7 @@ ONLY_GPU = asks(**{"nvidia.com/gpu": "1"})
         pytest.param(alone(MAIN, SIDECAR), alone(MAIN), (1250, 2 * GIB), id="less than was reserved"),
     ],
 )
-def test_what_the_cluster_adds_is_held(asked: dict[str, Any], seen: dict[str, Any], held: tuple[int, int]) -> None:
+def test_what_the_cluster_adds_is_held(asked: dict[str, Any], seen: dict[str, Any], held: tuple[Any, ...]) -> None:
     reserved = request_of([{"spec": asked}], CLUSTER)
     assert isinstance(reserved, ResourceRequest)
     record = JobRecord(queues("j", "a", charge=reserved))
@@ -172,4 +180,6 @@ def test_what_the_cluster_adds_is_held(asked: dict[str, Any], seen: dict[str, An
     found = read_pod({"metadata": metadata, "spec": {**seen, "nodeName": "n1"}}, JobNamespaces("jobs"))
     _, after = observe(record, found, CLUSTER, node("n1"), NOW)
     before = reserved.pods[0]
-    assert after.job.request.pods == (PodRequest(before.resource, before.gpus, *held, before.placement),)
+    cpu, memory, *more = held
+    extended = more[0] if more else ()
+    assert after.job.request.pods == (replace(before, cpu_milli=cpu, memory_bytes=memory, extended=extended),)

@@ -10,7 +10,9 @@ import pytest
 from sqlalchemy import event
 
 from dlspawner.clients.hub import HubRejected, HubUnavailable
+from dlspawner.core.config import ExtendedResource
 from dlspawner.core.decisions import Reason
+from dlspawner.core.units import GPU
 from dlspawner.manager.http.api.start_jobs import BLOCKED, LOG_IN, NOT_ENDED, NOT_FOR_OTHERS
 from dlspawner.manager.http.portal.base import NO_JOB
 from dlspawner.manager.http.portal.lists import OTHERWISE, REASONS, QueuedReason, queued_rows
@@ -56,6 +58,10 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     told = (await portal.ask("bob", "cluster"))[1]
     assert {node["name"]: node["state"] for node in told["nodes"]}["gpu-2"] == "cordoned"
     assert (told["gpu_types"][0]["free"], told["gpu_types"][0]["unschedulable"]) == (5, 4)
+    world = portal.served.book.cluster_state
+    world.configure(replace(world.cluster, extended_resources=(ExtendedResource("rdma/hca", "Adapters"),)), world.teams)
+    portal.served.book.put_node(replace(node, gpus=(*node.gpus, ("rdma/hca", 4 * GPU))))
+    assert "4 of 4 Adapters" in (await portal.read("bob", "cluster")).text
     portal.served.book.put_node(replace(node, ready=False))
     assert "gpu-2 does not answer" in (await portal.read("bob", "cluster")).text
 

@@ -239,6 +239,9 @@ def test_quota_share_of_a_team() -> None:
     assert found.sentence == "3 of 4 GPUs used, 1 free, 1 borrowed"
     assert found.bars == (60.0, 20.0, 20.0)
     assert quota_shares(world(teams=TeamsConfig((Team("vision"),))), (Team("vision"),)) == (), "neither quota nor use"
+    adapters = Team("vision", extended_quota=(("rdma/hca", 4),))
+    (found,) = quota_shares(world(teams=TeamsConfig((adapters,))), (adapters,))
+    assert (found.kind, found.sentence) == ("rdma/hca", "0 of 4 used, 4 free")
 
 
 @pytest.mark.parametrize(

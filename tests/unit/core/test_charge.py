@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlspawner.core.config import CpuMemory, GpuType, PriorityLevel
+from dlspawner.core.config import CpuMemory, ExtendedResource, GpuType, PriorityLevel
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.nodes import ForeignUsage, read_node
 from dlspawner.core.resources import ResourceRequest, foreign_usage, request_of
@@ -62,18 +62,21 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
         "v100 1",
     ),
     "a network card is no GPU": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
-    "what is no accelerator is Kubernetes' business": (
-        pod(box({NVIDIA: 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"})),
-        "a100 1",
+    "an extended resource that is no GPU is counted beside them": (
+        pod(box({NVIDIA: 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"}), box(None, {"rdma/hca": 1, "x.io/y": 0})),
+        "a100 1 rdma/hca=2",
     ),
+    "what the cluster file counts is no unknown GPU": (pod(box({"x.io/fpga": 2})), "None 0 x.io/fpga=2"),
 }
+COUNTING = replace(CLUSTER, extended_resources=(ExtendedResource("x.io/fpga", "FPGAs", 2),))
 
 
 @pytest.mark.parametrize(("manifest", "expected"), CHARGED.values(), ids=CHARGED)
 def test_charge(manifest: dict[str, Any], expected: str) -> None:
-    charged = request_of([manifest], CLUSTER)
+    charged = request_of([manifest], COUNTING)
     assert isinstance(charged, ResourceRequest), charged
-    assert f"{charged.gpu_type} {charged.gpus // GPU}" == expected
+    others = "".join(f" {name}={amount // GPU}" for name, amount in charged.extended if name != "nvidia.com/hostdev")
+    assert f"{charged.gpu_type} {charged.gpus // GPU}{others}" == expected
 
 
 MALFORMED, UNKNOWN_TYPE, NOT_ALLOWED = Reason.MALFORMED, Reason.UNKNOWN_TYPE, Reason.NOT_ALLOWED
@@ -112,6 +115,12 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     ),
     "two vendors in one pod": (pod(box({NVIDIA: 1, AMD: 1})), NOT_ALLOWED, "of one type"),
     "more GPUs than a job may have": (pod(box({NVIDIA: 65})), EXCEEDS_LIMIT, "may have 64 GPUs"),
+    "more of an extended resource than a job may have": (
+        pod(box({"x.io/fpga": 3})),
+        EXCEEDS_LIMIT,
+        "A job may have 2 FPGAs (x.io/fpga); this one asks for 3.",
+    ),
+    "half an extended resource": (pod(box({"rdma/hca": "500m"})), MALFORMED, "rdma/hca must be a whole number"),
     "more CPU than belongs to the GPUs": (pod(box({NVIDIA: 2, "cpu": "8001m"})), TOO_SMALL, "at most 8 for 2 × a100"),
     "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16Gi"),
     "a limit beyond it counts, too": (pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})), TOO_SMALL, "CPUs must be at most 4"),
@@ -130,7 +139,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
 
 @pytest.mark.parametrize(("manifest", "reason", "words"), REFUSED.values(), ids=REFUSED)
 def test_charge_is_refused(manifest: dict[str, Any], reason: Reason, words: str) -> None:
-    refused = request_of([manifest], CLUSTER)
+    refused = request_of([manifest], COUNTING)
     assert isinstance(refused, Refuse), refused
     assert refused.reason is reason
     assert words in refused.sentence

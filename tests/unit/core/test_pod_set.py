@@ -28,7 +28,7 @@ POD: dict[str, Any] = {
                 "args": ["sleep", "1"],
                 "env": [{"name": name, "value": "1"} for name in ("JUPYTERHUB_API_TOKEN", "MEM_LIMIT", "TOKENIZERS")],
                 "livenessProbe": {},
-                "resources": {"limits": {"cpu": "2", "ephemeral-storage": "20Gi"}},
+                "resources": {"limits": {"cpu": "2", "ephemeral-storage": "20Gi", "rdma/hca": "2"}},
                 "volumeMounts": [{"name": "home", "mountPath": "/home/ann"}, {"name": "shm", "mountPath": "/dev/shm"}],
             },
         ],
@@ -67,8 +67,8 @@ def test_further_pods_are_the_persons_container_with_their_roles_command_and_res
     (work,) = spec["containers"]
     assert (work["image"], work["args"]) == ("torch", ["python", "train.py"])
     assert work["command"] == ["/bin/sh", "/etc/dlspawner/start"]
-    disk = {"ephemeral-storage": "20Gi"}
-    assert work["resources"] == {"limits": WORKER.resources | disk, "requests": WORKER.resources}
+    as_the_first = {"ephemeral-storage": "20Gi", "rdma/hca": "2"}
+    assert work["resources"] == {"limits": WORKER.resources | as_the_first, "requests": WORKER.resources}
     assert "livenessProbe" not in work
     assert [one["name"] for one in spec["volumes"]] == ["home", "shm"]
     assert spec["volumes"][1]["emptyDir"]["sizeLimit"] == "32Gi"

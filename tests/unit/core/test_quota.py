@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.config import ClusterConfig, CpuJobs, Team, TeamsConfig
+from dlspawner.core.config import ClusterConfig, CpuJobs, ExtendedResource, Team, TeamsConfig
 from dlspawner.core.decisions import Admit, Decision, MustWait, Preempt, Refuse
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import ForeignUsage, NodePlacement, Taint
@@ -491,6 +491,12 @@ LIMITS: dict[str, tuple[TeamsConfig, ClusterConfig, bool]] = {
     "a cap": (TeamsConfig((team("a", {}, soft=1),)), CLUSTER, True),
     "a borrow limit": (TeamsConfig((team("a", {}, borrow_limit=0),)), CLUSTER, True),
     "a number of jobs without GPUs": (TeamsConfig(), replace(CLUSTER, cpu_jobs=CpuJobs(per_team=1)), True),
+    "a quota of an extended resource": (TeamsConfig((team("a", {}, extended_quota=(("x/y", 1),)),)), CLUSTER, True),
+    "a number of extended resources": (
+        TeamsConfig(),
+        replace(CLUSTER, extended_resources=(ExtendedResource("x/y", max_per_job=1),)),
+        True,
+    ),
     "teams alone": (TeamsConfig((team("a", {}),)), CLUSTER, False),
 }
 

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from dlspawner.core.config import ExtendedResource
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling import usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import node, queues, runs, team, world
+from tests.unit.core.factories import CLUSTER, ask, node, queues, runs, team, world
 
 VISION = team("vision", 8)
+HELD = (("rdma/hca", 3 * GPU),)
+NAMED = replace(CLUSTER, extended_resources=(ExtendedResource("rdma/hca", "Adapters"),))
 
 
 def a100(here: ClusterState) -> tuple[float, ...]:
@@ -58,6 +61,20 @@ def test_quota_status_separates_used_and_borrowed() -> None:
     [found, *_] = usage_report.quota_statuses(here, [VISION])
     told = (found.quota, found.used, found.borrowed, found.free)
     assert told == (8 * GPU, 6 * GPU, 2 * GPU, 2 * GPU)
+
+
+def test_extended_resources_of_nodes_and_of_a_quota() -> None:
+    """Of nodes those that the cluster file names."""
+    here = replace(node("n1"), gpus=(("nvidia.com/gpu", 8 * GPU), ("rdma/hca", 4 * GPU), ("x.io/y", GPU)))
+    mine = team("vision", 8, extended_quota=(("rdma/hca", 6),))
+    job = runs("a", "vision", 1, "n1", charge=replace(ask(), pods=(replace(ask().pods[0], extended=HELD),)))
+    now = world(mine, here, replace(here, name="n2", cordoned=True), job, cluster=NAMED)
+    open_node, closed_node = (one.extended for one in usage_report.node_statuses(now))
+    assert open_node == (usage_report.NodeExtended("rdma/hca", 4 * GPU, GPU),)
+    assert closed_node == (usage_report.NodeExtended("rdma/hca", 4 * GPU, 0),)
+    status = usage_report.quota_statuses(now, [mine])[-1]
+    assert (status.gpu_type, status.resource) == (None, "rdma/hca")
+    assert (status.quota, status.used, status.free) == (6 * GPU, 3 * GPU, 3 * GPU)
 
 
 def test_quota_below_its_use_has_no_free_gpus() -> None:

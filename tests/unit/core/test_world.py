@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dlspawner.core.decisions import Decision
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, Taint
+from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling.admission import admit, schedule
 from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage
 from dlspawner.core.scheduling.queue import first_past_max_wait
@@ -95,7 +96,7 @@ def jobs(draw: st.DrawFn) -> Job:
         user=draw(st.sampled_from(["alice", "bob"])),
         team=draw(st.sampled_from(["a", "b", "c", "gone"])),
         submitted=NOW - timedelta(minutes=draw(st.integers(0, 90))),
-        request=ask(gpus, draw(st.sampled_from(["a100", "v100"]))),
+        request=each(ask(gpus, draw(st.sampled_from(["a100", "v100"]))), draw(st.sampled_from([0, 0, 1, 2]))),
         priority=draw(st.sampled_from([10, 100])),
         preemptible=draw(st.booleans()),
         state=state,
@@ -106,10 +107,17 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
+def each(request: ResourceRequest, adapters: int) -> ResourceRequest:
+    """The request, with so many adapters for each pod."""
+    extended = (("rdma/hca", adapters * GPU),) if adapters else ()
+    return replace(request, pods=tuple(replace(pod, extended=extended) for pod in request.pods))
+
+
 @st.composite
 def machines(draw: st.DrawFn) -> Node:
     kind = draw(st.sampled_from(["a100", "v100", None]))
     found = node(draw(st.sampled_from(NODES)), draw(st.sampled_from([2, 4, 8])), kind)
+    found = replace(found, gpus=(*found.gpus, ("rdma/hca", draw(st.sampled_from([0, 2, 4])) * GPU)))
     taints = (Taint("x"),) if draw(st.integers(0, 9)) == 0 else ()
     return replace(found, cordoned=draw(st.integers(0, 4)) == 0, ready=draw(st.integers(0, 9)) > 0, taints=taints)
 

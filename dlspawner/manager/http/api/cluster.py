@@ -13,6 +13,7 @@ from dlspawner.manager.http.api.models.responses import (
     ClusterModel,
     GpuTypeModel,
     ListModel,
+    NodeExtendedModel,
     NodeGpusModel,
     NodeModel,
     QueueModel,
@@ -79,6 +80,7 @@ def _node(one: usage_report.NodeStatus) -> NodeModel:
         name=one.name,
         state=one.state,
         gpus=tuple(NodeGpusModel.model_validate(gpus) for gpus in one.gpus),
+        extended=tuple(NodeExtendedModel.model_validate(other) for other in one.extended),
         cpu=AmountsModel(total=amount(one.cpu_milli), free=amount(one.cpu_free)),
         memory_bytes=AmountsModel(total=one.memory_bytes, free=one.memory_free),
     )

@@ -73,6 +73,7 @@ class JobResource(JobApiHandler):
             **dict(self.shown(kept, setting, now, latest)),
             requeue=kept.requeue,
             pods=kept.pods,
+            extended={name: amount(milli) for name, milli in kept.extended},
             ports=host_ports.of_job(template.ports if template else (), ports),
             alternatives=[AlternativeModel.model_validate(one) for one in advice],
             page=page_path(self.manager.service.prefix, kept.user, kept.server) if has_page else None,

@@ -17,7 +17,7 @@ from dlspawner.clients.hub import HubError, HubIdentity, HubUser, IdentityKind, 
 from dlspawner.core.config import Team
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.text import with_time
-from dlspawner.core.units import counted, shown
+from dlspawner.core.units import GPU, counted, shown
 from dlspawner.manager.admission.approvals import pending_notice
 from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.controllers.leader import LeaderElector
@@ -161,7 +161,10 @@ def notices_for(
 
 @dataclass(frozen=True, slots=True)
 class QuotaShare:
-    """One team and GPU type, in milli-GPUs. ``quota`` is ``None`` while no quotas are configured."""
+    """One team and GPU type, in milli-GPUs, or extended resource, without a ``noun``.
+
+    ``quota`` is ``None`` while no quotas are configured.
+    """
 
     team: str
     title: str
@@ -170,6 +173,7 @@ class QuotaShare:
     quota: int | None
     guaranteed: int
     borrowed: int
+    noun: str = "GPU"
 
     @property
     def free(self) -> int:
@@ -183,7 +187,8 @@ class QuotaShare:
             return f"{counted(self.guaranteed)} used{lent}; no quota is set"
         over = self.guaranteed - self.quota
         rest = f"{shown(over)} more than the quota" if over > 0 else f"{shown(self.free)} free"
-        return f"{shown(self.guaranteed)} of {counted(self.quota)} used, {rest}{lent}"
+        whole = counted(self.quota, self.noun) if self.noun else shown(self.quota)
+        return f"{shown(self.guaranteed)} of {whole} used, {rest}{lent}"
 
     @property
     def bars(self) -> tuple[float, float, float]:
@@ -193,14 +198,17 @@ class QuotaShare:
 
 
 def quota_shares(world: ClusterState, teams: Iterable[Team]) -> tuple[QuotaShare, ...]:
-    """A row for each type that a team is entitled to or uses."""
+    """A row for each type that a team is entitled to or uses, and for each extended resource of its quota."""
     has_quota = world.teams.has_quota
     found = []
     for team in teams:
+        title = team.title or team.name
         for kind in world.cluster.gpu_types:
             held, lent = world.guaranteed(team.name, kind.name), world.borrowed(team.name, kind.name)
             quota = team.entitled(kind.name) if has_quota else None
             if quota or held or lent:
-                title = team.title or team.name
                 found.append(QuotaShare(team.name, title, kind.name, kind.title or kind.name, quota, held, lent))
+        for name, amount in team.extended_quota:
+            kind_title, held = world.cluster.resource_title(name), world.extended(team.name, name)
+            found.append(QuotaShare(team.name, title, name, kind_title, amount * GPU, held, 0, noun=""))
     return tuple(found)

@@ -72,6 +72,7 @@ class JobPage(MyJobsPageBase):
             log=reads and bool(kept.pods or kept.started),
             facts=[
                 *detail_rows(kept, titles, settings.teams.titles, priority),
+                *((settings.cluster.resource_title(name), units.shown(amount)) for name, amount in kept.extended),
                 *pod_rows(record),
                 *port_rows(record, ports),
             ],

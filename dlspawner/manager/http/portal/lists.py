@@ -81,6 +81,7 @@ class ClusterPage(PortalPage):
             nodes=nodes,
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
+            extended={one.name: one.title or one.name for one in book.cluster_state.cluster.extended_resources},
         )
 
 

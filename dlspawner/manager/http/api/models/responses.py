@@ -157,6 +157,7 @@ class JobModel(ResponseModel):
 class JobDetailModel(JobModel):
     requeue: bool
     pods: tuple[str, ...]
+    extended: dict[str, Number] = Field(description="Extended resources beside GPUs, by Kubernetes' names.")
     ports: list[dict[str, list[int]]] = Field(description="Of the host's network, of each pod, by name.")
     alternatives: list[AlternativeModel]
     page: str | None = Field(description="Of a pending job.")
@@ -291,10 +292,19 @@ class NodeGpusModel(ResponseModel):
     free: Milli
 
 
+class NodeExtendedModel(ResponseModel):
+    """An extended resource that `cluster.yaml` names."""
+
+    resource: str
+    total: Milli
+    free: Milli
+
+
 class NodeModel(ResponseModel):
     name: str
     state: Annotated[str, _one_of("ready", "cordoned", "unhealthy")]
     gpus: tuple[NodeGpusModel, ...]
+    extended: tuple[NodeExtendedModel, ...]
     cpu: AmountsModel
     memory_bytes: AmountsModel
 
@@ -319,7 +329,8 @@ class ClusterModel(ResponseModel):
 class QuotaModel(ResponseModel):
     team: str = Field(validation_alias=AliasPath("team", "name"))
     title: Annotated[str, BeforeValidator(lambda team: team.title or team.name)] = Field(validation_alias="team")
-    gpu_type: str
+    gpu_type: str | None
+    resource: str | None = Field(description="An extended resource; there is no GPU type then.")
     entitled: Milli = Field(validation_alias="quota")
     used: Milli
     borrowed: Milli

@@ -19,12 +19,13 @@ v1beta2 is served by 0.15 to 0.19. https://kueue.sigs.k8s.io/docs/reference/kueu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.config import ClusterConfig
+from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
 from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import NodePlacement
@@ -41,6 +42,12 @@ CLUSTER_QUEUES = ObjectKind(VERSION, "clusterqueues", namespaced=False)
 _VIEWS = ObjectKind("visibility.kueue.x-k8s.io/v1beta2", "localqueues")
 _RESERVED, _ADMITTED, _EVICTED, _READY = "QuotaReserved", "Admitted", "Evicted", "PodsReady"
 _MOST_POD_SETS = 8
+# What a message says for machines: names and numbers of objects.
+_FOR_MACHINES = re.compile(r" \(UID: [^)]*\)|; preemptor path: .*")
+COHORT = "dlspawner"
+MANAGED = {"app.kubernetes.io/managed-by": "dlspawner"}
+_ANY_NODE = "dlspawner-any-node"  # the flavor of CPU and memory
+_NO_LIMIT = {"cpu": "1000000", "memory": "1000Ti"}  # our own limits hold: CPU and memory go with GPUs
 
 
 class Kueue:
@@ -128,7 +135,8 @@ def _pod_sets(pods: Sequence[PodRequest]) -> dict[str, list[int]]:
     for number, pod in enumerate(pods):
         last = list(found)[-1] if len(found) == _MOST_POD_SETS and pod not in found else pod
         found.setdefault(last, []).append(number)
-    return {f"pods-{number}": numbers for number, numbers in enumerate(found.values())}
+    names = ["pods"] if len(found) == 1 else [f"pods-{number}" for number in range(len(found))]
+    return dict(zip(names, found.values(), strict=True))
 
 
 def _pod_spec(pod: PodRequest) -> Manifest:
@@ -179,7 +187,7 @@ def _is(workload: Manifest, condition: str) -> bool:
 
 
 def _message(workload: Manifest, condition: str) -> str:
-    return str(_conditions(workload).get(condition, {}).get("message", ""))
+    return _FOR_MACHINES.sub("", str(_conditions(workload).get(condition, {}).get("message", "")))
 
 
 def _sentence(message: str) -> str:
@@ -195,3 +203,66 @@ def _with(workload: Manifest, changed: Sequence[Manifest], now: datetime) -> lis
     moment = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     new = {one["type"]: {**one, "lastTransitionTime": moment} for one in changed}
     return list({**_conditions(workload), **new}.values())
+
+
+def queue_objects(cluster: ClusterConfig, teams: TeamsConfig, namespaces: Sequence[str]) -> tuple[EngineObject, ...]:
+    """Returns the flavors, queues and priority classes by which Kueue does what the files say.
+
+    A flavor for each GPU type. All queues are in one cohort. A team's ClusterQueue has its quota, borrows nothing, and
+    takes back what others have borrowed; that of its preemptible jobs has no quota, and borrows what is idle. Teams
+    with a queue of their own in ``scheduler.queues`` have theirs already. CPU and memory are not limited here.
+    """
+    made = [_shared(FLAVORS, "ResourceFlavor", _ANY_NODE, {})]
+    for kind in cluster.gpu_types:
+        spec = {
+            "nodeLabels": dict(kind.node_selector),
+            "tolerations": [one.manifest() for one in kind.tolerations],
+        }
+        made.append(_shared(FLAVORS, "ResourceFlavor", kind.name, {key: one for key, one in spec.items() if one}))
+    levels = {one.name: one.level for one in cluster.priorities}
+    for level, name in cluster.scheduler.priority_classes:
+        made.append(
+            _shared(PRIORITY_CLASSES, "WorkloadPriorityClass", name, {}, value=levels[level], description=level)
+        )
+    own = dict(cluster.scheduler.queues)
+    for team in (one for one in teams.teams if one.name not in own):
+        for preemptible in (False, True):
+            name = cluster.scheduler.queue(team.name, preemptible=preemptible)
+            spec = _cluster_queue(cluster, team, namespaces, preemptible=preemptible)
+            made.append(_shared(CLUSTER_QUEUES, "ClusterQueue", name, spec))
+            for namespace in namespaces:
+                local = _object("LocalQueue", name, {"clusterQueue": name})
+                local["metadata"]["namespace"] = namespace
+                made.append(EngineObject(LOCAL_QUEUES, local))
+    return tuple(made)
+
+
+def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str], *, preemptible: bool) -> Manifest:
+    groups: dict[str, list[Manifest]] = {}
+    for kind in cluster.gpu_types:
+        quota: Manifest = {"name": kind.resource, "nominalQuota": 0}
+        if not preemptible:
+            quota |= {"nominalQuota": team.entitled(kind.name) // GPU, "borrowingLimit": 0}
+        groups.setdefault(kind.resource, []).append({"name": kind.name, "resources": [quota]})
+    plenty = [{"name": name, "nominalQuota": amount} for name, amount in _NO_LIMIT.items()]
+    within = "LowerPriority" if team.preempt_within_team and not preemptible else "Never"
+    where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(namespaces)}
+    return {
+        "cohortName": COHORT,
+        "namespaceSelector": {"matchExpressions": [where]},
+        "queueingStrategy": "BestEffortFIFO",
+        "preemption": {"reclaimWithinCohort": "Never" if preemptible else "Any", "withinClusterQueue": within},
+        "resourceGroups": [
+            *({"coveredResources": [resource], "flavors": flavors} for resource, flavors in groups.items()),
+            {"coveredResources": list(_NO_LIMIT), "flavors": [{"name": _ANY_NODE, "resources": plenty}]},
+        ],
+    }
+
+
+def _shared(kind: ObjectKind, name: str, called: str, spec: Manifest, **more: object) -> EngineObject:
+    return EngineObject(kind, _object(name, called, spec) | more)
+
+
+def _object(kind: str, name: str, spec: Manifest) -> Manifest:
+    made = {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name, "labels": MANAGED}}
+    return made | ({"spec": spec} if kind != "WorkloadPriorityClass" else {})

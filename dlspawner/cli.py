@@ -51,13 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "completion"})
+    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "kueue", "completion"})
     parsed = parser.parse_args(given)
     if parsed.command == "completion":
         print(shtab.complete(parser, parsed.shell))
         return 0
     if parsed.command == "validate":
         return _validate(parsed)
+    if parsed.command == "kueue":
+        from dlspawner import kueue
+
+        return kueue.main(parsed)
     if parsed.command == "bootstrap":
         from dlspawner import bootstrap
 
@@ -76,12 +80,7 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         help="check templates, cluster and teams",
         description="Check the files as the Hub does at its start, and print every problem with file, line and path.",
     )
-    for option, default, what in (
-        ("templates", Path("templates/jobs"), "directory of the job templates"),
-        ("cluster", Path("hub_config/cluster.yaml"), "the cluster file"),
-        ("teams", Path("hub_config/teams.yaml"), "the teams file"),
-    ):
-        validate.add_argument(f"--{option}", type=Path, default=default, help=f"{what} (default: {default})")
+    _add_files(validate)
     validate.add_argument(
         "--start-timeout",
         type=int,
@@ -107,13 +106,29 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         help="make the secrets of a deployment on Kubernetes",
         description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
     )
+    queues = programs.add_parser(
+        "kueue",
+        help="make Kueue's queues of the teams",
+        description="Create Kueue's flavors, queues and priority classes by the files, or change those made so before.",
+    )
     if whole:
-        from dlspawner import bootstrap
+        from dlspawner import bootstrap, kueue
 
         bootstrap.add_arguments(secrets)
+        _add_files(queues)
+        kueue.add_arguments(queues)
     for name, (_, what) in _PROGRAMS.items():
         programs.add_parser(name, help=what, add_help=False)
     return parser
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    for option, default, what in (
+        ("templates", Path("templates/jobs"), "directory of the job templates"),
+        ("cluster", Path("hub_config/cluster.yaml"), "the cluster file"),
+        ("teams", Path("hub_config/teams.yaml"), "the teams file"),
+    ):
+        parser.add_argument(f"--{option}", type=Path, default=default, help=f"{what} (default: {default})")
 
 
 class _Version(argparse.Action):

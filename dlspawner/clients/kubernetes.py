@@ -167,8 +167,10 @@ class KubernetesClient:
         value = str(self._api.configuration.api_key.get("BearerToken", ""))
         return value.removeprefix("Bearer ")
 
-    async def get(self, kind: ResourceKind, name: str, namespace: str | None = None) -> Object:
-        return await self._call("GET", kind.path(namespace, name))
+    async def get(
+        self, kind: ResourceKind, name: str, namespace: str | None = None, *, subresource: str = ""
+    ) -> Object:
+        return await self._call("GET", kind.path(namespace, name, subresource))
 
     async def list(
         self, kind: ResourceKind, namespace: str | None = None, *, labels: str = "", fields: str = ""

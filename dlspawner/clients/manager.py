@@ -89,7 +89,7 @@ class Admission:
     """The decision about a job: *admit*, *wait* or *refuse*, with sentences and a reason.
 
     The pods of an admitted job may be requested before ``until`` on the event loop's clock, for ``nodes`` if known,
-    with these ``ports`` of the host.
+    with these ``ports`` of the host and ``additions`` to their manifests.
     """
 
     decision: str
@@ -98,6 +98,7 @@ class Admission:
     until: float = 0.0
     nodes: tuple[str | None, ...] = ()
     ports: tuple[tuple[int, ...], ...] = ()
+    additions: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,8 @@ def _admission(found: Any, sent: float) -> Admission:
         return Admission(decision, sentences, str(found["reason"]))
     nodes = tuple(str(node) if node else None for node in found["nodes"])  # none where nothing is packed
     ports = tuple(tuple(map(int, one)) for one in found.get("ports", ()))
-    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes, ports)
+    additions = tuple(map(dict, found.get("additions", ())))
+    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes, ports, additions)
 
 
 def _start_status(found: Any) -> StartStatus:

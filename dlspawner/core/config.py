@@ -140,6 +140,44 @@ class SchedulingConfig:
     classes: PriorityClasses = field(default_factory=PriorityClasses)
 
 
+class SchedulerName(Enum):
+    """Who counts quotas and orders jobs: this product, or an engine of the cluster (`core.schedulers`)."""
+
+    NATIVE = "native"
+    KUEUE = "kueue"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """The engine underneath, with its names of ours.
+
+    ``queues``: the engine's queue of a team, where that is not the team's name; ``priority_classes``: the engine's
+    class of a priority level, by the level's name. Preemptible jobs have a queue of their own, with the suffix
+    ``-preemptible``, unless ``queues`` names the team's one.
+    """
+
+    name: SchedulerName = SchedulerName.NATIVE
+    queues: tuple[tuple[str, str], ...] = ()
+    priority_classes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_native(self) -> bool:
+        return self.name is SchedulerName.NATIVE
+
+    @property
+    def admits_before_pods(self) -> bool:
+        """True if jobs wait in the engine before their pods exist; otherwise the pods themselves wait."""
+        return self.name is SchedulerName.KUEUE
+
+    @property
+    def title(self) -> str:
+        """The engine's name in sentences."""
+        return self.name.value.capitalize()
+
+    def queue(self, team: str, *, preemptible: bool = False) -> str:
+        return dict(self.queues).get(team) or (f"{team}-preemptible" if preemptible else team)
+
+
 @dataclass(frozen=True, slots=True)
 class CpuJobs:
     """Limits of jobs without GPUs, per user and per team; ``None`` for any number.
@@ -189,6 +227,7 @@ class ClusterConfig:
     culling: Culling = field(default_factory=Culling)
     host_ports: HostPorts | None = None  # for jobs on the host's network; None: none are assigned
     extended_resources: tuple[ExtendedResource, ...] = ()
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)
@@ -212,6 +251,10 @@ class ClusterConfig:
         if not name:
             return self.default_priority(team)
         return next((one for one in self.allowed_priorities(team) if one.name == name), None)
+
+    def priority_name(self, level: int) -> str:
+        """The name of a level; "" of one that the file has no more."""
+        return next((one.name for one in self.priorities if one.level == level), "")
 
     def default_priority(self, team: Team) -> PriorityLevel:
         """The level of a job that asks for none: the lowest one of its team."""
@@ -305,6 +348,7 @@ class TeamsConfig:
         jobs = cluster.cpu_jobs
         return (
             self.has_quota
+            or not cluster.scheduler.is_native
             or (jobs.per_user, jobs.per_team) != (None, None)
             or any(team.borrow_limit is not None or team.user_caps != UserCaps() for team in self.teams)
             or any(team.extended_quota for team in self.teams)

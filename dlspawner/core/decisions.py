@@ -30,6 +30,7 @@ class Reason(Enum):
     HOST_PORTS = "host-ports"
     VICTIMS_TERMINATING = "ending"
     BLOCKED_BY_EARLIER = "turn"
+    ENGINE = "engine"
     # it can never start as things are; a job that is in the queue already waits for these, too
     BLOCKED = "blocked"
     UNKNOWN_TEAM = "unknown-team"
@@ -45,7 +46,7 @@ class Reason(Enum):
 class Admit:
     """The job may start. ``nodes``: where each of its pods fits; what else is decided assumes that they go there."""
 
-    nodes: tuple[str, ...]
+    nodes: tuple[str | None, ...]
     reason: Reason = Reason.ADMITTED
 
 
@@ -87,3 +88,26 @@ class Alternative:
 
 
 Decision = Admit | Preempt | MustWait | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWaits:
+    """The engine has the job, and has not admitted it: its reason, and the position from 1 where it tells one."""
+
+    sentence: str
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAdmits:
+    """The engine has room for the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvicts:
+    """The engine takes back what it gave; the sentence says why."""
+
+    sentence: str
+
+
+EngineVerdict = EngineWaits | EngineAdmits | EngineEvicts

@@ -15,10 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dlspawner.core.config import ClusterConfig, TeamsConfig
+from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, TeamsConfig
 from dlspawner.core.template import Template
 from dlspawner.errors import InvalidConfiguration
-from dlspawner.settings.cluster_file import DEFAULT, checked_without, read_cluster, unread
+from dlspawner.settings.cluster_file import DEFAULT, check_queues, checked_without, read_cluster, unread
 from dlspawner.settings.document import Problems, read
 from dlspawner.settings.teams_file import read_teams
 from dlspawner.settings.template_file import read_template
@@ -64,6 +64,8 @@ def load(
     if cluster_file is not None:
         _leave_unchecked(unread(cluster_root, problems), str(cluster_file), problems)
     teams = TeamsConfig() if teams_root is None else read_teams(teams_root, cluster, names)
+    if cluster_root is not None and teams_root is not None:
+        check_queues(cluster_root, [DEFAULT_TEAM, *(team.name for team in teams.teams)])
     known_teams = None if teams_root is None else [team.name for team in teams.teams]
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
     if problems.found:

@@ -19,7 +19,15 @@ from dlspawner.core.config import (
 )
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
-from dlspawner.settings.policy_sections import CPU_JOBS, read_cpu_jobs, read_culling, read_priorities, read_scheduling
+from dlspawner.settings.policy_sections import (
+    CPU_JOBS,
+    SCHEDULER_KEYS,
+    read_cpu_jobs,
+    read_culling,
+    read_priorities,
+    read_scheduler,
+    read_scheduling,
+)
 
 NAME = r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?"
 NAME_HINT = "small letters, digits and dashes, at most 40"
@@ -30,7 +38,7 @@ DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 10
 
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
-    *("priorities", "scheduling", "idle", "host_ports", "extended_resources"),
+    *("priorities", "scheduling", "idle", "host_ports", "extended_resources", "scheduler"),
 )
 _TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -85,6 +93,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
     default, largest, jobs = _cpu_only(file)
     kinds = tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items())
     _check_types(kinds, file)
+    priorities = read_priorities(file, NAME, NAME_HINT)
     return ClusterConfig(
         gpu_types=kinds,
         cpu_only_default=default,
@@ -93,7 +102,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         storage=_storage(file),
         default_template=_default_template(file, templates),
         accounts=_accounts(file),
-        priorities=read_priorities(file, NAME, NAME_HINT),
+        priorities=priorities,
         scheduling=read_scheduling(file),
         cpu_jobs=jobs,
         culling=read_culling(file),
@@ -101,7 +110,17 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         extended_resources=tuple(
             _extended(name, entry, kinds) for name, entry in file.children("extended_resources").items()
         ),
+        scheduler=read_scheduler(file, priorities),
     )
+
+
+def check_queues(root: Entry, teams: Collection[str]) -> None:
+    """Finds teams in the file's `scheduler.queues` that the teams file does not have."""
+    file = root.section(_KEYS)
+    scheduler = _section(file, "scheduler", SCHEDULER_KEYS)
+    for team, entry in scheduler.children("queues").items() if scheduler else ():
+        if team not in teams:
+            entry.problem(f"there is no team “{team}”{did_you_mean(team, teams)}.")
 
 
 def _special(file: Section, namespace: str | None) -> frozenset[SpecialPermission]:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 
-from dlspawner.core.config import PRIORITIES, CpuJobs, Culling, PriorityClasses, PriorityLevel, SchedulingConfig
-from dlspawner.settings.document import Section
+from dlspawner.core.config import (
+    PRIORITIES,
+    CpuJobs,
+    Culling,
+    PriorityClasses,
+    PriorityLevel,
+    SchedulerConfig,
+    SchedulerName,
+    SchedulingConfig,
+)
+from dlspawner.settings.document import Section, did_you_mean
 
 _HOUR = 3600
 _YEAR = 366 * 24 * _HOUR
@@ -18,6 +28,12 @@ _SCHEDULING = (
     "priority_classes",
 )
 _OBJECT = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+# The keys of `scheduler` for each engine, beside its name.
+_ENGINE_KEYS: dict[SchedulerName, tuple[str, ...]] = {
+    SchedulerName.NATIVE: (),
+    SchedulerName.KUEUE: ("queues", "priority_classes"),
+}
+SCHEDULER_KEYS = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
 _IDLE = (
     *("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "silent_ssh_seconds", "keep_alive_seconds"),
     *("gpu_busy_percent", "metrics_age_seconds", "dry_run"),
@@ -58,6 +74,28 @@ def read_scheduling(file: Section) -> SchedulingConfig:
         max_backfill_wait=_seconds(section, "max_backfill_wait_seconds", usual.max_backfill_wait, 0, _YEAR),
         half_life=_seconds(section, "usage_half_life_seconds", usual.half_life, _HOUR, _YEAR),
         classes=_classes(section),
+    )
+
+
+def read_scheduler(file: Section, priorities: Collection[PriorityLevel]) -> SchedulerConfig:
+    """Returns the engine underneath, and its names for teams and priority levels."""
+    found = file.get("scheduler")
+    if found is None:
+        return SchedulerConfig()
+    section = found.section(SCHEDULER_KEYS)
+    if section.need("name") is None:
+        return SchedulerConfig()
+    name = section.one_of("name", SchedulerName.NATIVE)
+    for key in section.entries.keys() - {"name", *_ENGINE_KEYS[name]}:
+        section.entries[key].problem(f"the scheduler {name.value} has no {key}.")
+    classes, levels = section.children("priority_classes"), [one.name for one in priorities]
+    for level in classes.keys() - set(levels):
+        classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
+    hint = "the name of an object"
+    return SchedulerConfig(
+        name,
+        tuple((team, entry.text(_OBJECT, hint)) for team, entry in section.children("queues").items()),
+        tuple((level, entry.text(_OBJECT, hint)) for level, entry in classes.items()),
     )
 
 

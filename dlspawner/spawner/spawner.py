@@ -506,6 +506,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         try:
             async with asyncio.timeout_at(admitted.until):
                 manifest = manager_link.on_nodes(manifest, admitted.nodes)
+                manifest = pod_set.with_additions(manifest, admitted.additions)
                 if hosts is not None and admitted.ports:
                     manifest = pod_set.with_ports(manifest, template.ports, admitted.ports, enforce=hosts.enforce)
                 return await self._create_with_claim(manifest, min(until, admitted.until - _TO_SAY_WHY))

@@ -301,6 +301,20 @@ WRONG_CLUSTERS = {
         "  b: {resource: nvidia.com/gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi, node_selector: {zone: x}}",
         "gpu_types.b: it has the resource of a100, and a node could be of both",
     ),
+    "an unknown scheduler": ("scheduler: {name: kueu}", "scheduler.name: must be one of native, kueue"),
+    "a scheduler without a name": ("scheduler: {queues: {vision: v}}", "scheduler.name: is missing."),
+    "a queue of the native scheduler": (
+        "scheduler: {name: native, queues: {vision: v}}",
+        "scheduler.queues: the scheduler native has no queues.",
+    ),
+    "a queue of a team that is not there": (
+        "scheduler: {name: kueue, queues: {visoin: v}}",
+        "scheduler.queues.visoin: there is no team “visoin” (did you mean vision?).",
+    ),
+    "a class of a priority that is not there": (
+        "scheduler: {name: kueue, priority_classes: {high: h}}",
+        "scheduler.priority_classes.high: there is no priority “high”.",
+    ),
     "two priorities of one level": ("priorities: {prod: 7, test: 7}", "priorities.test: prod has the level 7 already."),
     "a priority with spaces": ("priorities: {very urgent: 1}", "priorities.very urgent: “very urgent” must"),
     "less notice than a minute": (

@@ -127,6 +127,11 @@ def _version(go: Path) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else (0, 0)
 
 
+def built(module: Module, say: Say) -> Path:
+    """The folder with the programs of a module that not every cluster needs."""
+    return _built(module, find_go(say), say)
+
+
 def _built(module: Module, go: Path, say: Say) -> Path:
     folder = cache() / "bin" / f"{module.name}-{_fingerprint(module, go)}"
     with made_once(folder, say, module.title) as partial:

@@ -37,7 +37,7 @@ class Authority:
     def create(cls, name: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name, None)
-        builder = _builder(subject, subject, key)
+        builder = begun(subject, subject, key)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
@@ -45,10 +45,10 @@ class Authority:
         """A certificate for a client, or for a server at these names and addresses, and its key, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.SERVER_AUTH if served else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = _builder(_name(name, organization), self.certificate.subject, key)
+        builder = begun(_name(name, organization), self.certificate.subject, key)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         if served:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_general(each) for each in served]), False)
+            builder = builder.add_extension(x509.SubjectAlternativeName([general(each) for each in served]), False)
         return pem(builder.sign(self.key, hashes.SHA256())), pem(key)
 
 
@@ -57,7 +57,9 @@ def _name(name: str, organization: str | None) -> x509.Name:
     return x509.Name([x509.NameAttribute(kind, value) for kind, value in parts.items() if value])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def begun(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -70,7 +72,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
     )
 
 
-def _general(name: str) -> x509.GeneralName:
+def general(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:

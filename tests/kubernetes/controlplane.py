@@ -61,7 +61,8 @@ def start_api(instance: Instance, binaries: Binaries, starter: Starter) -> Start
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--proxy-client-cert-file={instance.certificate('front-proxy-client')}",
             f"--proxy-client-key-file={instance.key('front-proxy-client')}",
-            "--enable-aggregator-routing",
+            # Without a node, a Service of an aggregated API is a name for this machine, not a pod's address.
+            *(["--enable-aggregator-routing"] if instance.node else []),
             f"--service-cluster-ip-range={instance.service_cidr}",
         ],
     )

@@ -43,7 +43,12 @@ def give_back(plane: ControlPlane) -> None:
     if plane.emptied():
         _free.append(plane)
     else:
-        cluster.stop(plane.instance.number)
+        discard(plane)
+
+
+def discard(plane: ControlPlane) -> None:
+    """After a test that has installed what cannot be emptied."""
+    cluster.stop(plane.instance.number)
 
 
 def stop_all() -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlspawner.core import naming, units
-from dlspawner.core.launch import host_ports
+from dlspawner.core.launch import additions, host_ports
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts, PodFailurePolicy
 from dlspawner.core.units import Manifest
 
@@ -62,11 +62,15 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """All pods of a job; ``nodes`` are those that the Manager prefers, one for each, where they are known."""
+    """All pods of a job.
+
+    ``nodes`` are those that the Manager prefers, ``additions`` an engine's, one for each pod, where there are any.
+    """
 
     roles: tuple[Role, ...]
     on_failure: PodFailurePolicy = PodFailurePolicy.STOP
     nodes: tuple[str | None, ...] = ()
+    additions: tuple[Manifest, ...] = ()
 
     @property
     def members(self) -> tuple[tuple[Role, int], ...]:
@@ -91,7 +95,8 @@ class PodSet:
 
     def annotation(self) -> str:
         roles = [[one.name, one.count, dict(one.resources), list(one.command), one.least] for one in self.roles]
-        return json.dumps({"roles": roles, "on_failure": self.on_failure.value, "nodes": self.nodes})
+        told = {"roles": roles, "on_failure": self.on_failure.value, "nodes": self.nodes}
+        return json.dumps(told | ({"additions": self.additions} if self.additions else {}))
 
 
 def read_pod_set(metadata: Mapping[str, Any]) -> PodSet | None:
@@ -101,7 +106,8 @@ def read_pod_set(metadata: Mapping[str, Any]) -> PodSet | None:
         return None
     found = json.loads(written)
     roles = (Role(name, count, each, tuple(command), least) for name, count, each, command, least in found["roles"])
-    return PodSet(tuple(roles), PodFailurePolicy(found["on_failure"]), tuple(found["nodes"]))
+    more = tuple(found.get("additions", ()))
+    return PodSet(tuple(roles), PodFailurePolicy(found["on_failure"]), tuple(found["nodes"]), more)
 
 
 def as_first(pod: Manifest, pods: PodSet, service: str, domain: str) -> Manifest:
@@ -144,6 +150,17 @@ def with_ports(
     return made
 
 
+def with_additions(first: Manifest, added: Sequence[Manifest]) -> Manifest:
+    """The first pod's manifest with an engine's additions; it tells them to the further ones."""
+    if not added:
+        return first
+    pods, own = read_pod_set(first["metadata"]), additions.lacking(first, added[0])
+    if pods is not None:
+        told = replace(pods, additions=(own, *added[1:])).annotation()
+        own = additions.merged(own, {"metadata": {"annotations": {naming.PODS_ANNOTATION: told}}})
+    return additions.merged(first, own)
+
+
 def further_pods(first: Mapping[str, Any]) -> Iterator[Manifest]:
     """The manifests of all pods but the first, from the first one's: as it is to be made, or as the cluster has it."""
     pods, ports = read_pod_set(first["metadata"]), host_ports.assigned(first["metadata"])
@@ -154,6 +171,8 @@ def further_pods(first: Mapping[str, Any]) -> Iterator[Manifest]:
 
 def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) -> Manifest:
     host, made = pods.hosts[number], copy.deepcopy(dict(first))
+    if pods.additions:
+        made = additions.merged(additions.without(made, pods.additions[0]), pods.additions[number])
     metadata, spec = made["metadata"], made["spec"]
     work = _work(spec)
     for key in ("nodeName", "priority", "preemptionPolicy", "schedulingGates"):

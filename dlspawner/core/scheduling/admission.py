@@ -22,7 +22,18 @@ from datetime import datetime
 from itertools import islice
 
 from dlspawner.core.config import ClusterConfig, GpuType
-from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.decisions import (
+    Admit,
+    Alternative,
+    Decision,
+    EngineAdmits,
+    EngineEvicts,
+    EngineWaits,
+    MustWait,
+    Preempt,
+    Reason,
+    Refuse,
+)
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits, queue
@@ -134,7 +145,7 @@ def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> J
     if not ports and limits.ports_of(job.request):
         free = iter(world.free_ports())
         ports = tuple(tuple(islice(free, pod.ports)) for pod in job.request.pods)
-    quota = world.teams.has_quota
+    quota = world.teams.has_quota and world.cluster.scheduler.is_native
     return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports)
 
 
@@ -163,8 +174,8 @@ def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> 
 def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:
     """``admit`` without the words for a page."""
     stopped = limits.config_violation(request, world) or limits.caps(request, world)
-    if stopped is not None:
-        return stopped
+    if stopped is not None or not world.cluster.scheduler.is_native:
+        return stopped or _by_engine(request, world)
     kind = request.request.gpu_type
     if kind is not None and not world.capacity(kind):
         return Blocked(Reason.NO_FIT, f"No node has GPUs of type {kind} now; this job waits until one has.")
@@ -180,6 +191,20 @@ def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preemp
     found = NodeSearch(request, kind, max(0, short), world, now).decide()
     # No job of the own team can leave: more room would not help.
     return over if over is not None and isinstance(found, Blocked) and found.reason is Reason.NO_FIT else found
+
+
+def _by_engine(request: Job, world: ClusterState) -> Admit | Blocked:
+    """Quota, order and nodes are the engine's: one that queues jobs has admitted this one, others look at its pods."""
+    scheduler, anywhere = world.cluster.scheduler, Admit((None,) * len(request.request.pods))
+    if not scheduler.admits_before_pods:
+        return anywhere
+    match world.verdicts.get(request.id):
+        case EngineAdmits():
+            return anywhere
+        case EngineWaits(sentence) | EngineEvicts(sentence):
+            return Blocked(Reason.ENGINE, sentence)
+        case None:
+            return Blocked(Reason.ENGINE, f"{scheduler.title} has not answered yet; the job keeps its place.")
 
 
 def _own_may_leave(request: Job, kind: str, short: int, world: ClusterState) -> bool:

@@ -37,6 +37,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.decisions import EngineVerdict
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, NodePlacement, has_type
 from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, NodePool, Resources
@@ -84,6 +85,7 @@ class ClusterState:
         self.rooms: dict[str, NodeInfo] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, DecayedUsage] = {}
+        self.verdicts: dict[str, EngineVerdict] = {}  # of the engine that queues jobs, by job
         self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
         self._held: dict[str, TeamUsage] = {}  # by team
         self._homeless: dict[str, set[str]] = {}  # jobs on unknown nodes, by node

@@ -125,7 +125,7 @@ def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) 
             return Refuse(Reason.EXCEEDS_LIMIT, sentence, limit)
         return None
     quota = world.quota(request.team, kind)
-    if asked > quota and world.teams.has_quota:
+    if asked > quota and world.teams.has_quota and world.cluster.scheduler.is_native:
         what = f"a quota of {counted(quota)} of type {kind}" if quota else f"no quota of GPUs of type {kind}"
         borrows = " A preemptible job may use idle GPUs of others." if _could_borrow(request, team, world) else ""
         return Refuse(Reason.EXCEEDS_LIMIT, f"Team {title} has {what}; you asked for {shown(asked)}.{borrows}", quota)

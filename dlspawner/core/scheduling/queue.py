@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
-from dlspawner.core.decisions import Reason
+from dlspawner.core.decisions import EngineWaits, Reason
 from dlspawner.core.job import Job
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling import limits
@@ -53,11 +53,18 @@ def order(world: ClusterState, now: datetime) -> list[Job]:
             used = inf if kind is None else usage[name]
             ranks += [(later, level, used, submitted, job_id) for level, submitted, job_id in keys]
     ranks.sort()
-    return [world.jobs[one[-1]] for one in ranks]
+    jobs = [world.jobs[one[-1]] for one in ranks]
+    return sorted(jobs, key=lambda job: position(job, world, now)) if world.verdicts else jobs
 
 
 def position(request: Job, world: ClusterState, now: datetime) -> int:
-    """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be."""
+    """The place, from 1, among those that wait for the same; of a job that is not queued (yet), where it would be.
+
+    An engine that queues jobs has the first word.
+    """
+    verdict = world.verdicts.get(request.id)
+    if isinstance(verdict, EngineWaits) and verdict.position is not None:
+        return verdict.position
     own, before = job_order_key(request), 0
     used = world.usage_of(request.team, now)
     for team, keys in world.queues.get(queue_key(request), {}).items():

@@ -205,7 +205,7 @@ class StartTimeEstimator:
     _read: datetime | None = None
 
     async def refresh(self) -> None:
-        if not self.book.cluster_state.queues:
+        if not self.book.cluster_state.queues or not self.book.cluster_state.cluster.scheduler.is_native:
             self.looks.estimates = {}
             return
         now = self.book.now()

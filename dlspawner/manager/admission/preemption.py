@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from dlspawner.core.decisions import Preempt
+from dlspawner.core.decisions import EngineEvicts, Preempt
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.placement import find_free_nodes
@@ -63,15 +63,16 @@ def reconcile_preemptions(turn: Transaction) -> None:
     """One step of the consequences of changes or time; to be repeated until nothing changes."""
     by = turn.now
     turn.cluster_state.memo[_UNCHANGED] = True
+    native = turn.cluster_state.cluster.scheduler.is_native
     _restore(turn)
     for job in stale_reservations(turn.cluster_state):
         lifecycle.release_nodes(turn, turn.store.records[job.id])
-    for job in unneeded_victims(turn.cluster_state):
+    for job in unneeded_victims(turn.cluster_state) if native else ():
         lifecycle.cancel_preemption(turn, turn.store.records[job.id])
         if job.user:
             post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
     for job in [job for job in turn.cluster_state.jobs.values() if job.notice is not None and job.notice <= by]:
-        later = deferred_stop_time(job, turn.cluster_state, turn.now)
+        later = deferred_stop_time(job, turn.cluster_state, turn.now) if native else None
         if later is None:
             text = _stop_text(turn.store.records[job.id], turn.cluster_state)
             lifecycle.stop(turn, job.id, EventReason.PREEMPTED, text)
@@ -151,7 +152,15 @@ _NOT_AGAIN = "It does not start again by itself; files stay."
 _AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
+def engine_sentence(record: JobRecord, verdict: EngineEvicts) -> str:
+    """Returns the owner's sentence about the end of a job that an engine has evicted."""
+    return f"{verdict.sentence} {_AGAIN if record.job.requeue else _NOT_AGAIN}"
+
+
 def _stop_text(record: JobRecord, world: ClusterState) -> str:
+    verdict = world.verdicts.get(record.job.id)
+    if isinstance(verdict, EngineEvicts):
+        return engine_sentence(record, verdict)
     if record.job.preemptible:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -78,7 +78,7 @@ class AdmissionRequest:
 class AdmissionResponse:
     """``decision``: admit, wait or refuse. Of an admission, ``seconds`` until its deadline.
 
-    ``nodes`` and ``ports``: of each pod.
+    ``nodes``, ``ports`` and an engine's ``additions``: of each pod.
     """
 
     decision: str
@@ -87,6 +87,7 @@ class AdmissionResponse:
     seconds: float = 0.0
     nodes: tuple[str | None, ...] = ()
     ports: tuple[tuple[int, ...], ...] = ()
+    additions: tuple[Manifest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class AdmissionService:
         self, book: JobStore, ledger: JobRepository, queue: Scheduler, looks: Explainer, namespaces: JobNamespaces
     ) -> None:
         self.store, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
+        self.additions: Callable[[Job], tuple[Manifest, ...]] = lambda _: ()  # an engine's, to each pod
         self._reservation = book.reservation
         self.explainer = looks
         self._advising = asyncio.Lock()
@@ -199,8 +201,7 @@ class AdmissionService:
         if known is not None and not known.is_pending:
             left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
             may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
-            nodes, ports = _preferred_nodes(known.job), known.job.ports
-            admitted = AdmissionResponse("admit", "known", seconds=left, nodes=nodes, ports=ports)
+            admitted = self._admitted(known.job, "known", left)
             return admitted if may else AdmissionResponse("refuse", "over", (EXPIRED,))
         if known is None:
             if turn.store.recently_ended(question.job) or self._was_cancelled(question):
@@ -313,9 +314,10 @@ class AdmissionService:
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
     ) -> AdmissionResponse:
         starting = lifecycle.admit(turn, record, nodes, question.nonce)
-        seconds, nodes = self._reservation.total_seconds(), _preferred_nodes(starting)
-        answer = AdmissionResponse("admit", Reason.ADMITTED.value, seconds=seconds, nodes=nodes, ports=starting.ports)
-        return _logged(question, answer)
+        return _logged(question, self._admitted(starting, Reason.ADMITTED.value, self._reservation.total_seconds()))
+
+    def _admitted(self, job: Job, reason: str, seconds: float) -> AdmissionResponse:
+        return AdmissionResponse(*("admit", reason), (), seconds, _preferred_nodes(job), job.ports, self.additions(job))
 
 
 def _moved(before: Job, after: Job, world: ClusterState) -> str:

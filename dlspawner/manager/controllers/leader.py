@@ -26,8 +26,11 @@ from typing import Any
 from dlspawner.clients.hub import HubClient, HubError
 from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, KubernetesError
 from dlspawner.clients.prometheus import PrometheusClient
+from dlspawner.core.config import SchedulerName
+from dlspawner.core.schedulers import find_engine
 from dlspawner.errors import Problem
 from dlspawner.manager.admission.dispatcher import Dispatcher
+from dlspawner.manager.admission.engine import POSITION_SECONDS, EngineController
 from dlspawner.manager.admission.explain import ESTIMATE_SECONDS, Explainer, StartTimeEstimator
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
@@ -60,8 +63,13 @@ _FILES_SECONDS = 0.5
 _SCOPES_SECONDS = 60.0
 _PODS_AT_ONCE = 100  # as many as are written in one transaction
 _STOPS_AT_ONCE = 10
+_ASKED_AT_ONCE = 10  # jobs whose objects an engine gets
 _USAGE_SECONDS = 60.0  # usage of that time is lost if every process is killed
 log = logging.getLogger("dlspawner.manager")
+
+
+class _SchedulerChanged(Exception):
+    """The files name another scheduler: a new term begins with it."""
 
 
 class _LeaseLost(Exception):
@@ -97,6 +105,7 @@ class LeaderElector:
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
     _term: int = 0
+    _scheduler: SchedulerName = SchedulerName.NATIVE  # of this term
     _told: tuple[Problem, ...] | None = ()  # the problems of the files that administrators were told
 
     def __post_init__(self) -> None:
@@ -132,6 +141,8 @@ class LeaderElector:
                 acting.exception()  # if this task is cancelled, asyncio would report it as never retrieved
         try:
             acting.result()
+        except* _SchedulerChanged as ends:
+            log.warning("term=%d ends: %s", term, _first(ends))
         except* (_LeaseLost, NotLeader) as ends:
             log.warning("lease term=%d holder=%s lost: %s", term, self.identity, _first(ends))
         except* (DatabaseUnavailable, KubernetesError) as ends:
@@ -225,11 +236,17 @@ class LeaderElector:
                 )
                 scheduler = Scheduler(store, self.max_concurrent_starts, issue_preemption)
                 explainer = Explainer(store, self._offers_preemptible)
+                engine = self._make_engine(store, cluster, namespaces)
+                if engine is not None:
+                    group.create_task(engine.watch(), name="watch the engine's objects")
+                    _run(group, self._asking(engine))
                 _run(group, self._starting(store, scheduler, explainer))
                 self.culler = await self._make_culler(store, reconciler)
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
-                self.admission = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
+                desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
+                desk.additions = engine.additions if engine is not None else desk.additions
+                self.admission = desk
                 log.info("leading: jobs=%d nodes=%d", len(store.records), len(store.nodes))
 
     def _observing(self, store: JobStore, reconciler: Reconciler) -> Iterator[WorkQueue[Any]]:
@@ -289,6 +306,19 @@ class LeaderElector:
         estimator = StartTimeEstimator(store, self.ledger, explainer, lambda: self.settings)
         yield periodic("estimates of starts", estimator.refresh, ESTIMATE_SECONDS)
 
+    def _make_engine(
+        self, store: JobStore, cluster: KubernetesClient, namespaces: JobNamespaces
+    ) -> EngineController | None:
+        self._scheduler = store.cluster_state.cluster.scheduler.name
+        engine = find_engine(store.cluster_state.cluster.scheduler)
+        return EngineController(store, cluster, namespaces, engine) if engine is not None else None
+
+    def _asking(self, engine: EngineController) -> Iterator[WorkQueue[Any]]:
+        """Returns the queues that keep the engine's objects and verdicts."""
+        name = "engine's objects of job"
+        yield WorkQueue(name, engine.due, engine.reconcile, workers=_ASKED_AT_ONCE, wake=engine.wake)
+        yield periodic("positions in the engine", engine.read_positions, POSITION_SECONDS)
+
     def _offers_preemptible(self, template: str) -> bool:
         found = self.settings.template(template)
         return found is not None and found.option("preemptible") is not None
@@ -313,6 +343,8 @@ class LeaderElector:
         if found is not None:
             self.settings = found
             await config_reload.persist(self.files, self.ledger, store.term)
+            if found.cluster.scheduler.name is not self._scheduler:
+                raise _SchedulerChanged(f"the scheduler is {found.cluster.scheduler.name.value} from now on")
             await store.transact(lambda turn: turn.store.configure(self.settings.cluster, self.settings.teams))
             await store.transact(lifecycle.notify_all_inadmissible)
         if self.files.problems != self._told:

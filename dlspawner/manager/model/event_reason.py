@@ -59,6 +59,13 @@ class EventReason(StrEnum):
         "the request was cancelled before the server was ready",
         "It was cancelled before it ran.",
     )
+    ENGINE_EVICTED = (
+        "engine-evicted",
+        "The cluster's scheduler took its place back, and it waits again.",
+        "the engine evicted a job without pods",
+        "",
+        True,
+    )
     LOGIN_REQUIRED = (
         "login",
         "The Hub wants a fresh login of its person.",

@@ -22,6 +22,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from dlspawner.core.config import ClusterConfig, TeamsConfig
+from dlspawner.core.decisions import EngineAdmits, EngineVerdict
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node
 from dlspawner.core.scheduling.cluster_state import ClusterState, DecayedUsage, Snapshot
@@ -190,6 +191,7 @@ class JobStore:
         jobs = tuple(record.job for record in found)
         usage = tuple(old.usage.items())
         self.cluster_state = ClusterState.of(Snapshot(old.cluster, old.teams, tuple(self.nodes.values()), jobs, usage))
+        self.cluster_state.verdicts = old.verdicts
         self.requests = {}
         for one in requests:
             self.requests[one.job] = (*self.requests.get(one.job, ()), one)
@@ -207,6 +209,20 @@ class JobStore:
         record = self.records.get(job)
         if record is not None and record.job.inadmissible != refused:
             self._mark(replace(record, job=replace(record.job, inadmissible=refused)))
+
+    def put_verdict(self, job: str, verdict: EngineVerdict | None) -> None:
+        """What the engine says of a job; ``None``: nothing, or the job is gone. Never written: the engine has it."""
+        verdicts = self.cluster_state.verdicts
+        if verdicts.get(job) == verdict:
+            return
+        if verdict is None:
+            del verdicts[job]
+        else:
+            verdicts[job] = verdict
+        if isinstance(verdict, EngineAdmits):
+            self.capacity_changed.set()
+        for hear in self.subscribers:
+            hear(())
 
     def _mark(self, marked: JobRecord) -> None:
         self.records[marked.job.id] = marked

@@ -46,6 +46,23 @@ def first(pods: PodSet = PODS) -> dict[str, Any]:
     return pod_set.with_preferred_node(pod_set.as_first(POD, pods, "jupyter-ann-pods", "jobs.svc.cluster.local"), "a")
 
 
+def test_additions_of_an_engine_reach_each_pod_and_no_other_one() -> None:
+    of_chief = {"metadata": {"labels": {"q": "a"}}, "spec": {"nodeSelector": {"n": "1"}, "tolerations": [{"key": "t"}]}}
+    of_workers = {"metadata": {"labels": {"q": "b"}}, "spec": {"nodeSelector": {"zone": "z"}, "schedulerName": "s"}}
+    plain = first()
+    plain["spec"] |= {"nodeSelector": {"n": "1"}, "tolerations": [{"key": "own"}]}
+    made = pod_set.with_additions(plain, (of_chief, of_workers, of_workers))
+    assert made["metadata"]["labels"]["q"] == "a"
+    assert made["spec"]["tolerations"] == [{"key": "own"}, {"key": "t"}]
+    assert "schedulerName" not in made["spec"]
+    seen = {**made, "spec": {**made["spec"], "tolerations": [*made["spec"]["tolerations"], {"key": "cluster's"}]}}
+    for pod in pod_set.further_pods(seen):
+        assert (pod["metadata"]["labels"]["q"], pod["spec"]["schedulerName"]) == ("b", "s")
+        assert pod["spec"]["nodeSelector"] == {"n": "1", "zone": "z"}
+        assert pod["spec"]["tolerations"] == [{"key": "own"}, {"key": "cluster's"}]
+    assert pod_set.with_additions(plain, ()) is plain
+
+
 def environment(pod: dict[str, Any]) -> dict[str, str]:
     return {one["name"]: one["value"] for one in pod["spec"]["containers"][-1]["env"]}
 

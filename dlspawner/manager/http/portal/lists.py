@@ -177,6 +177,7 @@ REASONS = {
     Reason.VICTIMS_TERMINATING: "it waits for jobs that are leaving",
     Reason.PREEMPTION: "it waits for jobs that are leaving",
     Reason.ADMITTED: "its turn comes any moment",
+    Reason.ENGINE: "the cluster's scheduler has not admitted it yet",
     Reason.TEAM_CAP: "its team has as many jobs as it may",
 }
 OTHERWISE = "a limit that is its own"

@@ -507,7 +507,9 @@ class KeptByNoticeModel(ResponseModel):
 
 
 class AdmissionModel(ResponseModel):
-    """The decision about a job: admit, wait or refuse; of an admission until when, and node and ports of each pod."""
+    """The decision about a job: admit, wait or refuse; of an admission until when, and for each pod its node, its ports
+    and what an engine adds to its manifest.
+    """
 
     decision: str
     reason: str
@@ -515,6 +517,7 @@ class AdmissionModel(ResponseModel):
     seconds: float
     nodes: tuple[str | None, ...]
     ports: tuple[tuple[int, ...], ...]
+    additions: tuple[dict[str, Any], ...]
 
 
 class GoodFilesModel(ResponseModel):

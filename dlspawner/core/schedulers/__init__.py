@@ -1,0 +1,17 @@
+"""Engines underneath: schedulers of the cluster that count quotas, order jobs or place gangs instead of this product.
+
+One module per engine, and `engine` with what an engine is. No other module knows an engine's keys.
+"""
+
+from __future__ import annotations
+
+from dlspawner.core.config import SchedulerConfig, SchedulerName
+from dlspawner.core.schedulers.engine import Engine
+from dlspawner.core.schedulers.kueue import Kueue
+
+_ENGINES: dict[SchedulerName, Engine] = {SchedulerName.KUEUE: Kueue()}
+
+
+def find_engine(scheduler: SchedulerConfig) -> Engine | None:
+    """Returns the engine of this configuration; ``None`` for the native queue."""
+    return _ENGINES.get(scheduler.name)

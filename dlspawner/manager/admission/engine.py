@@ -1,0 +1,264 @@
+"""The engine underneath: its objects follow the jobs, and its verdicts are in the cluster state.
+
+* The objects of a job exist from the moment at which nothing but GPUs keeps the job from starting (policy comes first:
+  limits, approvals, a login) until the job has ended; those of no job are deleted, also after a restart. So no dead job
+  holds quota.
+* A verdict is kept in memory: the watch tells it again. Until then a job waits, and keeps its place.
+* A job that the engine evicts is told, runs until the end of its notice (`preemption`), and is stopped as any job; one
+  whose pods do not exist yet waits again at once.
+* An engine that is away, or that refuses an object, is asked again, and its jobs' owners read so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from dlspawner.clients.kubernetes import Conflict, KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.core import naming
+from dlspawner.core.decisions import EngineEvicts, EngineWaits
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.schedulers.engine import Engine, EngineObject, ObjectKind, Observed, Patch, QueueView
+from dlspawner.core.scheduling import limits
+from dlspawner.core.text import WHEN
+from dlspawner.core.units import Manifest
+from dlspawner.manager.admission.preemption import engine_sentence
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.model.namespaces import JobNamespaces
+from dlspawner.manager.model.notice import NoticeKind
+from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobEvent, JobRecord
+from dlspawner.manager.state import lifecycle
+from dlspawner.manager.state.job_store import JobStore, Transaction
+from dlspawner.manager.state.notify import post
+
+POSITION_SECONDS = 5.0
+SPEC_ANNOTATION = naming.PREFIX + "spec"  # the digest of what an object was made of
+_Objects = dict[tuple[ObjectKind, str], Manifest]
+log = logging.getLogger("dlspawner.manager")
+
+
+@dataclass(slots=True)
+class EngineController:
+    """Runs one engine for one store: `watch` never ends by itself; work queues run `due` with `reconcile`."""
+
+    book: JobStore
+    cluster: KubernetesClient
+    namespaces: JobNamespaces
+    engine: Engine
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _own: dict[str, _Objects] = field(default_factory=dict)  # by job
+    _shared: _Objects = field(default_factory=dict)
+    _positions: dict[str, int] = field(default_factory=dict)  # by job
+    _changed: dict[str, None] = field(default_factory=dict)  # jobs to reconcile
+    _unlisted: set[tuple[ObjectKind, str | None]] = field(init=False)
+    _stale: bool = True  # whether any job has changed
+    _files: int = 0  # as they were then
+
+    def __post_init__(self) -> None:
+        kinds = self.engine.kinds
+        self._unlisted = {
+            (kind, where) for kind in kinds for where in (self.namespaces.all if kind.namespaced else (None,))
+        }
+        self.book.subscribers.append(self._on_events)
+
+    # What is seen
+
+    async def watch(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for kind, namespace in tuple(self._unlisted):
+                group.create_task(self._watch(kind, namespace), name=f"watch {kind.plural}")
+
+    async def _watch(self, kind: ObjectKind, namespace: str | None) -> None:
+        labels = naming.JOB_LABEL if kind.namespaced else ""
+        async for change in self.cluster.watch(_resource(kind), namespace, labels=labels):
+            if change.type == "SYNCED":
+                self._unlisted.discard((kind, namespace))
+            elif change.type == "DELETED":
+                self._forget(kind, str(change.object["metadata"]["name"]))
+            else:
+                self._see(kind, change.object)
+            self.wake.set()
+
+    def _see(self, kind: ObjectKind, found: Manifest) -> None:
+        name = str(found["metadata"]["name"])
+        job = (found["metadata"].get("labels") or {}).get(naming.JOB_LABEL) if kind.namespaced else None
+        if job is None:
+            self._shared[kind, name] = found
+            self._changed |= dict.fromkeys(self._own)
+        else:
+            self._own.setdefault(job, {})[kind, name] = found
+            self._changed[job] = None
+
+    def _forget(self, kind: ObjectKind, name: str) -> None:
+        self._shared.pop((kind, name), None)
+        for job in [job for job, own in self._own.items() if own.pop((kind, name), None)]:
+            self._changed[job] = None
+
+    def _on_events(self, events: Sequence[JobEvent]) -> None:
+        self._stale |= bool(events)
+        self._changed |= dict.fromkeys(event.record.job.id for event in events)
+        self.wake.set()
+
+    def observed(self, job: str) -> Observed:
+        return Observed(self._own.get(job, {}), self._shared)
+
+    def additions(self, job: Job) -> tuple[Manifest, ...]:
+        return self.engine.additions(job, self.book.cluster_state.cluster, self.observed(job.id))
+
+    # What is done
+
+    def due(self) -> list[str]:
+        """Returns the jobs that changed, or whose objects did; none before everything was listed."""
+        if self._unlisted:
+            return []
+        if self._stale or self._files != self.book.files:  # caps of users and teams may hold a job back, or no more
+            self._stale, self._files = False, self.book.files
+            records = self.book.records.items()
+            self._changed |= {job: None for job, record in records if self._wants(record) != bool(self._own.get(job))}
+        return list(self._changed)
+
+    async def reconcile(self, job: str) -> float:
+        """Makes, changes or deletes the objects of one job, and reads the verdict."""
+        self._changed.pop(job, None)
+        try:
+            await self._carry_out(job)
+        except KubernetesError as problem:
+            self._changed[job] = None
+            if job in self.book.records and job not in self._own:
+                title = self.book.cluster_state.cluster.scheduler.title
+                sentence = f"{title} does not take this job now. It keeps its place, and is offered again and again."
+                self.book.put_verdict(job, EngineWaits(sentence))
+            raise problem from None
+        await self._judge(job)
+        return 0.0
+
+    async def _carry_out(self, job: str) -> None:
+        record = self.book.records.get(job)
+        wanted: dict[tuple[ObjectKind, str], EngineObject] = {}
+        if record is not None and self._wants(record):
+            found = self.engine.objects(record.job, self.book.cluster_state.cluster, self.observed(job))
+            wanted = {(one.kind, one.name): one for one in found}
+        own = self._own.get(job, {})
+        for key, there in list(own.items()):
+            if key not in wanted or (record and not record.job.holds and _digest(wanted[key]) != _made_of(there)):
+                await self._delete(*key, there)
+                self._drop(job, key)
+        if record is None:
+            return
+        namespace = self.namespaces.of(special=bool(record.job.special))
+        for key, one in wanted.items():
+            if key not in self._own.get(job, {}):
+                await self._create(one, namespace)
+        for patch in self.engine.patches(record.job, self.observed(job), self.book.now()):
+            await self._patch(patch, self._own[job][patch.kind, patch.name], namespace)
+
+    async def _create(self, wanted: EngineObject, namespace: str) -> None:
+        manifest = wanted.manifest
+        annotations = manifest["metadata"].get("annotations") or {}
+        metadata = {**manifest["metadata"], "annotations": {**annotations, SPEC_ANNOTATION: _digest(wanted)}}
+        try:
+            made = await self.cluster.create(_resource(wanted.kind), {**manifest, "metadata": metadata}, namespace)
+        except Conflict:
+            return  # the watch tells it, or that its predecessor is gone
+        self._see(wanted.kind, made)
+
+    async def _patch(self, patch: Patch, there: Manifest, namespace: str) -> None:
+        body = {**patch.patch, "metadata": {"resourceVersion": there["metadata"]["resourceVersion"]}}
+        try:
+            made = await self.cluster.patch(
+                _resource(patch.kind), patch.name, body, namespace, subresource=patch.subresource
+            )
+        except (Conflict, ObjectNotFound):
+            return  # the watch tells what it is now
+        self._see(patch.kind, made)
+
+    async def _delete(self, kind: ObjectKind, name: str, there: Manifest) -> None:
+        metadata = there["metadata"]
+        if metadata.get("deletionTimestamp"):
+            return
+        try:
+            await self.cluster.delete(_resource(kind), name, metadata.get("namespace"), uid=metadata["uid"])
+        except (ObjectNotFound, Conflict):
+            return
+
+    def _drop(self, job: str, key: tuple[ObjectKind, str]) -> None:
+        self._own[job].pop(key, None)
+        if not self._own[job]:
+            del self._own[job]
+
+    def _wants(self, record: JobRecord) -> bool:
+        """True if nothing but the engine keeps a job from starting, or if the job holds what the engine gave."""
+        job, world = record.job, self.book.cluster_state
+        if job.id.startswith(EXTERNAL_POD_PREFIX):
+            return False
+        waits = job.state is JobState.QUEUED
+        return job.holds or (waits and limits.config_violation(job, world) is None and limits.caps(job, world) is None)
+
+    async def _judge(self, job: str) -> None:
+        record = self.book.records.get(job)
+        verdict = self.engine.verdict(record.job, self.observed(job)) if record is not None else None
+        if isinstance(verdict, EngineWaits):
+            verdict = replace(verdict, position=self._positions.get(job))
+        self.book.put_verdict(job, verdict)
+        if isinstance(verdict, EngineEvicts):
+            await self.book.transact(partial(_evict, job=job, verdict=verdict))
+
+    # Positions
+
+    async def read_positions(self) -> None:
+        """Reads the positions of waiting jobs, queue by queue; where the engine does not tell them, there are none."""
+        cluster = self.book.cluster_state.cluster
+        views: dict[tuple[str, QueueView], None] = {}
+        waiting = [one.job for one in self.book.records.values() if one.job.state is JobState.QUEUED]
+        for job in waiting:
+            view = self.engine.queue_view(job, cluster) if job.id in self._own else None
+            if view is not None:
+                views[self.namespaces.of(special=bool(job.special)), view] = None
+        found: dict[str, int] = {}
+        for namespace, view in views:
+            try:
+                told = await self.cluster.get(_resource(view.kind), view.name, namespace, subresource=view.subresource)
+            except KubernetesError as problem:
+                log.debug("queue=%s tells no positions: %s", view.name, problem)
+                continue
+            found |= self.engine.positions(told)
+        self._positions = found
+        for job in waiting:
+            verdict = self.book.cluster_state.verdicts.get(job.id)
+            if isinstance(verdict, EngineWaits):
+                self.book.put_verdict(job.id, replace(verdict, position=found.get(job.id)))
+
+
+def _evict(turn: Transaction, *, job: str, verdict: EngineEvicts) -> None:
+    """The engine takes back what a job has: after notice if the job runs, at once if there is nothing to lose yet."""
+    record = turn.record(job)
+    if record is None or record.job.notice is not None:
+        return
+    if record.awaiting_start:
+        lifecycle.requeue(turn, record, EventReason.ENGINE_EVICTED, verdict.sentence)
+    elif record.job.state is JobState.STARTING:
+        lifecycle.stop(turn, job, EventReason.PREEMPTED, engine_sentence(record, verdict))
+    elif record.job.state is JobState.RUNNING:
+        until = turn.now + turn.cluster_state.cluster.scheduling.notice
+        lifecycle.give_notice(turn, record, until, turn.cluster_state.cluster.scheduler.name.value)
+        if record.job.user:
+            text = f"{verdict.sentence} The job has to leave {WHEN}."
+            post(turn, record.job, NoticeKind.PREEMPTED, text, cause=verdict.sentence, until=until)
+
+
+def _resource(kind: ObjectKind) -> ResourceKind:
+    return ResourceKind(kind.group_version, kind.plural, kind.namespaced)
+
+
+def _digest(wanted: EngineObject) -> str:
+    return hashlib.sha256(json.dumps(wanted.manifest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _made_of(there: Mapping[str, object]) -> object:
+    metadata = there["metadata"]
+    return (metadata.get("annotations") or {}).get(SPEC_ANNOTATION) if isinstance(metadata, dict) else None

@@ -1,0 +1,189 @@
+"""Kueue underneath a real Hub: it queues, admits and preempts the jobs of a team with one GPU.
+
+On real control planes alone (`make test-on-control-planes`), with the real Kueue (`tests/kubernetes/kueue.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.component.manager.crowds import SETTINGS
+from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.component.manager.test_queue_hub import Plain, ask
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import Person
+from tests.kubernetes import kueue, planes
+
+pytestmark = pytest.mark.real
+OPTIONS = {**TEMPLATE["options"], "priority": {}, "requeue": {"default": False}, "preemptible": {"default": False}}
+SCHEDULER = "scheduler: {name: kueue, priority_classes: {prod: high}}\nscheduling: {notice_seconds: 60}\n"
+SHORT = re.compile(
+    r"Kueue has not admitted it yet: couldn't assign flavors .*insufficient unused quota for nvidia.com/gpu"
+)
+
+
+class KueueHub(QuotaHub):
+    """With Kueue between the cluster and the Manager."""
+
+    kueue: kueue.Kueue
+    _stops: contextlib.ExitStack
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+        with (self.config / "cluster.yaml").open("a") as file:
+            file.write(SCHEDULER)
+        with (self.config / "teams.yaml").open("a") as file:
+            file.write("    preempt_within_team: true\n")
+
+    def set_quota(self, gpus: int) -> None:
+        quota = f"    title: Everybody\n    quota: {{gpu: {gpus}}}\n"
+        (self.config / "teams.yaml").write_text(f"teams:\n  default:\n{quota}")
+
+    def start_cluster(self) -> None:
+        super().start_cluster()
+        assert self.plane is not None
+        self._stops = contextlib.ExitStack()
+        self.kueue = self._stops.enter_context(kueue.running(self.plane, self.state / "kueue"))
+        assert "ClusterQueue default: made" in self.apply_queues()
+        assert "ClusterQueue default: as it was" in self.apply_queues()
+        extra = {"spec": {"tolerations": [{"key": "of-the-flavor", "operator": "Exists"}]}}
+        self.kubectl("patch", "resourceflavor", "gpu", "--type=merge", f"--patch={json.dumps(extra)}")
+
+    def apply_queues(self) -> str:
+        files = {"templates": self.templates / "jobs", "cluster": self.config / "cluster.yaml"}
+        given = [f"--{name}={file}" for name, file in {**files, "teams": self.config / "teams.yaml"}.items()]
+        command = [sys.executable, "-m", "dlspawner.cli", "kueue", "apply", *given, f"--namespace={self.namespace}"]
+        return subprocess.run(command, env=self.env(), check=True, capture_output=True, text=True).stdout
+
+    def leave_real(self) -> None:
+        self._stops.close()
+        if self.plane is not None:
+            planes.discard(self.plane)
+            self.plane = None
+
+    def workloads(self) -> dict[str, dict[str, Any]]:
+        """By the users of their jobs; those of no job by their names."""
+        users = {job: user for user, job in self.rows("SELECT user_name, job FROM jobs")}
+        items = json.loads(self.kubectl("get", "workloads", "-o", "json"))["items"]
+        return {users.get(one["metadata"]["name"], one["metadata"]["name"]): one for one in items}
+
+    def holds(self) -> int:
+        """Workloads with a reservation, as Kueue counts them."""
+        return int(self.kubectl("get", "clusterqueue", "default", "-o", "jsonpath={.status.reservingWorkloads}"))
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KueueHub]:
+    with running(KueueHub(tmp_path_factory.mktemp("kueue"), settings=SETTINGS, gpus=1)) as made:
+        yield made  # type: ignore[misc]
+
+
+def told(hub: KueueHub, user: str) -> tuple[str, int, str]:
+    """State, position and reason, as programs read them."""
+    answer = ask(Person(hub, user), "GET")
+    found = answer.json() if answer.ok else {}
+    return found.get("state", ""), found.get("position", 0), found.get("why", "")
+
+
+def until_told(hub: KueueHub, user: str, position: int, words: re.Pattern[str] = SHORT) -> None:
+    def right() -> bool:
+        state, place, why = told(hub, user)
+        return state == "queued" and place == position and bool(words.match(why))
+
+    wait_for(right, f"{user} is number {position} and reads {words.pattern}", 60)
+
+
+def stop(hub: KueueHub, user: str) -> None:
+    assert hub.api("DELETE", f"/users/{user}/server").ok
+
+
+def test_jobs_wait_in_kueue_and_run_when_it_admits_them(hub: KueueHub) -> None:
+    hub.add_users(["ann", "bob", "carol"])
+    hub.start_server("ann", gpus=1, requeue=True)
+    wait_for(lambda: hub.ready() == ["ann/"], "ann's job runs")
+    (pod,) = hub.pods()
+    assert {"key": "of-the-flavor", "operator": "Exists"} in pod["spec"]["tolerations"]
+    assert not pod["spec"].get("schedulingGates")
+    wait_for(lambda: "PodsReady" in str(hub.workloads()["ann"]["status"]), "Kueue is told that the pods run")
+
+    # Position and reason are Kueue's.
+    assert "in the queue" in hub.refusal("bob", hub.start_server("bob", gpus=1))
+    until_told(hub, "bob", 1)
+    assert "in the queue" in hub.refusal("carol", hub.start_server("carol", gpus=1))
+    until_told(hub, "carol", 2)
+    with Plain(hub, "carol") as person:
+        page = person.place("carol").text
+        assert 'id="place">2<' in page
+        assert "insufficient unused quota for nvidia.com/gpu in flavor gpu, 1 more needed" in page
+
+    # A job that is cancelled is no account in Kueue any more.
+    assert ask(Person(hub, "carol"), "DELETE").ok
+    wait_for(lambda: set(hub.workloads()) == {"ann", "bob"}, "carol's Workload is gone")
+
+    stop(hub, "ann")
+    wait_for(lambda: hub.ready() == ["bob/"], "bob's job runs")
+    assert set(hub.workloads()) == {"bob"}
+    stop(hub, "bob")
+    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")
+
+
+def test_preempted_job_has_its_notice_and_waits_again_at_its_old_place(hub: KueueHub) -> None:
+    hub.add_users(["low", "next", "high"])
+    hub.start_server("low", gpus=1, requeue=True)
+    wait_for(lambda: hub.ready() == ["low/"], "the job of lower priority runs")
+    hub.start_server("next", gpus=1)
+    until_told(hub, "next", 1)
+    hub.start_server("high", gpus=1, priority="prod")
+    wait_for(lambda: hub.workloads()["high"]["spec"]["priority"] == 100, "the class is in the Workload")
+    words = "Kueue takes its GPUs back: Preempted to accommodate a workload due to prioritization in the ClusterQueue."
+    wait_for(lambda: words in str(hub.rows("SELECT text FROM notices WHERE user_name = 'low'")), "a notice")
+    assert hub.holds() == 1, "Kueue waits until the pod is gone"
+    assert hub.ready() == ["low/"]
+    wait_for(lambda: hub.ready() == ["high/"], "the job of higher priority runs", 150)
+    until_told(hub, "low", 1)  # before the one that came later
+    until_told(hub, "next", 2)
+    stop(hub, "high")
+    wait_for(lambda: hub.ready() == ["low/"], "the preempted job runs again")
+    for user in ("low", "next"):
+        wait_for(lambda user=user: hub.ready() == [f"{user}/"], f"{user} runs")  # type: ignore[misc]
+        stop(hub, user)
+    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")
+
+
+def test_no_job_is_lost_without_kueue_and_no_quota_without_the_manager(hub: KueueHub) -> None:
+    hub.add_users(["kept", "waits", "late"])
+    hub.start_server("kept", gpus=1)
+    wait_for(lambda: hub.ready() == ["kept/"], "a job runs")
+    hub.start_server("waits", gpus=1)
+    until_told(hub, "waits", 1)
+
+    hub.kueue.stop()
+    hub.start_server("late", gpus=1)
+    until_told(hub, "late", 2, re.compile("Kueue does not take this job now. It keeps its place"))
+    assert hub.ready() == ["kept/"]
+    hub.kueue.start()
+    until_told(hub, "late", 2)
+    until_told(hub, "waits", 1)
+
+    # A job ends while no Manager lives: the next one gives its quota back, and knows the others.
+    hub.kill("manager")
+    stop(hub, "kept")
+    wait_for(lambda: not hub.pods(), "its pod is gone")
+    assert "kept" in hub.workloads()
+    hub.start_manager()
+    wait_for(lambda: hub.ready() == ["waits/"], "the next one runs")
+    until_told(hub, "late", 1)
+    assert set(hub.workloads()) == {"waits", "late"}
+    assert ask(Person(hub, "late"), "DELETE").ok
+    stop(hub, "waits")
+    wait_for(lambda: not hub.workloads() and hub.holds() == 0, "the quota is free")
+    hub.check_logs()

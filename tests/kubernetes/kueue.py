@@ -1,0 +1,242 @@
+"""Kueue beside a control plane: its own manifests, its own roles, and its program as a process of this machine.
+
+Webhooks and the visibility API are reached at 127.0.0.1. Kueue's certificate rotator accepts a certificate that it did
+not make if the CA is called and encoded as its own would be. The visibility API has the port 8082, whatever is
+configured (0.15), and reads a service account's files at their fixed place: a mount namespace of its own holds them.
+So one runs on a machine at a time, and a second one waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from tests.harness.ports import free_port
+from tests.kubernetes import build, certificates
+from tests.kubernetes.cluster import quiet
+from tests.kubernetes.instance import cache
+from tests.kubernetes.planes import ControlPlane
+
+VERSION = "v0.15.0"
+MODULE = build.Module(
+    "kueue",
+    f"Kueue {VERSION}",
+    ("sigs.k8s.io/kueue/cmd/kueue",),
+    "-X sigs.k8s.io/kueue/pkg/visibility.certDir=visibility",
+)
+NAMESPACE = "kueue-system"
+_VISIBILITY_PORT = 8082
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+# Kueue finds its service account's files at their place, and nothing else of this machine changes.
+_WITH_ACCOUNT = f'mount -t tmpfs tmpfs /run && mkdir -p {_ACCOUNT} && cp "$1"/* {_ACCOUNT}/ && shift && exec "$@"'
+_SERVICE = f"kueue-webhook-service.{NAMESPACE}.svc"
+
+
+@dataclass
+class Kueue:
+    """One that may be killed and started again; `CPU` and memory count as any resource does."""
+
+    plane: ControlPlane
+    state: Path
+    webhook_port: int = field(default_factory=free_port)
+    health_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def install(self) -> None:
+        """Definitions, roles, webhooks and the visibility API."""
+        certificates_of(self.state / "certs")
+        go = build.find_go(quiet)
+        listed = build.run([go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kueue"], folder=MODULE.folder)
+        rendered = build.run([self._kubectl, "kustomize", f"{listed.strip()}/config/default"])
+        made = [self._local(one) for one in yaml.load_all(rendered, Loader=yaml.CSafeLoader) if one]
+        made = sorted((one for one in made if one), key=lambda one: one["kind"] != "Namespace")
+        secret = {
+            name: (self.state / "certs" / name).read_text() for name in ("ca.crt", "ca.key", "tls.crt", "tls.key")
+        }
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "kueue-webhook-server-cert", "namespace": NAMESPACE},
+                "stringData": secret,
+            }
+        )
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=json.dumps(_list(made)))
+        self.kubectl("wait", "--for=condition=Established", "crd/workloads.kueue.x-k8s.io", "--timeout=30s")
+
+    def start(self) -> None:
+        """Runs until `stop`; returns when webhooks and visibility API answer."""
+        instance, account = self.plane.instance, self.state / "account"
+        account.mkdir(exist_ok=True)
+        (account / "token").write_text(
+            self.kubectl("-n", NAMESPACE, "create", "token", "kueue-controller-manager").strip()
+        )
+        (account / "namespace").write_text(NAMESPACE)
+        shutil.copy(instance.certificate("ca"), account / "ca.crt")
+        (self.state / "config.yaml").write_text(yaml.safe_dump(self._configuration()))
+        isolated = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "--propagation", "private"]
+        program = build.built(MODULE, quiet) / "kueue"
+        command = [
+            *isolated,
+            "sh",
+            "-c",
+            _WITH_ACCOUNT,
+            "-",
+            account,
+            program,
+            f"--config={self.state / 'config.yaml'}",
+        ]
+        env = os.environ | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(instance.api_port)}
+        with (self.state / "kueue.log").open("ab") as log:
+            self.process = subprocess.Popen(list(map(str, command)), cwd=self.state, env=env, stdout=log, stderr=log)
+        health = f"http://127.0.0.1:{self.health_port}/readyz"
+        until(lambda: _answers(health), "Kueue is ready", self)
+        self.kubectl(
+            "wait", "--for=condition=Available", "apiservice/v1beta2.visibility.kueue.x-k8s.io", "--timeout=60s"
+        )
+
+    def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(30)
+            self.process = None
+
+    def kubectl(self, *arguments: str, given: str | None = None) -> str:
+        return build.run([self._kubectl, f"--kubeconfig={self.plane.kubeconfig}", *arguments], given=given)
+
+    @property
+    def _kubectl(self) -> Path:
+        return build.binaries(quiet).path("kubectl")
+
+    def _configuration(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+            "kind": "Configuration",
+            "namespace": NAMESPACE,
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{self.health_port}"},
+            "metrics": {"bindAddress": "0"},
+            "webhook": {"host": "127.0.0.1", "port": self.webhook_port, "certDir": str(self.state / "certs")},
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {
+                "enable": True,
+                "webhookServiceName": "kueue-webhook-service",
+                "webhookSecretName": "kueue-webhook-server-cert",
+            },
+            "clientConnection": {"qps": 200, "burst": 400},
+            "integrations": {"frameworks": ["batch/job", "pod"]},
+        }
+
+    def _local(self, one: dict[str, Any]) -> dict[str, Any] | None:
+        """An object of Kueue's manifests, for a process outside the cluster; ``None`` for what only pods need."""
+        kind, name = one["kind"], one["metadata"]["name"]
+        if kind.endswith("WebhookConfiguration"):
+            for hook in one["webhooks"]:
+                self._reach(hook["clientConfig"])
+        elif kind == "CustomResourceDefinition":
+            if one["spec"].get("conversion", {}).get("strategy") == "Webhook":
+                self._reach(one["spec"]["conversion"]["webhook"]["clientConfig"])
+        elif kind == "Service":
+            if "visibility" not in name:
+                return None
+            ports = [{"port": _VISIBILITY_PORT}]
+            one["spec"] = {"type": "ExternalName", "externalName": "localhost", "ports": ports}
+        elif kind == "APIService":
+            one["spec"]["service"]["port"] = _VISIBILITY_PORT
+        elif kind in {"Deployment", "Secret", "ConfigMap"}:
+            return None
+        return one
+
+    def _reach(self, config: dict[str, Any]) -> None:
+        config["url"] = f"https://127.0.0.1:{self.webhook_port}{config.pop('service')['path']}"
+        config["caBundle"] = base64.b64encode((self.state / "certs" / "ca.crt").read_bytes()).decode()
+
+
+@contextlib.contextmanager
+def running(plane: ControlPlane, state: Path) -> Iterator[Kueue]:
+    """Kueue for a control plane, to be discarded after that: without Kueue its webhooks refuse every pod."""
+    state.mkdir()
+    with build.locked(cache() / "kueue.lock", quiet, "room for another Kueue"):
+        kueue = Kueue(plane, state)
+        try:
+            kueue.install()
+            kueue.start()
+            yield kueue
+        finally:
+            kueue.stop()
+
+
+def certificates_of(folder: Path) -> None:
+    """The authority and the webhooks' certificate, as Kueue's rotator makes them; it parses keys in PKCS#1 only."""
+    folder.mkdir(parents=True)
+    authority, key = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "kueue"), x509.NameAttribute(NameOID.COMMON_NAME, "kueue-ca")]
+    )
+    root = _signed(name, name, authority, authority, ["kueue-ca"], ca=True)
+    served = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _SERVICE)])
+    own = _signed(served, name, key, authority, [_SERVICE, "localhost", "127.0.0.1"], ca=False)
+    pkcs1 = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    for file, content in {
+        "ca.crt": certificates.pem(root),
+        "ca.key": authority.private_bytes(*pkcs1),
+        "tls.crt": certificates.pem(own),
+        "tls.key": key.private_bytes(*pkcs1),
+    }.items():
+        certificates.write(folder / file, content)
+
+
+def _signed(  # noqa: PLR0917  (a certificate has so many parts)
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: rsa.RSAPrivateKey,
+    by: rsa.RSAPrivateKey,
+    served: list[str],
+    ca: bool,
+) -> x509.Certificate:
+    builder = certificates.begun(subject, issuer, key)
+    names = x509.SubjectAlternativeName([certificates.general(one) for one in served])
+    builder = builder.add_extension(names, critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+    return builder.sign(by, hashes.SHA256())
+
+
+def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310  our own process
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def until(question: Any, what: str, kueue: Kueue, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not question():
+        ended = kueue.process is not None and kueue.process.poll() is not None
+        assert not ended, (kueue.state / "kueue.log").read_text()[-2000:]
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
+        time.sleep(0.1)

@@ -196,8 +196,9 @@ def _shares(option: Option, cluster: ClusterConfig) -> str:
     words = []
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
+            part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
             share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.memory(kind.per_gpu.memory_bytes)} each"
-            words.append(f"{kind.title}: up to {kind.max_per_job}, with {share}.")
+            words.append(f"{kind.title}: up to {kind.max_per_job}{part}, with {share}.")
     return " ".join(words)
 
 

@@ -5,7 +5,8 @@ repeats the last sample for up to five minutes, so that missing samples would lo
 
 The names are those of NVIDIA's dcgm-exporter unless configured otherwise. The exporter names the pod of a GPU in the
 labels `namespace` and `pod`; a Prometheus that sets these labels itself renames the exporter's to `exported_namespace`
-and `exported_pod`. Series of one GPU with other labels changed, as after a restart of the exporter, are one GPU.
+and `exported_pod`. Series of one GPU with other labels changed, as after a restart of the exporter, are one GPU; the
+instances of a GPU in MIG mode, which have its UUID, are several. What DCGM calls profiling metrics are parts of 1.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ MIB = 1024 * 1024
 _DEADLINE = aiohttp.ClientTimeout(total=20)
 
 GpuSample = tuple[datetime, float]
+_MIG_INSTANCE = "GPU_I_ID"
+
+
+def is_ratio(metric: str) -> bool:
+    """True for a metric from 0 to 1, as DCGM_FI_PROF_GR_ENGINE_ACTIVE; others are in percent."""
+    return metric.startswith("DCGM_FI_PROF_")
 
 
 class MetricsUnavailable(Exception):
@@ -123,7 +130,8 @@ def _by_gpu(result: Sequence[Mapping[str, Any]], names: MetricNames) -> dict[tup
             pod, gpu = labels.get(names.pod_label, ""), _gpu(labels, names)
             if not pod:
                 continue
-            known = _samples(series)
+            factor = 100 if is_ratio(labels.get("__name__", "")) else 1
+            known = [(at, value * factor) for at, value in _samples(series)]
             if known:
                 found.setdefault((pod, gpu), []).extend(known)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -143,4 +151,6 @@ def _samples(series: Mapping[str, Any]) -> list[GpuSample]:
 def _gpu(labels: Mapping[str, str], names: MetricNames) -> str:
     """Returns the GPU of a series; a series without any of the GPU labels is a GPU of its own."""
     named = next((labels[one] for one in names.gpu_labels if labels.get(one)), None)
+    if named and labels.get(_MIG_INSTANCE):
+        return f"{named}/{labels[_MIG_INSTANCE]}"
     return named or json.dumps({key: labels[key] for key in sorted(labels) if key != "__name__"})

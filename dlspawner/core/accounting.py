@@ -157,12 +157,12 @@ def _after(spans: Iterable[Span], since: datetime | None) -> Iterator[Span]:
         yield (begin if since is None else max(begin, since)), end
 
 
-def measured(percents: Iterable[float], span: Span) -> dict[date, GpuTime]:
-    """Adds GPUs with a known mean utilisation in a span, in percent each."""
+def measured(percents: Iterable[float], span: Span, share: int = GPU) -> dict[date, GpuTime]:
+    """Adds GPUs, or parts of ``share`` milli-GPUs, with a known mean utilisation in a span, in percent each."""
     known = [min(100.0, max(0.0, percent)) for percent in percents]
     found = {}
     for day, length in by_day(span):
         seconds = length / timedelta(seconds=1)
-        used = sum(known) / 100 * GPU * seconds
-        found[day] = GpuTime(measured=round(len(known) * GPU * seconds), used=round(used))
+        used = sum(known) / 100 * share * seconds
+        found[day] = GpuTime(measured=round(len(known) * share * seconds), used=round(used))
     return found

@@ -1,6 +1,6 @@
 """The cluster and its teams as values: the contents of ``cluster.yaml`` and ``teams.yaml``.
 
-Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs whole as people write them; decisions
+Amounts are integers: CPU in thousandths (``cpu_milli``), memory in bytes, GPUs as people write them; decisions
 count in milli-GPUs (``amounts``). Nothing here knows a file format;
 ``dlspawner.settings`` reads and checks the files, all other modules receive these values.
 """
@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from fractions import Fraction
 
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import UidRange
@@ -62,6 +63,11 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
+    """A kind of GPU, or of a part of one. Jobs ask for units of it: one of ``resource``, which is ``share`` of a GPU.
+
+    ``per_gpu`` comes with each unit, and ``max_per_job`` is a number of units.
+    """
+
     name: str
     title: str
     resource: str
@@ -69,6 +75,16 @@ class GpuType:
     max_per_job: int
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    share: Fraction = Fraction(1)
+
+    @property
+    def milli(self) -> int:
+        """The milli-GPUs that a unit counts as, rounded down: 142 for 1/7."""
+        return int(GPU * self.share)
+
+    def units(self, milli: int) -> int:
+        """Returns how many units so many milli-GPUs are; a part of a unit counts as one."""
+        return -(-milli // self.milli)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +248,11 @@ class ClusterConfig:
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)
 
+    def units(self, gpu_type: str | None, milli: int) -> int:
+        """Returns the units of so many milli-GPUs of a type; whole GPUs of a type that is gone."""
+        kind = self.gpu_type(gpu_type or "")
+        return kind.units(milli) if kind else -(-milli // GPU)
+
     @property
     def gpu_resources(self) -> frozenset[str]:
         """Every resource name that asks for a GPU, for ``launch.pod.disable_gpus_by_default``."""
@@ -271,7 +292,7 @@ class TeamMount:
 @dataclass(frozen=True, slots=True)
 class TeamQuota:
     gpu_type: str
-    gpus: int
+    gpus: int | Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +334,7 @@ class Team:
 
     def entitled(self, gpu_type: str | None) -> int:
         """The team's quota of a GPU type in milli-GPUs; 0 for what the file does not name."""
-        return GPU * sum(quota.gpus for quota in self.quota if quota.gpu_type == gpu_type)
+        return int(GPU * sum(quota.gpus for quota in self.quota if quota.gpu_type == gpu_type))
 
     def may_use(self, template: str) -> bool:
         """An empty list of templates allows all of them."""

@@ -9,8 +9,8 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlspawner.core import units
@@ -135,6 +135,18 @@ def has_type(node: Node, kind: GpuType) -> bool:
     return NodePlacement(selector=kind.node_selector, tolerations=kind.tolerations).matches(node)
 
 
+def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
+    """The node in milli-GPUs of its types; `read_node` and `foreign_usage` count in thousandths of each resource."""
+    units = {kind.resource: kind.milli for kind in kinds if kind.share != 1 and has_type(node, kind)}
+    if not units:
+        return node
+
+    def of(amounts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+        return tuple((name, milli // GPU * units.get(name, GPU)) for name, milli in amounts)
+
+    return replace(node, gpus=of(node.gpus), others=replace(node.others, gpus=of(node.others.gpus)))
+
+
 def read_placement(spec: Mapping[str, Any]) -> NodePlacement:
     """Returns the demands of a PodSpec on its node; an unknown kind of demand matches no node."""
     affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
@@ -158,7 +170,7 @@ def _toleration(one: Mapping[str, Any]) -> Toleration:
 
 
 def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -> Node:
-    """A node as the Kubernetes API describes it; every extended resource counts, GPU or not."""
+    """A node as the Kubernetes API describes it; every extended resource counts, in thousandths, GPU or not."""
     metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
     allocatable = status.get("allocatable") or {}
     conditions = status.get("conditions") or ()

@@ -2,8 +2,9 @@
 
 * A pod asks for the most that it needs at any moment, as Kubernetes counts: its containers together with all sidecars
   (init containers that restart always), or one init container with the sidecars before it; and its overhead.
-* GPUs are whole, of one type in all of a job's pods. The type follows from the resource and from the nodes that the pod
-  demands. What may be one of several types is refused, never guessed: a guess too cheap would be a way around a quota.
+* GPUs are of one type in all of a job's pods, in units of that type. The type follows from the resource and from the
+  nodes that the pod demands. What may be one of several types is refused, never guessed: a guess too cheap would be a
+  way around a quota.
 * What looks like a GPU, or is of a known GPU vendor, and is of no type is refused, and so are claims of
   devices, which ask for GPUs without a number.
 
@@ -296,7 +297,7 @@ def _values(placement: NodePlacement, key: str) -> set[str] | None:
 
 def _pod_request(pod: _Pod, kind: GpuType | None, cluster: ClusterConfig) -> PodRequest:
     others = (name for name in pod.needs if "/" in name and name not in cluster.gpu_resources)
-    gpus = GPU * int(pod.needs.get(kind.resource, Fraction(0))) if kind else 0
+    gpus = kind.milli * int(pod.needs.get(kind.resource, Fraction(0))) if kind else 0
     return PodRequest(
         resource=kind.resource if kind and gpus else "",
         gpus=gpus,
@@ -309,12 +310,11 @@ def _pod_request(pod: _Pod, kind: GpuType | None, cluster: ClusterConfig) -> Pod
 
 def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None, cluster: ClusterConfig) -> None:
     """The limits of a job of any team: GPUs and extended resources per job, CPU and memory per GPU."""
-    if kind is not None and charged.gpus > kind.max_per_job * GPU:
+    if kind is not None and charged.gpus > (most := kind.max_per_job * kind.milli):
         raise _Wrong(
             Reason.EXCEEDS_LIMIT,
-            f"A job may have {counted(kind.max_per_job * GPU)} of type {kind.name}; this one asks for "
-            f"{charged.gpus // GPU}.",
-            kind.max_per_job * GPU,
+            f"A job may have {counted(most)} of type {kind.name}; this one asks for {units.shown(charged.gpus)}.",
+            most,
         )
     asked_for = dict(charged.extended)
     for one in cluster.extended_resources:
@@ -325,10 +325,11 @@ def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None,
                 f"{amount // GPU}.",
             )
     without = sum(1 for pod in charged.pods if not pod.gpus)
-    share = kind.per_gpu.times(charged.gpus // GPU) if kind else CpuMemory(0, 0)
+    asked_units = kind.units(charged.gpus) if kind else 0
+    share = kind.per_gpu.times(asked_units) if kind else CpuMemory(0, 0)
     more = cluster.cpu_only_max.times(without)
     limit = CpuMemory(share.cpu_milli + more.cpu_milli, share.memory_bytes + more.memory_bytes)
-    basis = f"{charged.gpus // GPU} × {kind.name}" if kind else "a job without GPUs"
+    basis = f"{asked_units} × {kind.name}" if kind else "a job without GPUs"
     asked = _sum(pod.limits for pod in pods)
     cpu = units.cpu_milli(asked.get("cpu", Fraction(0)))
     memory = units.memory_bytes(asked.get("memory", Fraction(0)))

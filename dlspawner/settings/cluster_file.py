@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from fractions import Fraction
 
 from dlspawner.core import units
 from dlspawner.core.config import (
@@ -17,6 +18,7 @@ from dlspawner.core.config import (
     StorageConfig,
     Toleration,
 )
+from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
 from dlspawner.settings.policy_sections import (
@@ -40,7 +42,9 @@ _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
     *("priorities", "scheduling", "idle", "host_ports", "extended_resources", "scheduler"),
 )
-_TYPE_KEYS = ("title", "resource", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations")
+_TYPE_KEYS = (
+    *("title", "resource", "share", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations"),
+)
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RANGE = r"[0-9]{4,5}-[0-9]{4,5}"
 _LAST_PORT = 65535
@@ -178,7 +182,17 @@ def _gpu_type(name: str, entry: Entry) -> GpuType:
         max_per_job=section.integer("max_per_job", 8, 1, 1024),
         node_selector=tuple((key, value.text()) for key, value in section.children("node_selector").items()),
         tolerations=tuple(_toleration(one) for one in section.items("tolerations")),
+        share=_share(section),
     )
+
+
+def _share(section: Section) -> Fraction:
+    found = section.get("share")
+    share = found.gpus(0, 1) if found else Fraction(1)
+    if found is not None and share * GPU < 1:
+        found.problem("is less than a thousandth of a GPU, which would cost nothing.")
+        return Fraction(1)
+    return share
 
 
 def _toleration(entry: Entry) -> Toleration:

@@ -132,6 +132,17 @@ class Entry:
             return low
         return self.value
 
+    def gpus(self, low: int, high: int) -> Fraction:
+        """Returns a number of GPUs: whole, or with parts, such as 0.5 or “2/7”."""
+        text = str(self.value) if isinstance(self.value, str | int | float) and not isinstance(self.value, bool) else ""
+        if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,3}|/[1-9][0-9]{0,2})?", text):
+            self.problem(f"must be a number of GPUs, such as 4, 0.5 or 2/7, not {_called(self.value)}.")
+            return Fraction(1)
+        if not low <= Fraction(text) <= high:
+            self.problem(f"must be between {low} and {high}, not {show(self.value)}.")
+            return Fraction(1)
+        return Fraction(text)
+
     def boolean(self) -> bool:
         if not isinstance(self.value, bool):
             self.problem(f"must be true or false, not {_called(self.value)}.")

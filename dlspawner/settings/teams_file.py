@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection
+from fractions import Fraction
 
 from dlspawner.core.config import ClusterConfig, IdleWindows, Team, TeamMount, TeamQuota, TeamsConfig, UserCaps
+from dlspawner.core.text import show
+from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
@@ -65,7 +68,12 @@ def _quota(kind: str, entry: Entry, cluster: ClusterConfig) -> TeamQuota:
     if kind not in names:
         have = f"The cluster has: {', '.join(names)}." if names else "The cluster has none."
         entry.problem(f"there is no GPU type “{kind}”{did_you_mean(kind, names)}. {have}", against="gpu_types")
-    return TeamQuota(kind, entry.integer(0, _MOST_GPUS))
+    found, gpus = cluster.gpu_type(kind), entry.gpus(0, _MOST_GPUS)
+    number = gpus / (found.share if found else 1)
+    if number.denominator != 1:
+        entry.problem(f"{show(entry.value)} is no whole number of {found.share if found else 1} GPU.")
+    # What so many units count as: 7 of 1/7 are 0.994.
+    return TeamQuota(kind, Fraction(int(number) * found.milli, GPU) if found else gpus)
 
 
 def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int]:

@@ -196,11 +196,12 @@ def _shares(template: Template, option: Option, cluster: ClusterConfig) -> str:
     words, own = [], template.option("gpus")
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
+            part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
             share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.memory(kind.per_gpu.memory_bytes)} each"
             most = kind.max_per_job
             if not template.roles and own and own.maximum is not None:
                 most = min(most, int(own.maximum))
-            words.append(f"{kind.title}: up to {most}{' in all pods' if template.roles else ''}, with {share}.")
+            words.append(f"{kind.title}: up to {most}{part}{' in all pods' if template.roles else ''}, with {share}.")
     return " ".join(words)
 
 

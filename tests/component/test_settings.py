@@ -278,6 +278,14 @@ WRONG_CLUSTERS = {
         "  b: {resource: gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
         "gpu_types.b.resource: “gpu” must be a resource such as nvidia.com/gpu.",
     ),
+    "more than a whole GPU as a share": (
+        "  b: {resource: a/b, share: 3/2, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b.share: must be between 0 and 1, not “3/2”.",
+    ),
+    "a share that costs nothing": (
+        "  b: {resource: a/b, share: 0, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b.share: is less than a thousandth of a GPU",
+    ),
     "a name with capitals": (
         "  B: {resource: a/b, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
         "gpu_types.B: “B” must be small letters",
@@ -365,7 +373,11 @@ WRONG_TEAMS = {
     "a soft cap above the hard one": ("  b: {user_caps: {soft: 3, hard: 2}}", "teams.b.user_caps: soft is more"),
     "a tag that its value does not fit": (
         "  b: {quota: {a100: !!bool perhaps}}",
-        "teams.b.quota.a100: must be a whole number",
+        "teams.b.quota.a100: must be a number of GPUs, such as 4, 0.5 or 2/7, not “perhaps”.",
+    ),
+    "half a GPU of a type of whole ones": (
+        "  b: {quota: {a100: 0.5}}",
+        "teams.b.quota.a100: 0.5 is no whole number of 1 GPU.",
     ),
     "half a character": ('  b: {title: "\\ud800"}', "teams.b.title: holds a character that no text may hold"),
     "the end of a text of C": ('  "b\\0": {}', "teams: holds a character that no text may hold"),
@@ -849,6 +861,26 @@ def test_the_examples_of_the_readme_are_valid(files: Files) -> None:
         assert files.problems() == []
         titles.append(files.load().templates[0].title)
     assert titles == ["Training", "Training over InfiniBand"]
+
+
+def test_a_pod_of_each_kind_of_gpu_in_the_docs_asks_for_one_of_it(files: Files) -> None:
+    text = (ROOT / "hub_config/SHARING.md").read_text(encoding="utf-8").partition("## Kinds of GPUs\n")[2]
+    files.write(
+        job=f"{JOB}options: {{gpus: {{default: 1}}, gpu_type: {{}}}}\n",
+        cluster=text.partition("```yaml\n")[2].partition("```")[0],
+        teams="teams: {}\n",
+    )
+    assert files.problems() == []
+    loaded = files.load()
+    context = rendering.RenderContext("alice", "", "alice", "j-abcdefghij23", "jupyter-alice", login_proxy="…")
+    for kind in loaded.cluster.gpu_types:
+        choices = options.select_options(loaded.templates[0], loaded.cluster, {"gpu_type": kind.name})
+        assert isinstance(choices, options.SelectedOptions), kind.name
+        pod = rendering.render(loaded.templates[0], choices, context)
+        assert isinstance(pod, dict)
+        charged = request_of([pod], loaded.cluster)
+        assert isinstance(charged, ResourceRequest), charged
+        assert (charged.gpu_type, charged.gpus) == (kind.name, int(GPU * kind.share))
 
 
 _SCALARS = st.none() | st.booleans() | st.integers(-9, 99999) | st.floats() | st.text(max_size=8) | st.just("${user}")

@@ -294,9 +294,11 @@ def _complete_choices(
             f"{known['priority'].title} must be one that team {team.title or name} may use: {allowed}; "
             f"you asked for {show(values['priority'])}."
         )
-    if preemptible and team.borrow_limit is not None and total > team.borrow_limit:
+    asked = total * (kind.milli if kind else GPU)
+    if preemptible and team.borrow_limit is not None and asked > team.borrow_limit * GPU:
         may = f"at most {team.borrow_limit} GPUs" if team.borrow_limit else "no GPUs"
-        problems.append(f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {total}.")
+        sentence = f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {shown(asked)}."
+        problems.append(sentence)
     if level is None or problems:
         return InvalidOptions(tuple(problems))
     return SelectedOptions(

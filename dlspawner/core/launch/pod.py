@@ -35,9 +35,9 @@ from dlspawner.core import naming, units
 from dlspawner.core.units import Manifest
 
 _NVIDIA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-# Runtimes of other vendors that hand out devices by a variable, where the cluster has GPUs of theirs. What only hides
-# some of the devices that are there (CUDA_, HIP_, ROCR_VISIBLE_DEVICES, ONEAPI_DEVICE_SELECTOR) shows no container a
-# GPU. Intel's GPUs (gpu.intel.com) come by their device plugin only.
+# Runtimes of other vendors that hand out devices by a variable. What only hides some of the devices that are there
+# (CUDA_, HIP_, ROCR_VISIBLE_DEVICES, ONEAPI_DEVICE_SELECTOR) shows no container a GPU. Intel's GPUs (gpu.intel.com) and
+# Google's TPUs (google.com) come by their device plugins only, and claimed devices (DRA) by CDI, beside any “void”.
 _OTHERS = {
     "amd.com": {"name": "AMD_VISIBLE_DEVICES", "value": "none"},
     "habana.ai": {"name": "HABANA_VISIBLE_DEVICES", "value": "none"},  # “void” is all of them: habana-container-runtime
@@ -60,22 +60,19 @@ def merge_pod(pod: Manifest, fragment: Manifest) -> Manifest:
 
 
 def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Manifest:
-    """Returns a new pod in which only containers that ask for a GPU can see one.
+    """Returns a new pod in which only containers that ask for a vendor's GPU can see one.
 
-    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where no GPU is asked for, against
-    the form, the template, a hook, ``envFrom`` and the image, and left to the device plugin where one is; so are the
-    variables of the other vendors whose GPUs the cluster has.
+    The last step before a pod is created. ``NVIDIA_VISIBLE_DEVICES`` is ``void`` where none of NVIDIA's, or of an
+    unknown vendor's, is asked for, against the form, the template, a hook, ``envFrom`` and the image, and left to the
+    device plugin where one is; so are the variables of the other vendors.
     """
     hidden: Manifest = copy.deepcopy(pod)
-    vendors = {name.split("/")[0] for name in gpu_resources}
-    hiding = [_NVIDIA, *(one for vendor, one in _OTHERS.items() if vendor in vendors)]
-    names = {one["name"] for one in hiding}
     for container in _containers(hidden):
-        others = [one for one in container.get("env") or [] if one.get("name") not in names]
-        if not _asks(container, gpu_resources):
-            others = [*copy.deepcopy(hiding), *others]
-        if others or "env" in container:
-            container["env"] = others
+        asked = {name.split("/")[0] for name in _asked(container, gpu_resources)}
+        hiding = [_NVIDIA] if asked <= _OTHERS.keys() else []
+        hiding += [one for vendor, one in _OTHERS.items() if vendor not in asked]
+        kept = [one for one in container.get("env") or [] if one.get("name") not in VISIBLE_DEVICES]
+        container["env"] = [*copy.deepcopy(hiding), *kept]
     return hidden
 
 
@@ -100,10 +97,13 @@ def _containers(pod: Manifest) -> list[Manifest]:
     return [container for name in _CONTAINER_LISTS for container in spec.get(name) or []]
 
 
-def _asks(container: Manifest, gpu_resources: Collection[str]) -> bool:
+def _asked(container: Manifest, gpu_resources: Collection[str]) -> list[str]:
     resources = container.get("resources") or {}
-    amounts = [(resources.get(kind) or {}).get(name) for kind in ("limits", "requests") for name in gpu_resources]
-    return any(units.parse_quantity(str(amount)) for amount in amounts)  # neither "0.0" nor what is no number is a GPU
+    amounts = [
+        (name, (resources.get(kind) or {}).get(name)) for kind in ("limits", "requests") for name in gpu_resources
+    ]
+    # Neither "0.0" nor what is no number is a GPU.
+    return [name for name, amount in amounts if units.parse_quantity(str(amount))]
 
 
 def _merge(key: str, old: Any, new: Any) -> Any:

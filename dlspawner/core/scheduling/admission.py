@@ -242,18 +242,16 @@ def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
 def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:
     """Returns jobs that would start at once: fewer GPUs, another type, preemptible; none for several pods."""
     kind = request.request.gpu_type
-    if kind is None or len(request.request.pods) != 1 or request.request.gpus % GPU:
-        return ()
-    asked = request.request.gpus
     kinds = {one.name: one for one in world.cluster.gpu_types}
-    if kind not in kinds:
+    if kind is None or kind not in kinds or len(request.request.pods) != 1:
         return ()
+    asked = kinds[kind].units(request.request.gpus)
     tries = [(kind, asked, True)]
-    tries += [(kind, fewer, False) for fewer in range(asked - GPU, 0, -GPU)]
+    tries += [(kind, fewer, False) for fewer in range(asked - 1, 0, -1)]
     tries += [(name, asked, False) for name in kinds if name != kind]
     tries += [(name, asked, True) for name in kinds if name != kind]
     found: dict[tuple[str, bool], Alternative] = {}
-    for name, gpus, preemptible in tries:
+    for name, number, preemptible in tries:
         if (
             (name, False) in found
             or (name, preemptible) in found
@@ -262,19 +260,19 @@ def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple
             continue
         other = replace(
             request,
-            request=_resized(request.request, kinds[name], gpus, world.cluster),
+            request=_resized(request.request, kinds[name], number, world.cluster),
             preemptible=preemptible or request.preemptible,
             state=JobState.SUBMITTED,
             nodes=(),
         )
         if isinstance(evaluate(other, world, now), Admit):
-            found[name, preemptible] = Alternative(name, gpus, other.preemptible)
+            found[name, preemptible] = Alternative(name, other.request.gpus, other.preemptible)
     return tuple(found.values())
 
 
-def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: ClusterConfig) -> ResourceRequest:
-    """The same job with so many GPUs of that type, and the CPU and memory that belong to them."""
-    share, pod = kind.per_gpu.times(gpus // GPU), charge.pods[0]
+def _resized(charge: ResourceRequest, kind: GpuType, number: int, cluster: ClusterConfig) -> ResourceRequest:
+    """The same job with so many units of that type, and the CPU and memory that belong to them."""
+    share, pod = kind.per_gpu.times(number), charge.pods[0]
     old = cluster.gpu_type(charge.gpu_type or "")
     kept = tuple(pair for pair in pod.placement.selector if old is None or pair not in old.node_selector)
     tolerations = pod.placement.tolerations + kind.tolerations
@@ -283,7 +281,7 @@ def _resized(charge: ResourceRequest, kind: GpuType, gpus: int, cluster: Cluster
     resized = replace(
         pod,
         resource=kind.resource,
-        gpus=gpus,
+        gpus=number * kind.milli,
         cpu_milli=share.cpu_milli,
         memory_bytes=share.memory_bytes,
         placement=placement,

@@ -39,10 +39,9 @@ from typing import Any, TypeVar, cast
 from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
 from dlspawner.core.decisions import EngineVerdict
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.nodes import Node, NodePlacement, has_type
+from dlspawner.core.nodes import Node, NodePlacement, has_type, in_gpus
 from dlspawner.core.scheduling.node_info import NO_RESOURCES, NodeInfo, NodePool, Resources
 from dlspawner.core.scheduling.quota_layout import QuotaLayout, TeamNodes
-from dlspawner.core.units import GPU
 
 _MOST_POOLS, _MOST_FACTS = 200, 20_000
 _QUEUED, _ENDED = JobState.QUEUED, JobState.ENDED  # looking them up in the class would be seen
@@ -82,6 +81,9 @@ class ClusterState:
         self.cluster, self.teams = cluster, teams
         self._teams: dict[str, Team | None] = {}  # those that were asked for, by name
         self.jobs: dict[str, Job] = {}
+        self.nodes: dict[
+            str, Node
+        ] = {}  # as the snapshot has them; those of the rooms are in milli-GPUs of their types
         self.rooms: dict[str, NodeInfo] = {}
         self.closed: set[str] = set()  # of them those that take no new jobs
         self.usage: dict[str, DecayedUsage] = {}
@@ -100,6 +102,7 @@ class ClusterState:
     def of(cls, snapshot: Snapshot) -> ClusterState:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
+        world.nodes = {node.name: node for node in snapshot.nodes}
         world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
         world.jobs = {job.id: job for job in snapshot.jobs if job.state is not _ENDED}
@@ -114,7 +117,7 @@ class ClusterState:
         return Snapshot(
             self.cluster,
             self.teams,
-            tuple(room.node for room in self.rooms.values()),
+            tuple(self.nodes.values()),
             tuple(self.jobs.values()),
             tuple(self.usage.items()),
         )
@@ -140,17 +143,19 @@ class ClusterState:
 
     def put_node(self, node: Node) -> None:
         self._forget()
+        self.nodes[node.name] = node
         old = self.rooms.get(node.name)
         room = self._node_info(node)
         self._settle(room)
         (self.closed.discard if node.open else self.closed.add)(node.name)
-        if old is None or _lies(old.node) != _lies(node):
+        if old is None or _lies(old.node) != _lies(room.node):
             self._shares = None
         for pool in self._pools.values():
             pool.put(room)
 
     def remove_node(self, name: str) -> None:
         """The node is gone; what its jobs hold counts for quotas until they are gone, too."""
+        self.nodes.pop(name, None)
         room = self.rooms.pop(name, None)
         self.closed.discard(name)
         if room is None:
@@ -166,12 +171,11 @@ class ClusterState:
     def configure(self, cluster: ClusterConfig, teams: TeamsConfig) -> None:
         self.cluster, self.teams = cluster, teams
         self._teams.clear()
-        self._forget()
-        for room in self.rooms.values():
-            room.gpu_share = self._kept(room.node)
-            room.cache.clear()
         self._pools.clear()
         self._shares = None
+        self._forget()
+        for node in tuple(self.nodes.values()):
+            self.put_node(node)
 
     def _forget(self) -> None:
         """Nodes or files have changed, on which everything depends that was found out."""
@@ -321,8 +325,8 @@ class ClusterState:
         return pool
 
     def _node_info(self, node: Node) -> NodeInfo:
-        room = NodeInfo.empty(node)
-        room.gpu_share = self._kept(node)
+        room = NodeInfo.empty(in_gpus(node, self.cluster.gpu_types))
+        room.gpu_share = self._kept(room.node)
         return room
 
     def _kept(self, node: Node) -> Resources:
@@ -335,9 +339,9 @@ class ClusterState:
         others = dict(node.others.gpus)
         for kind in self.cluster.gpu_types:
             if has_type(node, kind):
-                gpus = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // GPU
-                cpu += gpus * kind.per_gpu.cpu_milli
-                memory += gpus * kind.per_gpu.memory_bytes
+                units = max(0, node.gpus_of(kind.resource) - others.get(kind.resource, 0)) // kind.milli
+                cpu += units * kind.per_gpu.cpu_milli
+                memory += units * kind.per_gpu.memory_bytes
         return Resources(0, cpu, memory)
 
     # counting

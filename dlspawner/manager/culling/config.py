@@ -23,7 +23,8 @@ class GpuMetrics(Configurable):
         Unicode(),
         default_value=list(MetricNames().utilisation),
         help="""Metrics of how busy a GPU is, in percent; several where nodes have exporters of different makers. AMD's
-        device-metrics-exporter calls it gpu_gfx_activity.""",
+        device-metrics-exporter calls it gpu_gfx_activity. Parts of a GPU by MIG have none of that name: add
+        DCGM_FI_PROF_GR_ENGINE_ACTIVE, which is from 0 to 1 and known to be so, as all of DCGM_FI_PROF_….""",
     ).tag(config=True)
     memory = List(
         Unicode(),

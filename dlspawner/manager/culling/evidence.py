@@ -87,9 +87,10 @@ class ActivityCollector:
     def expected_reports(self, job: Job) -> ExpectedReports:
         """Returns the reports that are expected of a job; all kinds if its template is gone."""
         template = self.settings().template(job.template)
+        gpus = self.book.cluster_state.cluster.units(job.request.gpu_type, job.request.gpus)
         if template is None:
-            return ExpectedReports(kernels=True, ssh=True)
-        return ExpectedReports(template.tells_kernels, template.ssh is not None)
+            return ExpectedReports(kernels=True, ssh=True, gpus=gpus)
+        return ExpectedReports(template.tells_kernels, template.ssh is not None, gpus)
 
     def policy(self, job: Job) -> IdleRule:
         """The windows of its template, team and preemptibility."""
@@ -111,7 +112,8 @@ class ActivityCollector:
                 for namespace in dict.fromkeys(namespace for namespace, _ in jobs):
                     for pod, metrics in (await self.prometheus.gpus(namespace, since, until)).items():
                         if (namespace, pod) in jobs:
-                            self.activities.report_gpus(jobs[namespace, pod], metrics, culling)
+                            job = jobs[namespace, pod]
+                            self.activities.report_gpus(job, self.expected_reports(job).gpus, metrics, culling)
                 self._asked = since = until
         except MetricsUnavailable as problem:
             return str(problem)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from dlspawner.clients.prometheus import MetricsUnavailable, PrometheusClient
 from dlspawner.core.accounting import NONE, GpuTime, Span, measured, total
-from dlspawner.core.job import JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling.usage_report import capacity_by_type
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.repository import JobRepository
@@ -82,21 +82,23 @@ class HistoryKeeper:
         except MetricsUnavailable:
             return  # culling asks as well, and says so
         found: dict[tuple[str, date], GpuTime] = {}
+        cluster = self.book.cluster_state.cluster
         for where, gpus in pods.items():
-            job, started = jobs.get(where, ("", None))
-            if started is not None:
+            job = jobs.get(where)
+            if job is not None and job.started is not None:
                 means = (fmean(value for _, value in one.samples) for one in gpus.values() if one.samples)
-                for day, amount in measured(means, (max(span[0], started), span[1])).items():
-                    found[job, day] = found.get((job, day), NONE) + amount
+                share = job.request.gpus // cluster.units(job.request.gpu_type, job.request.gpus)
+                for day, amount in measured(means, (max(span[0], job.started), span[1]), share).items():
+                    found[job.id, day] = found.get((job.id, day), NONE) + amount
         names = sorted({job for job, _ in found})
         for some in (set(names[at : at + _TOGETHER]) for at in range(0, len(names), _TOGETHER)):
             part = {key: amount for key, amount in found.items() if key[0] in some}
             await self.ledger.write_as_leader(self.book.term, partial(gpu_hours.add_gpu_use, sampled=part))
 
-    def _running(self) -> dict[tuple[str, str], tuple[str, datetime]]:
-        """The jobs that run with GPUs, and since when, by their pods' namespaces and names."""
+    def _running(self) -> dict[tuple[str, str], Job]:
+        """The jobs that run with GPUs, by their pods' namespaces and names."""
         return {
-            (self.namespaces.from_key(pod.namespace), pod.name): (record.job.id, record.job.started)
+            (self.namespaces.from_key(pod.namespace), pod.name): record.job
             for record in self.book.records.values()
             if record.job.state is JobState.RUNNING and record.job.request.gpus and record.job.started
             for pod in record.seen

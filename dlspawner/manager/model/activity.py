@@ -68,10 +68,12 @@ class SshSessionReport:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedReports:
-    """The reports expected of a job: its kernels, its SSH sessions. A missing report is not the same as no use."""
+    """The reports expected of a job: its kernels, its SSH sessions, so many GPUs or parts of GPUs. A missing report is
+    not the same as no use."""
 
     kernels: bool
     ssh: bool
+    gpus: int
 
 
 @dataclass(slots=True)
@@ -134,8 +136,8 @@ class ActivityStore:
             ssh = now if unseen else facts.ssh
             self.put(job.id, replace(facts, ssh=ssh, ssh_report=now, ssh_by=gateway))
 
-    def report_gpus(self, job: Job, found: Mapping[str, JobMetrics], culling: Culling) -> None:
-        """New samples of the GPUs of a job's pod."""
+    def report_gpus(self, job: Job, count: int, found: Mapping[str, JobMetrics], culling: Culling) -> None:
+        """New samples of the GPUs of a job's pod, or of its parts of GPUs; the job has ``count`` of them."""
         facts, started = self.of(job.id), job.started
         known = dict(facts.gpus)
         for name, metrics in found.items():
@@ -146,7 +148,7 @@ class ActivityStore:
         if known:
             newest = max(use.last for use in known.values())
             fresh = {name: use for name, use in known.items() if newest - use.last <= culling.metrics_age}
-            if len(fresh) >= job.request.gpus // 1000:
+            if len(fresh) >= count:
                 known = fresh  # a GPU that the pod no longer has
             self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
 
@@ -168,7 +170,7 @@ class ActivityStore:
             ssh_report=facts.ssh_report,
             ssh=ssh,
             ssh_open=facts.ssh_open,
-            gpu_count=job.request.gpus // 1000,
+            gpu_count=tells.gpus,
             gpus=tuple(use for _, use in facts.gpus),
             kept=facts.kept,
             watched=facts.log_writer_active,

@@ -311,14 +311,14 @@ class Office:
             await asyncio.wait({task})
             await store.close()
 
-    async def make_node(self, name: str = "gpu-1", gpus: int = 8) -> None:
-        amounts = {"cpu": "32", "memory": "128Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    async def make_node(self, name: str = "gpu-1", gpus: int = 8, resource: str = quota.GPU, **labels: str) -> None:
+        amounts = {"cpu": "32", "memory": "128Gi", "pods": "110", resource: str(gpus)}
         status = {
             "allocatable": amounts,
             "capacity": amounts,
             "conditions": [{"type": "Ready", "status": "True"}],
         }
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}
         await self.cluster.create(NODES, node)
         await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
         self.reports.append(asyncio.create_task(report(self.cluster, name)))
@@ -366,7 +366,7 @@ class Office:
         return {pod["metadata"]["name"]: pod for pod in await self.cluster.list(PODS, NAMESPACE)}
 
 
-def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
+def wants(user: str = "alice", gpus: int = 1, resource: str = quota.GPU, **more: Any) -> AdmissionRequest:
     """An admission request of this user."""
     made = AdmissionRequest(
         job=naming.job_id(secrets.token_bytes(8)),
@@ -379,15 +379,15 @@ def wants(user: str = "alice", gpus: int = 1, **more: Any) -> AdmissionRequest:
         requeue=False,
         request_seconds=3,
         namespace=NAMESPACE,
-        pods=(strip_manifest(_spec(gpus)),),
+        pods=(strip_manifest(_spec(gpus, resource)),),
         nonce=secrets.token_urlsafe(16),
         options=json.dumps({"template": "tiny", "gpus": gpus}),
     )
     return replace(made, **more)
 
 
-def _spec(gpus: int) -> dict[str, Any]:
-    limits = {"cpu": "50m", "memory": "64Mi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+def _spec(gpus: int, resource: str) -> dict[str, Any]:
+    limits = {"cpu": "50m", "memory": "64Mi", **({resource: str(gpus)} if gpus else {})}
     container = {"name": "notebook", "image": "x", "resources": {"limits": limits, "requests": limits}}
     return {"spec": {"containers": [container]}}
 

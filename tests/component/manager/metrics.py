@@ -38,12 +38,16 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of a pod: its utilisation in percent at so many seconds after the beginning, None where there is none."""
+    """One GPU of a pod: its utilisation in percent at so many seconds after the beginning, None where there is none.
+
+    ``instance``: a part of it in MIG mode, of which DCGM tells how busy its engines are, from 0 to 1.
+    """
 
     pod: str
     uuid: str
     used: Callable[[float], float | None]
     memory_mib: int = 1024
+    instance: str = ""
 
 
 def write_history(
@@ -53,19 +57,23 @@ def write_history(
 
     A sample is what OpenMetrics writes after the name.
     """
-    used, memory = [], []
+    used: dict[str, list[str]] = {"DCGM_FI_DEV_GPU_UTIL": [], "DCGM_FI_PROF_GR_ENGINE_ACTIVE": []}
+    memory = []
     for gpu in gpus:
-        labels = f'{{UUID="{gpu.uuid}",namespace="{NAMESPACE}",pod="{gpu.pod}",container="notebook"}}'
+        part = f',GPU_I_ID="{gpu.instance}",GPU_I_PROFILE="1g.10gb"' if gpu.instance else ""
+        labels = f'{{UUID="{gpu.uuid}"{part},namespace="{NAMESPACE}",pod="{gpu.pod}",container="notebook"}}'
+        name, unit = ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 100) if part else ("DCGM_FI_DEV_GPU_UTIL", 1)
         at = begin
         while at < end:
             percent = gpu.used((at - begin).total_seconds())
             if percent is not None:
-                used.append(f"DCGM_FI_DEV_GPU_UTIL{labels} {percent} {at.timestamp():.3f}")
+                used[name].append(f"{name}{labels} {percent / unit} {at.timestamp():.3f}")
                 memory.append(f"DCGM_FI_DEV_FB_USED{labels} {gpu.memory_mib} {at.timestamp():.3f}")
             at += STEP
     text = folder / "history.txt"
     head = "# TYPE {name} gauge"
-    lines = [head.format(name="DCGM_FI_DEV_GPU_UTIL"), *used, head.format(name="DCGM_FI_DEV_FB_USED"), *memory]
+    samples_of = {**used, "DCGM_FI_DEV_FB_USED": memory}
+    lines = [line for name, samples in samples_of.items() for line in (head.format(name=name), *samples)]
     for name, samples in (more or {}).items():
         kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# TYPE {name.removesuffix('_total')} {kind}", *(f"{name}{sample}" for sample in samples)]

@@ -75,6 +75,8 @@ HISTORY = [
     Gpu("jupyter-alice--train", "GPU-1", lambda _: 100, memory_mib=2048),
     Gpu("jupyter-alice--train", "GPU-2", lambda seconds: 50 if seconds < 600 or seconds >= 1200 else None),
     Gpu("jupyter-alice--trainXother", "GPU-3", lambda _: 7),
+    Gpu("jupyter-dora--", "GPU-4", lambda _: 40, instance="1"),
+    Gpu("jupyter-dora--", "GPU-4", lambda _: 60, instance="2"),
 ]
 
 
@@ -111,6 +113,14 @@ async def test_points_are_means_of_their_steps_and_gaps_are_none(prometheus: Pro
     assert found["cpu"].values == found["memory"].values == (None,) * 8, "nobody tells of these here"
     other = await read_usage(prometheus, "elsewhere", ["jupyter-alice--train"], span)
     assert all(value is None for one in other for value in one.values)
+
+
+async def test_parts_of_a_gpu_are_told_in_percent_as_gpus_are(prometheus: PrometheusClient) -> None:
+    prometheus.names = MetricNames(utilisation=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"))
+    span = TimeRange(BEGIN + timedelta(minutes=1), BEGIN + timedelta(minutes=6), timedelta(minutes=5))
+    pods = ["jupyter-dora--", "jupyter-alice--trainXother"]
+    found = {one.name: one for one in await read_usage(prometheus, NAMESPACE, pods, span)}
+    assert found["gpu"].values[-1] == pytest.approx((40 + 60 + 7) / 3)
 
 
 async def test_container_with_two_series_counts_once(prometheus: PrometheusClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dlspawner.core.config import (
@@ -34,8 +35,9 @@ GPU_HOUR = 3600.0 * GPU
 A100 = GpuType("a100", "A100", "nvidia.com/gpu", CpuMemory(4000, 16 * GIB), 64, (("gpu", "a100"),))
 V100 = GpuType("v100", "V100", "nvidia.com/gpu", CpuMemory(2000, 8 * GIB), 64, (("gpu", "v100"),))
 MI300 = GpuType("mi300", "MI300", "amd.com/gpu", CpuMemory(4000, 16 * GIB), 64)
-TYPES = {kind.name: kind for kind in (A100, V100, MI300)}
-CLUSTER = ClusterConfig((A100, V100, MI300), CpuMemory(500, GIB), CpuMemory(4000, 8 * GIB))
+MIG = GpuType("a100-1g", "A100 1g", "nvidia.com/mig-1g.10gb", CpuMemory(500, 2 * GIB), 64, share=Fraction(1, 7))
+TYPES = {kind.name: kind for kind in (A100, V100, MI300, MIG)}
+CLUSTER = ClusterConfig((A100, V100, MI300, MIG), CpuMemory(500, GIB), CpuMemory(4000, 8 * GIB))
 HURRIED = replace(CLUSTER, scheduling=SchedulingConfig(notice=timedelta(0), min_run=timedelta(0)))
 
 
@@ -47,16 +49,16 @@ class Case(NamedTuple):
     expected: str
 
 
-def team(name: str, quota: int | dict[str, int] = 0, **more: Any) -> Team:
+def team(name: str, quota: int | Mapping[str, int | Fraction] = 0, **more: Any) -> Team:
     """A team with a quota of A100s, or of several types."""
-    quotas = quota if isinstance(quota, dict) else {"a100": quota}
+    quotas = {"a100": quota} if isinstance(quota, int) else quota
     if "hard" in more or "soft" in more:
         more["user_caps"] = UserCaps(more.pop("soft", None), more.pop("hard", None))
     return Team(name, name, quota=tuple(TeamQuota(kind, gpus) for kind, gpus in quotas.items()), **more)
 
 
 def node(name: str, gpus: int = 8, kind: str | None = "a100", **more: Any) -> Node:
-    """A node with plenty of CPU and memory."""
+    """A node with plenty of CPU and memory, and so many units of a type."""
     found = TYPES[kind] if kind else None
     return replace(
         Node(
@@ -71,12 +73,12 @@ def node(name: str, gpus: int = 8, kind: str | None = "a100", **more: Any) -> No
 
 
 def ask(gpus: int | Iterable[int] = 1, kind: str = "a100", cpu: int = 1000, memory: int = GIB) -> ResourceRequest:
-    """The request of a job: so many GPUs, or a number for each of several pods."""
+    """The request of a job: so many units of a type, or a number for each of several pods."""
     numbers = [gpus] if isinstance(gpus, int) else list(gpus)
     found = TYPES[kind]
     place = NodePlacement(found.node_selector, tolerations=found.tolerations)
     pods = [
-        PodRequest(found.resource, one * GPU, cpu, memory, place) if one else PodRequest("", 0, cpu, memory)
+        PodRequest(found.resource, one * found.milli, cpu, memory, place) if one else PodRequest("", 0, cpu, memory)
         for one in numbers
     ]
     return ResourceRequest(kind if any(numbers) else None, tuple(pods))

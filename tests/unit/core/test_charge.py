@@ -13,7 +13,7 @@ from dlspawner.core.config import CpuMemory, ExtendedResource, GpuType, Priority
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.nodes import ForeignUsage, read_node
 from dlspawner.core.resources import ResourceRequest, foreign_usage, request_of
-from dlspawner.core.units import GPU
+from dlspawner.core.units import GPU, shown
 from tests.unit.core.factories import CLUSTER, GIB, team
 
 NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
@@ -61,6 +61,7 @@ CHARGED: dict[str, tuple[dict[str, Any], str]] = {
         pod(ONE, **node_terms({"gpu": ["v100"], "zone": ["x"]}, {"gpu": ["v100"]})),
         "v100 1",
     ),
+    "parts of a GPU cost their share": (pod(box({"nvidia.com/mig-1g.10gb": 2, "cpu": 1})), "a100-1g 0.284"),
     "a network card is no GPU": (pod(box({NVIDIA: 1, "nvidia.com/hostdev": 1})), "a100 1"),
     "an extended resource that is no GPU is counted beside them": (
         pod(box({NVIDIA: 1, "rdma/hca": 1, "hugepages-2Mi": "4Mi"}), box(None, {"rdma/hca": 1, "x.io/y": 0})),
@@ -76,7 +77,7 @@ def test_charge(manifest: dict[str, Any], expected: str) -> None:
     charged = request_of([manifest], COUNTING)
     assert isinstance(charged, ResourceRequest), charged
     others = "".join(f" {name}={amount // GPU}" for name, amount in charged.extended if name != "nvidia.com/hostdev")
-    assert f"{charged.gpu_type} {charged.gpus // GPU}{others}" == expected
+    assert f"{charged.gpu_type} {shown(charged.gpus)}{others}" == expected
 
 
 MALFORMED, UNKNOWN_TYPE, NOT_ALLOWED = Reason.MALFORMED, Reason.UNKNOWN_TYPE, Reason.NOT_ALLOWED
@@ -95,7 +96,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     ),
     "a container that is no container": ({"spec": {"containers": [7]}}, MALFORMED, "Kubernetes"),
     "a vendor without a type": (pod(box({"gpu.intel.com/i915": 1})), UNKNOWN_TYPE, "no GPU type"),
-    "a slice of a GPU": (pod(box({"nvidia.com/mig-1g.10gb": 1})), UNKNOWN_TYPE, "no GPU type"),
+    "a part of a GPU that is of no type": (pod(box({"nvidia.com/mig-2g.20gb": 1})), UNKNOWN_TYPE, "no GPU type"),
     "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), UNKNOWN_TYPE, "no GPU type"),
     "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
@@ -121,6 +122,16 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
         "A job may have 2 FPGAs (x.io/fpga); this one asks for 3.",
     ),
     "half an extended resource": (pod(box({"rdma/hca": "500m"})), MALFORMED, "rdma/hca must be a whole number"),
+    "more parts of GPUs than a job may have": (
+        pod(box({"nvidia.com/mig-1g.10gb": 65})),
+        EXCEEDS_LIMIT,
+        "may have 9.088 GPUs of type a100-1g; this one asks for 9.23.",
+    ),
+    "more CPU than belongs to parts of GPUs": (
+        pod(box({"nvidia.com/mig-1g.10gb": 2, "cpu": "1001m"})),
+        TOO_SMALL,
+        "at most 1 for 2 × a100-1g",
+    ),
     "more CPU than belongs to the GPUs": (pod(box({NVIDIA: 2, "cpu": "8001m"})), TOO_SMALL, "at most 8 for 2 × a100"),
     "more memory than belongs to the GPUs": (pod(box({NVIDIA: 1, "memory": "17Gi"})), TOO_SMALL, "at most 16Gi"),
     "a limit beyond it counts, too": (pod(box({NVIDIA: 1, "cpu": 5}, {"cpu": 1})), TOO_SMALL, "CPUs must be at most 4"),

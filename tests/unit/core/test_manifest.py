@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dlspawner.core.launch.pod import disable_gpus_by_default, merge_pod
 
-GPUS = frozenset({"nvidia.com/gpu", "amd.com/gpu"})
+GPUS = frozenset({"nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "a.b/gpu"})
 
 
 def a(**fields: Any) -> dict[str, Any]:
@@ -63,23 +63,31 @@ MERGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 _VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 _ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 
-_NONE = {"name": "AMD_VISIBLE_DEVICES", "value": "none"}
+_OTHERS = {
+    "amd.com/gpu": {"name": "AMD_VISIBLE_DEVICES", "value": "none"},
+    "habana.ai/gaudi": {"name": "HABANA_VISIBLE_DEVICES", "value": "none"},  # its runtime takes “void” for “all”
+    "huawei.com/Ascend910": {"name": "ASCEND_VISIBLE_DEVICES", "value": "void"},
+}
+_ALL_HIDDEN = [_VOID, *_OTHERS.values()]
+_NVIDIA_SEEN, _AMD_SEEN = _ALL_HIDDEN[1:], [one for one in _ALL_HIDDEN if one["name"] != "AMD_VISIBLE_DEVICES"]
 
 HIDDEN: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "no GPU, no word": ({}, [_VOID, _NONE]),
+    "no GPU of any vendor": ({}, _ALL_HIDDEN),
     "the image's or form's own wish is void": (
         {"env": [_ALL, {"name": "A", "value": "1"}]},
-        [_VOID, _NONE, {"name": "A", "value": "1"}],
+        [*_ALL_HIDDEN, {"name": "A", "value": "1"}],
     ),
-    "a GPU in the limits": ({"resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [_ALL]}, []),
-    "a GPU in the requests": ({"resources": {"requests": {"amd.com/gpu": "2"}}, "env": [_VOID]}, []),
-    "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, [_VOID, _NONE]),
-    "what is no number is none": ({"resources": {"limits": {"nvidia.com/gpu": "all"}}, "env": [_ALL]}, [_VOID, _NONE]),
+    "a GPU in the limits": ({"resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [_ALL]}, _NVIDIA_SEEN),
+    "a part of a GPU": ({"resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}}, "env": [_ALL]}, _NVIDIA_SEEN),
+    "a GPU of an unknown vendor may be one of NVIDIA's": ({"resources": {"limits": {"a.b/gpu": 1}}}, _NVIDIA_SEEN),
+    "a GPU in the requests": ({"resources": {"requests": {"amd.com/gpu": "2"}}, "env": [_ALL]}, _AMD_SEEN),
+    "zero GPUs are none": ({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, _ALL_HIDDEN),
+    "what is no number is none": ({"resources": {"limits": {"nvidia.com/gpu": "all"}}, "env": [_ALL]}, _ALL_HIDDEN),
     "a wish beside a GPU is the device plugin's": (
         {"resources": {"limits": {"amd.com/gpu": 1}}, "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]},
-        [],
+        _AMD_SEEN,
     ),
-    "resources that are null": ({"resources": None, "env": None}, [_VOID, _NONE]),
+    "resources that are null": ({"resources": None, "env": None}, _ALL_HIDDEN),
 }
 
 
@@ -111,25 +119,13 @@ def test_hide_gpus(kind: str, container: dict[str, Any], env: list[dict[str, Any
     assert pod == before
 
 
-@pytest.mark.parametrize(
-    ("resource", "name", "nothing"),
-    [
-        ("amd.com/gpu", "AMD_VISIBLE_DEVICES", "none"),
-        ("habana.ai/gaudi", "HABANA_VISIBLE_DEVICES", "none"),  # its runtime takes “void” for “all”
-        ("huawei.com/Ascend910", "ASCEND_VISIBLE_DEVICES", "void"),
-    ],
-)
-def test_every_vendors_gpus_are_hidden(resource: str, name: str, nothing: str) -> None:
-    every = [{"name": name, "value": "all"}]
+@pytest.mark.parametrize("resource", _OTHERS)
+def test_every_vendors_gpus_are_hidden(resource: str) -> None:
+    every = [{**_OTHERS[resource], "value": "all"}]
     asks = {"name": "b", "env": every, "resources": {"limits": {resource: 1}}}
     hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": every}, asks]}}, {resource})
-    assert [one["env"] for one in hidden["spec"]["containers"]] == [[_VOID, {"name": name, "value": nothing}], []]
-
-
-def test_vendor_without_gpus_in_the_cluster_is_left_out() -> None:
-    env = [{"name": "AMD_VISIBLE_DEVICES", "value": "all"}]
-    hidden = disable_gpus_by_default({"spec": {"containers": [{"name": "a", "env": env}]}}, {"nvidia.com/gpu"})
-    assert hidden["spec"]["containers"][0]["env"] == [_VOID, *env]
+    seen = [one for one in _ALL_HIDDEN if one != _OTHERS[resource]]
+    assert [one["env"] for one in hidden["spec"]["containers"]] == [_ALL_HIDDEN, seen]
 
 
 _NAMES = st.sampled_from(["a", "b", "c"])

@@ -220,6 +220,12 @@ def test_alternatives_would_start() -> None:
     )
 
 
+def test_alternatives_to_parts_of_a_gpu_are_parts_and_gpus() -> None:
+    here = world(node("n1"), node("m", 7, "a100-1g"), runs("r", "b", 5, "m", kind="a100-1g"))
+    found = find_alternatives(wants("j", "default", 3, kind="a100-1g"), here, NOW)
+    assert found == (Alternative("a100-1g", 284, False), Alternative("a100", 3000, False))
+
+
 def test_no_alternatives_where_nothing_would_start() -> None:
     here = world(team("a", 4), node("n1", 4), runs("r", "a", 4, "n1"))
     assert find_alternatives(wants("j", "a", 2), here, NOW) == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.admission import admit, as_admitted
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.units import GPU
-from tests.unit.core.factories import CLUSTER, GIB, MINUTE, NOW, Case, ask, node, queues, runs, team, wants, world
+from tests.unit.core.factories import CLUSTER, GIB, MIG, MINUTE, NOW, Case, ask, node, queues, runs, team, wants, world
 
 N1, N2 = node("n1"), node("n2")
 FAST = ResourceRequest("a100", (replace(ask().pods[0], placement=NodePlacement((("gpu", "a100"), ("zone", "fast")))),))
 TWO = (team("a", 8), team("b", 8), N1, N2)
 ONE, PAIR = (team("a", 8), N1), (team("a", 16), N1, N2)
+MIGS = (team("a", {"a100-1g": Fraction(994, 1000)}), node("m", 14, "a100-1g"))
 
 
 def said(decision: Decision) -> str:
@@ -268,6 +270,24 @@ RULES: dict[str, Case] = {
     "pods that are no jobs hold what they hold": Case(
         world(team("a", 8), replace(N1, others=ForeignUsage((("nvidia.com/gpu", 8 * GPU),)))), asks(), "wait no-node"
     ),
+    # parts of a GPU
+    "a quota of one GPU holds its seven parts": Case(
+        world(*MIGS, runs("r", "a", 6, "m", kind="a100-1g")), asks(kind="a100-1g"), "admit m"
+    ),
+    "and not eight of them": Case(
+        world(*MIGS, runs("r", "a", 6, "m", kind="a100-1g")), asks(2, kind="a100-1g"), "wait team-quota"
+    ),
+    "parts that others borrowed go back": Case(
+        world(*MIGS, runs("r", "b", 14, "m", kind="a100-1g", preemptible=True)), asks(kind="a100-1g"), "preempt r on m"
+    ),
+    "parts that pods of others hold are not free": Case(
+        world(replace(MIGS[-1], others=ForeignUsage(((MIG.resource, 13 * GPU),)))),
+        wants("j", "default", 2, kind="a100-1g"),
+        "wait no-node",
+    ),
+    "jobs without GPUs leave each part the CPU that comes with it": Case(
+        world(replace(MIGS[-1], cpu_milli=8_000)), wants("j", "default", 0, cpu=1001), "wait no-node"
+    ),
     # victims although GPUs of the team's own share are idle
     "no job is stopped where another node of the share has as much left": Case(
         world(
@@ -335,6 +355,11 @@ SENTENCES: dict[str, Case] = {
         world(team("a", {"v100": 4}), N1),
         asks(kind="v100"),
         "No node has GPUs of type v100 now; this job waits until one has.",
+    ),
+    "parts of a GPU in GPUs": Case(
+        world(*MIGS, runs("r", "a", 7, "m", kind="a100-1g")),
+        asks(1, kind="a100-1g"),
+        "Team a uses 0.994 of its 0.994 GPUs of type a100-1g; this job needs 0.142.",
     ),
     "the quota and what is used of it": Case(
         world(*TWO, runs("r", "a", 7, "n1")), asks(2), "Team a uses 7 of its 8 GPUs of type a100; this job needs 2."

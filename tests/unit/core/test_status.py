@@ -50,7 +50,7 @@ def test_state_of_a_node() -> None:
 
 def test_waiting_jobs_are_counted_by_type() -> None:
     here = world(VISION, N1, queues("a", "vision", 8), queues("b", "vision", (2, 2), preemptible=True))
-    [found, other, _] = usage_report.type_statuses(here, ())
+    [found, other, *_] = usage_report.type_statuses(here, ())
     assert (found.waiting_jobs, found.waiting_gpus) == (2, 12 * GPU)
     assert (other.waiting_jobs, other.waiting_gpus) == (0, 0)
 

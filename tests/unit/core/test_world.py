@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlspawner.core.config import ClusterConfig
 from dlspawner.core.decisions import Decision
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import Node, Taint
@@ -21,16 +23,21 @@ from dlspawner.core.units import GPU
 from tests.unit.core.factories import GPU_HOUR, HOUR, HURRIED, NOW, ask, node, queues, runs, team, wants, world
 
 TEAMS = (
-    team("a", {"a100": 4, "v100": 2}, borrow_limit=6),
+    team("a", {"a100": 4, "v100": 2, "a100-1g": Fraction(284, 1000)}, borrow_limit=6),
     team("b", 4, preempt_within_team=True),
     team("c", 1, soft=1, hard=3),
 )
 NODES = ["n1", "n2", "n3"]
+KINDS = ("a100", "v100", "a100-1g")
+OTHER_SHARE = replace(
+    HURRIED,
+    gpu_types=tuple(replace(one, share=Fraction(1, 2)) if one.share != 1 else one for one in HURRIED.gpu_types),
+)
 TRIES = [
     wants("x", of, gpus, kind=kind, preemptible=preemptible, priority=50)
     for of in "abc"
     for gpus in (0, 1, 4)
-    for kind in ("a100", "v100")
+    for kind in KINDS
     for preemptible in (False, True)
 ]
 
@@ -67,8 +74,9 @@ def counted(here: ClusterState) -> dict[str, Any]:
     }
     pools = {
         charge: (pool.levels, sorted(pool.rooms))
-        for charge in ("a100", "v100")
-        for pool in [here.pool("nvidia.com/gpu", ask(1, charge).pods[0].placement)]
+        for charge in KINDS
+        for pod in [ask(1, charge).pods[0]]
+        for pool in [here.pool(pod.resource, pod.placement)]
     }
     held = {
         (team, count.name): found
@@ -96,7 +104,7 @@ def jobs(draw: st.DrawFn) -> Job:
         user=draw(st.sampled_from(["alice", "bob"])),
         team=draw(st.sampled_from(["a", "b", "c", "gone"])),
         submitted=NOW - timedelta(minutes=draw(st.integers(0, 90))),
-        request=each(ask(gpus, draw(st.sampled_from(["a100", "v100"]))), draw(st.sampled_from([0, 0, 1, 2]))),
+        request=each(ask(gpus, draw(st.sampled_from(KINDS))), draw(st.sampled_from([0, 0, 1, 2]))),
         priority=draw(st.sampled_from([10, 100])),
         preemptible=draw(st.booleans()),
         state=state,
@@ -115,7 +123,7 @@ def each(request: ResourceRequest, adapters: int) -> ResourceRequest:
 
 @st.composite
 def machines(draw: st.DrawFn) -> Node:
-    kind = draw(st.sampled_from(["a100", "v100", None]))
+    kind = draw(st.sampled_from([*KINDS, None]))
     found = node(draw(st.sampled_from(NODES)), draw(st.sampled_from([2, 4, 8])), kind)
     found = replace(found, gpus=(*found.gpus, ("rdma/hca", draw(st.sampled_from([0, 2, 4])) * GPU)))
     taints = (Taint("x"),) if draw(st.integers(0, 9)) == 0 else ()
@@ -129,14 +137,17 @@ CHANGES = st.lists(
         machines(),
         st.sampled_from("jklmnopq").map(lambda name: ("remove", name)),
         st.sampled_from(NODES).map(lambda name: ("remove_node", name)),
+        st.sampled_from([HURRIED, OTHER_SHARE]),
     ),
     max_size=25,
 )
 
 
-def change(here: ClusterState, what: Job | Node | tuple[str, str]) -> None:
+def change(here: ClusterState, what: Job | Node | ClusterConfig | tuple[str, str]) -> None:
     if isinstance(what, Job):
         here.put(what)
+    elif isinstance(what, ClusterConfig):
+        here.configure(what, here.teams)
     elif isinstance(what, Node):
         here.put_node(what)
     else:
@@ -168,7 +179,7 @@ def test_updated_and_rebuilt_cluster_states_decide_alike(changes: list[Any]) -> 
 
 def decided(here: ClusterState) -> tuple[list[Decision], list[Job | None], tuple[Job, Decision] | None]:
     """The answers of the cluster state, the jobs that may not be passed, and the order."""
-    heads = [first_past_max_wait((team, kind), team, here, NOW) for team in "abc" for kind in ("a100", "v100")]
+    heads = [first_past_max_wait((team, kind), team, here, NOW) for team in "abc" for kind in KINDS]
     return [admit(one, here, NOW) for one in TRIES], heads, next(schedule(here, NOW), None)
 
 

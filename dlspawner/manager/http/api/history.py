@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
-from dlspawner.clients.prometheus import MIB, GpuSample, MetricNames, MetricsUnavailable, PrometheusClient
+from dlspawner.clients.prometheus import MIB, GpuSample, MetricNames, MetricsUnavailable, PrometheusClient, is_ratio
 from dlspawner.core.accounting import NONE, PER_HOUR, GpuTime
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db import gpu_hours
@@ -223,9 +223,13 @@ def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: t
     real = ',container!="",container!="POD"'  # not the pod's own sum, which would count everything twice
     cpu = over(names.cpu, of_containers, real, max(step, _RATE))
     memory = over(names.host_memory, of_containers, real)
+    ratios = [name for name in names.utilisation if is_ratio(name)]
+    percents = [name for name in names.utilisation if name not in ratios]
+    busy = [f"avg_over_time({over(percents, of_gpus)})"] if percents else []
+    busy += [f"100 * avg_over_time({over(ratios, of_gpus)})"] if ratios else []
     once = "max by (pod, container) "  # the kubelet tells the same under /metrics/cadvisor and /metrics/resource
     return (
-        _Wanted("gpu", "percent", f"avg(avg_over_time({over(names.utilisation, of_gpus)}))"),
+        _Wanted("gpu", "percent", f"avg({' or '.join(busy)})"),
         _Wanted("gpu_memory", "bytes", f"sum(avg_over_time({over(names.memory, of_gpus)}))", MIB),
         _Wanted("cpu", "cores", f"sum({once}(rate({cpu})))"),
         _Wanted("memory", "bytes", f"sum({once}(avg_over_time({memory})))"),

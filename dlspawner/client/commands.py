@@ -212,7 +212,7 @@ def events(given: Given, service: Service) -> int:
     rows += [(one["at"], "Kubernetes", one["reason"], _often(one)) for one in of_pods]
     rows.sort(key=lambda row: datetime.fromisoformat(row[0]))
     if not rows:
-        print("Nothing has these words." if given.search else "Nothing is known of it.")
+        print("No matching entries." if given.search else "Nothing is known of it.")
         return 0
     if answer.get("shortened"):
         print("dlspawner: Of its transitions only the latest are told, as there are very many.", file=sys.stderr)

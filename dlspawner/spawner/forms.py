@@ -24,6 +24,7 @@ from dlspawner.settings import Settings
 
 _SEPARATOR = "--"
 _IGNORED = frozenset({"_xsrf", "next", "display_name"})
+_FOLDED = frozenset({"cpu", "memory", "priority", "requeue", "log_dir", "http_port"})
 _ENDPOINT_WORDS = {EndpointProtocol.HTTP: "web", EndpointProtocol.SSH: "SSH"}
 
 
@@ -43,6 +44,7 @@ class FormField:
     step: str = ""
     placeholder: str = ""
     required: bool = False
+    folded: bool = False  # below “More options”, unless it was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _field(
         step=step,
         placeholder={"cpu": "for instance 4 or 500m", "memory": "for instance 16Gi"}.get(option.name, ""),
         required=option.default is None and option.kind is OptionKind.IMAGE,
+        folded=option.name in _FOLDED and value == option.default,
     )
 
 
@@ -197,7 +200,7 @@ def _shares(template: Template, option: Option, cluster: ClusterConfig) -> str:
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
             part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
-            share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.memory(kind.per_gpu.memory_bytes)} each"
+            share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.size(kind.per_gpu.memory_bytes)} each"
             most = kind.max_per_job
             if not template.roles and own and own.maximum is not None:
                 most = min(most, int(own.maximum))
@@ -216,7 +219,7 @@ def _help(template: Template, option: Option, cluster: ClusterConfig) -> str:
     elif option.name == "cpu":
         words.append(f"At most what belongs to the GPUs, or {units.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":
-        words.append(f"At most what belongs to the GPUs, or {units.memory(most.memory_bytes)} without GPUs.")
+        words.append(f"At most what belongs to the GPUs, or {units.size(most.memory_bytes)} without GPUs.")
     elif (
         option.kind in (OptionKind.INTEGER, OptionKind.NUMBER)
         and option.minimum is not None

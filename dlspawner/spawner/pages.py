@@ -260,11 +260,11 @@ def queued(spawner: LinkedSpawner, places: Mapping[str, PendingJobStatus] | None
 
 def _place(place: PendingJobStatus) -> str:
     if place.state == "login-required":
-        return "Its turn came, and the Hub wants you to log in again before it starts."
+        return "It can start now: log in to the Hub again."
     if place.state == "pending-approval":
-        return f"It waits for an approval. {place.why}".rstrip()
+        return f"Waiting for approval. {place.why}".rstrip()
     if place.state == "starting":
-        return "Its turn has come: it is being started."
+        return "Starting: its resources are reserved."
     if place.never:
-        return f"It keeps its place in the queue, and cannot start as things are. {place.why}".rstrip()
-    return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()
+        return f"Queued, but it cannot start as requested. {place.why}".rstrip()
+    return f"Number {place.position} in the queue; it starts automatically. {place.why}".rstrip()

@@ -24,6 +24,7 @@ def choose(page: Page, stack: Stack, server: str, title: str, **values: object) 
     page.get_by_label("Start a new job").fill(server)
     page.get_by_role("button", name="Choose what to run").click()
     page.locator("label.btn", has_text=re.compile(rf"^\s*{re.escape(title)}\b")).click()
+    page.locator(".job-panel:not([hidden]) details").evaluate_all("all => all.forEach((one) => (one.open = true))")
     for name, value in values.items():
         page.locator(f".job-panel:not([hidden]) [data-option={name}]").fill(str(value))
 

@@ -34,11 +34,11 @@ HTTP_PORT = "http_port"
 BUILT_IN = {
     "gpus": Option("gpus", OptionKind.INTEGER, "GPUs"),
     "gpu_type": Option("gpu_type", OptionKind.CHOICE, "GPU type"),
-    "cpu": Option("cpu", OptionKind.QUANTITY, "CPUs", "Left empty: what belongs to the GPUs."),
-    "memory": Option("memory", OptionKind.QUANTITY, "Memory", "Left empty: what belongs to the GPUs."),
+    "cpu": Option("cpu", OptionKind.QUANTITY, "CPUs", "Default: what belongs to the GPUs."),
+    "memory": Option("memory", OptionKind.QUANTITY, "Memory", "Default: what belongs to the GPUs."),
     "team": Option("team", OptionKind.CHOICE, "Team", "Whose quota the job is charged to."),
     "preemptible": Option("preemptible", OptionKind.BOOLEAN, "Preemptible"),
-    "requeue": Option("requeue", OptionKind.BOOLEAN, "Start again after being stopped for others"),
+    "requeue": Option("requeue", OptionKind.BOOLEAN, "Requeue after preemption"),
     "priority": Option("priority", OptionKind.CHOICE, "Priority"),
     "log_dir": Option("log_dir", OptionKind.PATH, "Log directory"),
     "image": Option("image", OptionKind.IMAGE, "Image"),
@@ -46,12 +46,9 @@ BUILT_IN = {
 }
 
 _EXPLAINED = {
-    "preemptible": (
-        "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of {notice}."
-    ),
+    "preemptible": ("Uses idle GPUs outside your quota; can be stopped with {notice} of notice."),
     "requeue": (
-        "If it is stopped because others need the GPUs, it waits at its old place in the queue and starts anew; what "
-        "was in its memory is lost."
+        "When it is preempted, it keeps its place in the queue and restarts automatically; unsaved work is lost."
     ),
 }
 
@@ -229,7 +226,7 @@ def _priorities(option: Option, cluster: ClusterConfig, teams: Sequence[Team]) -
         option,
         choices=tuple(OptionChoice(name, titles.get(name, name)) for name in names),
         default=option.default if option.default in names else None,
-        help=option.help or "Orders the jobs that wait, those of all teams. Left empty: the lowest that your team has.",
+        help=option.help or "Order in the queue. Default: your team's lowest level.",
     )
 
 

@@ -247,7 +247,7 @@ def _evict(turn: Transaction, *, job: str, verdict: EngineEvicts) -> None:
         until = turn.now + turn.cluster_state.cluster.scheduling.notice
         lifecycle.give_notice(turn, record, until, turn.cluster_state.cluster.scheduler.name.value)
         if record.job.user:
-            text = f"{verdict.sentence} The job has to leave {WHEN}."
+            text = f"{verdict.sentence} The job will be stopped {WHEN}."
             post(turn, record.job, NoticeKind.PREEMPTED, text, cause=verdict.sentence, until=until)
 
 

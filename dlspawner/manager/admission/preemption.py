@@ -103,12 +103,12 @@ def _reclaim(turn: Transaction) -> None:
             lifecycle.announce_demotion(turn, record, until)
             if job.user:
                 lost = _lost(job, turn.cluster_state)
-                text = f"Your {lost}: the job goes on as a preemptible one, which others may stop."
+                text = f"Your {lost}: the job goes on as a preemptible one."
                 post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
         elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
             lifecycle.demote(turn, record)
             if job.user:
-                text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now, so that others may stop it."
+                text = f"Your {_lost(job, turn.cluster_state)}: the job is preemptible now."
                 post(turn, job, NoticeKind.QUOTA_LOWERED, text)
         elif record.demote_at is not None and not job.preemptible and job.id not in beyond and job.holds:
             lifecycle.cancel_demotion(turn, record)
@@ -130,9 +130,9 @@ def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str
     title = (team.title or team.name) if team else waiting.team
     if victim.job.preemptible:
         this = _preemptible(victim, world)
-        why = f"Team {title} needs these GPUs for a guaranteed job: this {this} has to leave {WHEN}. {idle}".rstrip()
+        why = f"Team {title} needs these GPUs for a guaranteed job: this {this} will be stopped {WHEN}. {idle}".rstrip()
     else:
-        why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
+        why = f"A job of your team with a higher priority needs these GPUs: this one will be stopped {WHEN}."
     return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
 
 
@@ -148,8 +148,8 @@ _KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger
 _KEPT_FOR_OTHERS = (
     "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
 )
-_NOT_AGAIN = "It does not start again by itself; files stay."
-_AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
+_NOT_AGAIN = "It does not restart automatically; files are kept."
+_AGAIN = "It keeps its place in the queue and restarts automatically; unsaved work is lost."
 
 
 def engine_sentence(record: JobRecord, verdict: EngineEvicts) -> str:
@@ -165,7 +165,7 @@ def _stop_text(record: JobRecord, world: ClusterState) -> str:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
-    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
+    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files are kept."
 
 
 def _preemptible(record: JobRecord, world: ClusterState) -> str:

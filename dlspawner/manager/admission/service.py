@@ -305,9 +305,9 @@ class AdmissionService:
             if isinstance(found, MustWait)
             else victims_will_stop_sentence(job, [world.jobs[name] for name in found.victims])
         )
-        where = f"It is number {position} in the queue and starts by itself."
+        where = f"Number {position} in the queue; it starts automatically."
         if self.explainer.inadmissible(turn.store.records[job.id].job):
-            where = "It keeps its place in the queue, and cannot start as things are."
+            where = "Queued, but it cannot start as requested."
         return _logged(question, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
 
     def _admit(

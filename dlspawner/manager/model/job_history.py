@@ -102,8 +102,8 @@ class PodEventMessage:
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
 NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
 
-GOING = "It is being started."
-ENDING = "It is being stopped."
+GOING = "Starting."
+ENDING = "Stopping."
 
 
 def progress_sentence(state: JobState, stop: StopReason | None, happened: str = "") -> str:

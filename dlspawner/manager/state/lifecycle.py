@@ -28,7 +28,7 @@ from dlspawner.manager.state.job_store import Transaction, withdraw
 from dlspawner.manager.state.notify import post
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
-CANCELLED_BEFORE_START = "It was cancelled before it ran."
+CANCELLED_BEFORE_START = "It was cancelled before it started."
 _CANCELLED_WHILE_PREEMPTED = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
 _SERVER_STOPPED = "by a stop of its server"
 SERVER_REMOVED = "The server, or its owner, was removed from the Hub."
@@ -83,7 +83,7 @@ def notify_if_inadmissible(turn: Transaction, job: Job) -> None:
             if never.reason is Reason.EXCEEDS_LIMIT
             else "cancel it if you do not want it any more"
         )
-        text = f"It cannot start as things are: {never.sentence} It keeps its place; {can}."
+        text = f"It cannot start as requested: {never.sentence} It keeps its place; {can}."
         post(turn, job, NoticeKind.CANNOT_START, text)
     elif job.state is not JobState.LOGIN_REQUIRED:
         withdraw(turn, job.id, NoticeKind.CANNOT_START)

@@ -226,7 +226,7 @@ def test_events_merges_transitions_and_pod_events_by_time(
 def test_events_lets_the_service_search_both(logged_in: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     logged_in.answers = [(200, JOB), (200, listed()), (200, listed())]
     assert cli.main(["events", ID, "--search", "a place"]) == 0
-    assert capsys.readouterr().out == "Nothing has these words.\n"
+    assert capsys.readouterr().out == "No matching entries.\n"
     assert logged_in.queries("/events") == logged_in.queries("/pod-events") == ["search=a+place"]
 
 

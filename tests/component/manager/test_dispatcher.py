@@ -149,7 +149,7 @@ async def test_refused_job_keeps_its_place_blocks_no_other_and_its_user_reads_wh
     office: Office, leader: Acting
 ) -> None:
     waits = wants()
-    never_starts = "It cannot start as things are: The image is not allowed. It keeps its place;"
+    never_starts = "It cannot start as requested: The image is not allowed. It keeps its place;"
     await leader.queue_and_release(waits, error=HubRejected(400, "The image is not allowed."))
     await until(lambda: office.hub.started and leader.state(waits) is JobState.QUEUED, "it is refused once")
     assert leader.notices() == [], "Hub and Manager may have read different files"

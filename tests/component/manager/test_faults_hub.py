@@ -150,7 +150,7 @@ def test_a_node_that_is_gone_keeps_what_its_job_holds_until_the_pod_is_gone_too(
     node = hub.kubectl("get", "pod", cast.holder.pod_name(""), "-o", "jsonpath={.spec.nodeName}")
     hub.kubectl("delete", "node", node)
     said = hub.refusal(cast.asks.name, cast.asks.start("", gpus=1))
-    assert "It is number 2 in the queue and starts by itself." in said
+    assert "Number 2 in the queue; it starts automatically." in said
     cast.goes_on(hub)
     remove(hub, cast.holder)
     runs(hub, cast.waits)

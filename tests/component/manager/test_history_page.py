@@ -137,7 +137,7 @@ async def test_viewer_reads_own_hours_and_admins_those_of_others(portal: Portal)
     assert "Reclaimed Nothing in these days." in alice.text
     assert "bob 12.0 12.0 not known" in vera.text
     assert "script" not in vera.text, "another team's"
-    assert "Together 45.0 40.0 2.0 (25 %)" in admin.text
+    assert "Total 45.0 40.0 2.0 (25 %)" in admin.text
     assert HOSTILE not in admin.body
     assert html.escape(HOSTILE) in admin.body
     teams = await portal.read("root-admin", "history?by=team")
@@ -179,7 +179,7 @@ async def test_long_table_has_the_users_with_most_hours_and_a_link_to_all(portal
     table = re.search('<table [^>]*id="totals">.*?</table>', page.body, re.DOTALL)
     assert table is not None
     assert re.findall(r'<th scope="row" class="name">(p\d+)', table[0]) == [f"p{n:04}" for n in range(101, 1, -1)]
-    assert "2 others 3.0 3.0 not known 0.0 Together 5253.0 5253.0 not known 0.0" in page.text
+    assert "2 others 3.0 3.0 not known 0.0 Total 5253.0 5253.0 not known 0.0" in page.text
     link = re.search('held the most; <a href="/services/jobs/([^"]+)">the CSV has all 102</a>', page.body)
     assert link is not None
     table = await portal.read("root-admin", html.unescape(link[1]))

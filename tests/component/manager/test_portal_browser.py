@@ -55,10 +55,10 @@ MANY_TEAMS = TEAMS + "".join(
 WAITS = {
     "wait/alice/big": "main[data-state=queued]",
     "wait/somebody-1/much": "main[data-state=pending-approval]",
-    "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as things are.')",
+    "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as requested.')",
     "wait/root-admin/weary": "main[data-state=login-required] a:has-text('Log in again')",
     "wait/somebody-3/no": "main[data-state=ended]:has-text('It was denied by vera')",
-    "wait/root-admin/old": "main[data-state=ended]:has-text('It was cancelled before it ran')",
+    "wait/root-admin/old": "main[data-state=ended]:has-text('It was cancelled before it started')",
 }
 
 # What some pages say when there is nothing, or it cannot be known.

@@ -114,13 +114,13 @@ async def test_starting_job_has_the_latest_event_of_its_pod(portal: Portal) -> N
     async def everybody_reads(sentence: str) -> bool:
         return all([told[path].format(sentence) in (await portal.read(user, path)).body for user, path in pages])
 
-    assert await everybody_reads("It is being started.")
+    assert await everybody_reads("Starting.")
     pod = await portal.office.make_pod(question, name=name)
     await happens(portal, pod, "Pulling", 'Pulling image "registry.example/lab"')
     await until(lambda: everybody_reads("Its image is being fetched."), "the event is told")
     for path, words in told.items():  # who may not read the log
         if path:
-            assert words.format("It is being started.") in (await portal.read("root-admin", path)).body, path
+            assert words.format("Starting.") in (await portal.read("root-admin", path)).body, path
     await happens(portal, pod, "BackOff", 'Back-off pulling image "registry.example/lab"')
     await until(lambda: everybody_reads(BACK_OFF), "the next one is")
     ledger = portal.served.acting.ledger
@@ -266,7 +266,7 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
     page = await portal.read("alice")
     assert "first running started just now Open Stop" in page.text, "nothing stops it, so it needs no button to keep it"
     assert "Tiny, 8 GPUs of type gpu, team Everybody" in page.text
-    assert "second waiting asked for just now See its place Cancel" in page.text
+    assert "second waiting submitted just now See its place Cancel" in page.text
     assert "Number 1 in the queue. Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1." in page.text
     assert 'href="/services/jobs/wait/alice/second"' in page.body
     portal.hub.servers = None

@@ -76,7 +76,7 @@ async def test_command_is_copied_and_job_stopped_by_keyboard(portal: Portal) -> 
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").first).to_contain_text("train is being stopped")
         await expect(page.locator("section[data-server=train] :focus")).to_have_count(1)
-    assert answers == [("Stop train? What it has not saved is lost.", said) for said in (False, True)]
+    assert answers == [("Stop train? Unsaved work is lost.", said) for said in (False, True)]
 
 
 BUTTON = '<form action="stop"><button id="stop-train" aria-label="Cancel: train">Cancel</button></form>'

@@ -71,7 +71,7 @@ async def test_page_of_an_ended_job_has_a_restart_button_for_its_owner(portal: P
     question = await portal.waits(wants("alice", server="train"))
     await portal.read("alice", f"jobs/{question.job}/stop", "POST")
     page = await portal.read("alice", f"jobs/{question.job}")
-    assert "ended It was cancelled before it ran." in page.text
+    assert "ended It was cancelled before it started." in page.text
     assert "Start again" in page.text
     assert "Start again" not in (await portal.read("vera", f"jobs/{question.job}")).text
     await portal.waits(wants("alice", server="train"))
@@ -206,7 +206,7 @@ async def test_queue_shows_owner_and_reason_to_those_who_may_see_the_job(portal:
         assert anonymous in page.text
         assert ("alice" in page.body, "secret-project" in page.body) == (False, False)
     if user == "alice":
-        assert "Mine secret-project number 2 of 2 that wait for the same" in page.text
+        assert "Your jobs secret-project number 2 of 2" in page.text
         assert 'href="/services/jobs/wait/alice/secret-project"' in page.body
     for begin in ("50", "-1", "x", "99999999999"):
         assert (await portal.read(user, f"queue?from={begin}")).status == 200

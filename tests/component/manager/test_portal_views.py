@@ -115,17 +115,17 @@ def test_ports_of_the_host_are_named_as_in_the_template_as_long_as_the_job_holds
 
 
 STARTS = replace(READY, ready=False, pending="spawn")
-LOGIN = "Its turn came, and the Hub wants you to log in again before it starts."
+LOGIN = "It can start now: log in to the Hub again."
 DUE = JobRecord(job(JobState.STARTING), awaiting_start=True)
 STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {
-    "its turn has come": (DUE, STOPPED, ServerState.WAITING, "Its turn has come: it is being started."),
+    "its turn has come": (DUE, STOPPED, ServerState.WAITING, "Starting: its resources are reserved."),
     "it waits for a login": (JobRecord(job(JobState.LOGIN_REQUIRED)), STOPPED, ServerState.WAITING, LOGIN),
-    "it is being started": (JobRecord(job(JobState.STARTING)), STARTS, ServerState.STARTING, "It is being started."),
+    "it is being started": (JobRecord(job(JobState.STARTING)), STARTS, ServerState.STARTING, "Starting."),
     "it does not answer yet": (
         JobRecord(job()),
         STARTS,
         ServerState.RUNNING,
-        "It runs, and its program does not answer yet.",
+        "Running; its server does not answer yet.",
     ),
     "it runs": (JobRecord(job()), READY, ServerState.RUNNING, ""),
     "it is being stopped, and why": (
@@ -138,15 +138,15 @@ STATES: dict[str, tuple[JobRecord | None, HubServer, ServerState, str]] = {
         JobRecord(job(JobState.STOPPING)),
         READY,
         ServerState.STOPPING,
-        "It is being stopped.",
+        "Stopping.",
     ),
     "only the Hub knows that it runs": (None, READY, ServerState.RUNNING, ""),
-    "only the Hub knows that it starts": (None, STARTS, ServerState.STARTING, "It is being started."),
+    "only the Hub knows that it starts": (None, STARTS, ServerState.STARTING, "Starting."),
     "only the Hub knows that it stops": (
         None,
         replace(READY, pending="stop"),
         ServerState.STOPPING,
-        "It is being stopped.",
+        "Stopping.",
     ),
 }
 
@@ -202,8 +202,8 @@ def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:
         ("gone", "", None, "It was stopped."),
         ("disappeared", "", None, "Its pod is gone: whether it had ended or was removed was not seen."),
         ("disappeared", "", StopReason(EventReason.IDLE, "Not used."), "Not used."),
-        ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
-        ("start-refused", "", None, "Its turn came, and the Hub refused to start it."),
+        ("start-refused", "No such image.", None, "The Hub refused to start it: No such image."),
+        ("start-refused", "", None, "The Hub refused to start it."),
         ("failed", "exit code 3.", None, "Its program has failed: exit code 3."),
         ("failed", "exit code 3.", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),

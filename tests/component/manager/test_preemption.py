@@ -127,7 +127,7 @@ async def test_notice_and_reservation_come_together_before_any_stop(
     assert re.search(r"told to leave (at \d\d:\d\d UTC, in 1|in less than a) minute\.$", sentence)
     assert kinds(leader) == [WARNED]
     text = pending(leader, victim, WARNED).text
-    assert text.endswith("has to leave {when}. It does not start again by itself; files stay.")
+    assert text.endswith("will be stopped {when}. It does not restart automatically; files are kept.")
     assert (await leader.reasons(victim))[-1] == "preemption-notice"
     assert hub.asked == []
 

@@ -80,7 +80,7 @@ async def test_repeated_request_for_no_more_keeps_its_place(
             await leader.ask(request)
         before = leader.record(waits).job
         answer = await leader.ask(replace(waits, **change))
-        assert f"It is number {position} in the queue and starts by itself." in answer.sentences
+        assert f"Number {position} in the queue; it starts automatically." in answer.sentences
         assert any("its place is a new one" in sentence for sentence in answer.sentences) == (position == 2)
         after = leader.record(waits).job
         assert (after.template, after.requeue) == (change.get("template", "tiny"), change.get("requeue", True))

@@ -138,7 +138,7 @@ def test_wait_page_works_without_javascript(hub: QuotaHub, full: str) -> None:
         assert "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 2." in page.text
         assert '<noscript><meta http-equiv="refresh"' in page.text
         gone = person.press(page, r"/cancel$")
-        assert "It was cancelled before it ran." in gone.text
+        assert "It was cancelled before it started." in gone.text
     assert set(hub.jobs()) == {"holder", "other"}
     stop(hub, full)
     wait_for(lambda: hub.ready() == ["other/"], "the other one starts", 60)
@@ -155,7 +155,7 @@ def test_hub_pages_of_a_waiting_job_say_so_to_its_owner(hub: QuotaHub, full: str
     with Plain(hub, "marks") as owner, Plain(hub, "admin", ADMIN) as admin, Plain(hub, "guest") as guest:
         for person, path in ((person, path) for person in (owner, admin) for path in bookmarks):
             text = until_read(person, path, "The job waits")
-            assert "It is number 1 in the queue and starts by itself. Team Everybody uses 8 of its 8 GPUs" in text
+            assert "Number 1 in the queue; it starts automatically. Team Everybody uses 8 of its 8 GPUs" in text
             assert 'data-waits href="/services/jobs/wait/marks/"' in text
         told = guest.visit(bookmarks[0]).text
         assert "The job is not running" in told

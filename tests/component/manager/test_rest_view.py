@@ -76,7 +76,7 @@ def test_endpoints_of_the_template() -> None:
 
 
 IDLE = replace(KEPT, stop=StopReason(EventReason.IDLE, "Idle."))
-CANCELLED = "It was cancelled before it ran."
+CANCELLED = "It was cancelled before it started."
 WHYS: dict[str, tuple[JobHistory, jobs.LiveStatus | None, str]] = {
     "queued": (replace(KEPT, state=JobState.QUEUED), jobs.LiveStatus("No GPU.", 3), "No GPU."),
     "stopping": (replace(IDLE, state=JobState.STOPPING), None, "Idle."),

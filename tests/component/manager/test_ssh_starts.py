@@ -172,7 +172,7 @@ async def test_gateway_reads_the_answers(portal: Portal) -> None:
     assert await gateway.start_status("alice", "train", waits.job) == waits
     assert (await portal.read("alice", f"jobs/{waits.job}/stop", "POST")).status == 303
     ended = await gateway.start_status("alice", "train", waits.job)
-    assert (ended.state, ended.sentence) == ("ended", "It was cancelled before it ran.")
+    assert (ended.state, ended.sentence) == ("ended", "It was cancelled before it started.")
     acting = portal.served.acting
     acting.settings = replace(acting.settings, teams=replace(acting.settings.teams, blocked=frozenset({"alice"})))
     refused = await gateway.start("alice", "train")

@@ -93,7 +93,7 @@ def check_cancelled(hub: QuotaHub, person: Person) -> None:
     wait_for(lambda: person.name not in hub.jobs() and not hub.held(), "it has ended", 20)
     release(hub)
     with Plain(hub, person.name) as reader:
-        said = "It was cancelled before it ran."  # until its start has ended the Hub shows how that gets on
+        said = "It was cancelled before it started."  # until its start has ended the Hub shows how that gets on
         wait_for(lambda: said in reader.place(person.name).text, said, 60)
     assert hub.held() == 0
     person.launch("", gpus=1)

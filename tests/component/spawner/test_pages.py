@@ -37,8 +37,8 @@ def field(name: str, template: str = "ipython") -> forms.FormField:
 
 def test_the_form_shows_the_limits() -> None:
     assert (field("gpus").minimum, field("gpus").maximum) == (0, 8)
-    assert "A100 80 GB: up to 8, with 4 CPUs and 16Gi each." in field("gpu_type").help
-    assert "or 8Gi without GPUs" in field("memory").help
+    assert "A100 80 GB: up to 8, with 4 CPUs and 16 GiB each." in field("gpu_type").help
+    assert "or 8 GiB without GPUs" in field("memory").help
     shipped = settings.load(TEMPLATES / "jobs", TEMPLATES.parent / "hub_config" / "cluster.yaml")
     for name, most in (("ipython", "up to 8, with"), ("distributed", "up to 16 in all pods, with")):
         shown = next(one for one in forms.panels(shipped, (Team("default"),), name, {}) if one.name == name)

@@ -87,6 +87,4 @@ def test_a_template_that_does_not_offer_it_refuses_it() -> None:
 def test_help_of_preemptible_has_the_notice_of_the_cluster() -> None:
     cluster = replace(CLUSTER, scheduling=SchedulingConfig(notice=3 * MINUTE))
     found = {option.name: option for option in offered_options(SHARED, cluster, (FREE,))}
-    assert found["preemptible"].help == (
-        "It runs on idle GPUs of anybody, outside the quota; it may be stopped after a notice of 3 minutes."
-    )
+    assert found["preemptible"].help == ("Uses idle GPUs outside your quota; can be stopped with 3 minutes of notice.")

@@ -275,7 +275,7 @@ START_NOT_THE_GATEWAY = (
 )
 OFF = SshStartModel(state="off", job=None, sentence="", page="")
 ENDED = "{server} has ended a moment ago, and a login does not start it again before {minutes}."
-LOG_IN = "Its turn came, and the Hub wants you to log in there again before it starts."
+LOG_IN = "It can start now: log in to the Hub again."
 
 
 class SshStartHandler(StartJobHandler):

@@ -89,7 +89,7 @@ class HistoryPage(PortalPage):
             plots=plots,
             free=_free(told),
             csv=f"{self.manager.service.prefix}api/history/gpu-hours.csv?{urlencode(query)}",
-            whose="everybody’s"
+            whose="all users"
             if viewer.all
             else "yours, and those of the teams you look after"
             if viewer.teams

@@ -127,7 +127,7 @@ def detail_rows(
         ("GPUs", gpus_text(kept.gpus_milli, kept.gpu_type) + (", preemptible" if kept.preemptible else "")),
         ("CPU and memory", cpu),
         ("Priority", priority),
-        ("Waits again after it was stopped for others", "yes" if kept.requeue else "no"),
+        ("Requeue after preemption", "yes" if kept.requeue else "no"),
         ("Nodes", ", ".join(node for node in kept.nodes if node)),
         ("Pods", ", ".join(kept.pods)),
         ("Job", kept.id),
@@ -163,7 +163,7 @@ def port_rows(record: JobRecord | None, ports: Sequence[JobPorts]) -> list[tuple
 
 def time_rows(kept: JobHistory) -> list[tuple[str, datetime]]:
     """When it was asked for, began and ended, as far as that has happened."""
-    given = (("Asked for", kept.submitted), ("Started", kept.started), ("Ended", kept.ended))
+    given = (("Submitted", kept.submitted), ("Started", kept.started), ("Ended", kept.ended))
     return [(name, at) for name, at in given if at is not None]
 
 
@@ -177,7 +177,7 @@ def status_sentence(kept: JobHistory, why: str, now: datetime, last: str = "", h
     if kept.stop is not None:
         return kept.stop.message
     if kept.notice is not None:
-        return f"It has to leave for others {moment(kept.notice, now)}."
+        return f"It will be preempted {moment(kept.notice, now)}."
     return why or progress_sentence(kept.state, None, happened)
 
 

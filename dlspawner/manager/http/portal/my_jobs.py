@@ -310,7 +310,7 @@ class KeepJobButton(_Button):
 
 
 TENSORBOARD = "tensorboard"
-NOT_READY = "It runs, and its program does not answer yet."
+NOT_READY = "Running; its server does not answer yet."
 
 
 class ServerState(Enum):
@@ -471,13 +471,13 @@ def _says(record: JobRecord, look: QueueStatus | None, happened: Mapping[str, st
     if record.stop is not None:
         return record.stop.message
     if job.state is JobState.LOGIN_REQUIRED:
-        return "Its turn came, and the Hub wants you to log in again before it starts."
+        return "It can start now: log in to the Hub again."
     if record.awaiting_start:
-        return "Its turn has come: it is being started."
+        return "Starting: its resources are reserved."
     if look is not None and job.state is JobState.PENDING_APPROVAL:
-        return f"It waits for an approval. {look.sentence}"
+        return f"Waiting for approval. {look.sentence}"
     if look is not None and look.state == "queued":
-        of = f" of {look.waiting} that wait for the same" if look.waiting > 1 else ""
+        of = f" of {look.waiting}" if look.waiting > 1 else ""
         return f"Number {look.position} in the queue{of}. {look.sentence}".strip()
     return progress_sentence(job.state, None, happened.get(job.id, ""))
 

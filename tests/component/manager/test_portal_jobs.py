@@ -390,7 +390,7 @@ async def test_end_of_a_stopped_job_names_who_stopped_it(portal: Portal, user: s
     await until(lambda: has_ended(portal, question), "it has ended")
     page = await portal.read("alice", f"jobs/{question.job}")
     assert sentence in page.text
-    assert "Its program has ended" not in page.text
+    assert "The job has finished" not in page.text
 
 
 async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:

@@ -341,7 +341,7 @@ class Reconciler:
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            lifecycle.finish(turn, seen, failure=pod.failure, evicted=pod.evicted, stopped=pod.stopped)
+            lifecycle.finish(turn, seen, pod.how, pod.sentence)
         elif reason is not None:
             lifecycle.observe(turn, seen, reason)
         self._end_of_several(turn, record.job.id)
@@ -407,8 +407,7 @@ class Reconciler:
             if not any(pod.uid == uid for pod in record.seen):
                 continue
             if self._was_last(record, uid):
-                failure, evicted, finished = (last.failure, last.evicted, last.ended) if last else ("", "", False)
-                lifecycle.on_pods_gone(turn, record, failure=failure, evicted=evicted, finished=finished)
+                lifecycle.on_pods_gone(turn, record, (last.how, last.sentence) if last else None)
             else:
                 self._end_of_several(turn, record.job.id, last)
 
@@ -418,7 +417,7 @@ class Reconciler:
             held = record.job.holds and not record.reserved
             gone = [pod for pod in record.seen if pod.uid not in self._pods]
             if held and len(gone) == len(record.seen):
-                lifecycle.on_pods_gone(turn, record)
+                lifecycle.on_pods_gone(turn, record, None)
             elif gone:
                 self._end_of_several(turn, record.job.id, gone=gone)
 

@@ -3,7 +3,7 @@
 The value of a reason is what the database, REST, logs and metrics say. Rules:
 
 * ``user_text`` is the line of the event in the job's timeline; ``end_text`` is the sentence about a job with this as
-  its last event. A sentence that ends with a colon is followed by the event's detail.
+  its last event. The event's detail takes the place of a whole sentence, and follows a colon.
 * ``operator_text`` completes the log line: which component decided, and on what evidence.
 * ``has_public_detail``: the detail is shown to the job's owner; it names no other user's job.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Self
+
+from dlspawner.core.launch import pod_status
 
 
 class EventReason(StrEnum):
@@ -150,15 +152,27 @@ class EventReason(StrEnum):
         "Nobody had let its pod in.",
         "a pod without a reservation is charged and will be deleted",
     )
-    FINISHED = "finished", "Its program has ended.", "the pods have ended with exit code 0", "Its program has ended."
+    FINISHED = (
+        "finished",
+        "Its program has ended.",
+        "the pods have ended with exit code 0",
+        pod_status.FINISHED,
+        True,
+    )
     FAILED = (
         "failed",
         "It has failed.",
         "a pod has ended with a failure, or the Hub gives the start up",
-        "Its program has failed:",
+        "Its program has failed.",
         True,
     )
     EVICTED = "evicted", "The cluster ended it.", "the cluster has ended the pods", "The cluster ended it.", True
+    REMOVED = (
+        "removed",
+        "Its pod is gone.",
+        "the pods were deleted, and neither Hub nor Manager has said so",
+        pod_status.REMOVED,
+    )
     GONE = "gone", "Its pod is gone.", "the pods of a stopped job are gone", "It was stopped."
     DISAPPEARED = (
         "disappeared",
@@ -178,6 +192,7 @@ class EventReason(StrEnum):
         "",
         True,
     )
+    STOPPED_ON_HUB = "stopped-on-hub", "The Hub stops it.", "the Hub stops its server"
     STOPPED_BY_OWNER = "stopped-by-owner", "Its owner stops it.", "the owner stops the job"
     STOPPED_BY_ANOTHER = (
         "stopped-by-another",

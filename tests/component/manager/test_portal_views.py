@@ -204,7 +204,7 @@ def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:
         ("disappeared", "", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("start-refused", "No such image.", None, "Its turn came, and the Hub refused to start it: No such image."),
         ("start-refused", "", None, "Its turn came, and the Hub refused to start it."),
-        ("failed", "exit code 3.", None, "Its program has failed: exit code 3."),
+        ("failed", "It failed with exit code 3.", None, "It failed with exit code 3."),
         ("failed", "exit code 3.", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),
         ("denied", "", None, "It was denied."),

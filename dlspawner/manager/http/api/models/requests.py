@@ -312,7 +312,7 @@ class InterruptedStartBody(RequestBody):
 
 
 class ReleasedBody(RequestBody):
-    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has failed."""
+    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has ended."""
 
     user: str
     passes: bool = False

@@ -169,6 +169,7 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
     annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
         naming.FIRST_POD_ANNOTATION: metadata["name"],
+        naming.NUMBER_ANNOTATION: str(number),
         naming.FAILURE_ANNOTATION: pods.on_failure.value,
         **host_ports.annotation(ports[number : number + 1]),
     }

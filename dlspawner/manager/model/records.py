@@ -39,12 +39,14 @@ class PodRef:
     """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it.
 
     ``running``: it runs; of a further pod of a job of several also: it has ended, which the others need not wait for.
+    ``role``: its name within a job of several, ``worker-1``.
     """
 
     uid: str
     name: str
     running: bool = False
     namespace: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,8 @@ def write_pods(pods: Sequence[PodRef | None]) -> str:
 
 
 def _written(pod: PodRef) -> dict[str, object]:
-    """Leaves an empty namespace out."""
-    return {key: value for key, value in asdict(pod).items() if key != "namespace" or value}
+    """Leaves an empty namespace and role out."""
+    return {key: value for key, value in asdict(pod).items() if key not in {"namespace", "role"} or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:

@@ -27,11 +27,12 @@ from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts
 from dlspawner.core.units import Manifest
 
 FILES = "/etc/dlspawner"
-JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE = (
-    *("job_key", "job_known_hosts", "job_authorized_keys", "job_ssh_config", "hostfile"),
+JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, SSHD_CONFIG, HOSTFILE = (
+    *("job_key", "job_known_hosts", "job_authorized_keys", "job_ssh_config", "job_sshd_config", "hostfile"),
 )
-SECRET_FILES = (JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE)
+SECRET_FILES = (JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, SSHD_CONFIG, HOSTFILE)
 MASTER_PORT = 29500  # torchrun's own default
+SSH_PORT = 29499  # where the job's key is taken: no Service leads there, so it opens nothing from outside the cluster
 MASTER = "master"  # the name of the port of the host that takes its place
 # Without a command a pod only waits for logins. Every image with a shell has it.
 _WAIT = ("tail", "-f", "/dev/null")
@@ -190,13 +191,14 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
 
 
 def secret_files(
-    pods: PodSet, keys: tuple[str, str], host_key: str, login: str, ports: Sequence[int]
+    pods: PodSet, keys: tuple[str, str], host_key: str, login: str, assigned: Sequence[int] = ()
 ) -> dict[str, str]:
     """Returns the files by which the pods log in to each other.
 
-    ``keys``: the job's own pair, private and public; ``ports``: of each pod's sshd.
+    ``keys``: the job's own pair, private and public; ``assigned``: the host's port of each pod's sshd, its only one.
     """
     private, public = keys
+    ports, where = assigned or [SSH_PORT] * len(pods.hosts), "all" if assigned else f"LocalPort {SSH_PORT}"
     hosts = " ".join(pods.hosts)
     config = {
         "User": login,
@@ -210,6 +212,7 @@ def secret_files(
         JOB_KEY: private,
         AUTHORIZED_KEYS: f"{public}\n",
         KNOWN_HOSTS: f"job {host_key}\n",
+        SSHD_CONFIG: f"Match {where}\n    AuthorizedKeysFile {FILES}/{AUTHORIZED_KEYS}\n",
         SSH_CONFIG: "".join(f"Host {host}\n    Port {at}\n" for host, at in zip(pods.hosts, ports, strict=True))
         + f"Host {hosts}\n"
         + "".join(f"    {key} {value}\n" for key, value in config.items()),

@@ -40,6 +40,8 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     assert hosts == ["chief", "worker-0", "worker-1"]
     each = client.run("many", "for one in chief worker-0 worker-1; do ssh $one hostname; done")
     assert each.stdout.split() == hosts, each.stderr
+    outside = client.run("many", "ssh -p 2222 worker-1 hostname")  # the port that the Service leads to
+    assert "Permission denied" in outside.stderr, outside.stdout
     back = client.run("many", "ssh worker-0 ssh worker-1 ssh chief hostname")
     assert back.stdout.strip() == "chief", back.stderr
 

@@ -58,7 +58,7 @@ class ObservedPod:
     @property
     def further(self) -> bool:
         """True for all but the first pod of a job of several."""
-        return self.job is not None and bool(self.job.pod)
+        return self.job is not None and self.job.further
 
 
 def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod | None = None) -> ObservedPod:
@@ -95,8 +95,8 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
 
 
 def pod_ref(pod: ObservedPod, *, grown: bool = False) -> PodRef:
-    ended = pod.further and pod.over
-    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, grown, ended)
+    ended, role = pod.further and pod.over, pod.job.pod if pod.job else ""
+    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, role, grown, ended)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -151,7 +151,7 @@ def observe(
     index = known
     if index is None:
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
-        index = _which(record, actual, further=pod.further)
+        index = _which(record, pod.job.number if pod.job else 0)
         job = _charged(job, index, actual, pod.name)
     before = pods[index]
     pods[index] = ref = pod_ref(pod, grown=before is not None and before.grown)
@@ -168,18 +168,11 @@ def observe(
     return reason, replace(record, job=job, pods=tuple(pods))
 
 
-def _which(record: JobRecord, actual: ResourceRequest, *, further: bool) -> int:
-    """Returns the index of a new pod: the first unobserved pod with the same request, or the first unobserved."""
-    pods = range(1 if further else 0, len(record.job.request.pods))
+def _which(record: JobRecord, number: int) -> int:
+    """Returns the index of a new pod: its number, or the last unobserved one if that pod was observed already."""
+    pods = range(len(record.job.request.pods))
     unseen = [index for index in pods if not record.pods or record.pods[index] is None]
-    wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
-    alike = (
-        index
-        for index in unseen
-        for pod in [record.job.request.pods[index]]
-        if (pod.gpus, pod.cpu_milli, pod.memory_bytes) == wanted
-    )
-    return next(alike, unseen[0])
+    return number if number in unseen else unseen[-1]
 
 
 def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:

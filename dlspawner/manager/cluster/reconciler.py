@@ -149,6 +149,11 @@ class Reconciler:
         job = self._jobs.get(uid)
         return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
+    def owner_of(self, uid: str) -> tuple[str, str] | None:
+        """Returns the job of a pod, and the pod's name in a job of several."""
+        job, pod = self.job_of(uid), self._pods.get(uid)
+        return None if job is None else (job, pod.job.pod if pod and pod.job else "")
+
     async def watch(self) -> None:
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -343,7 +348,7 @@ class Reconciler:
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
             lifecycle.finish(turn, seen, pod.how, pod.sentence)
         elif reason is not None:
-            lifecycle.observe(turn, seen, reason)
+            lifecycle.observe(turn, seen, reason, pod.job.pod if pod.job else "")
         self._end_of_several(turn, record.job.id)
 
     def _end_of_several(

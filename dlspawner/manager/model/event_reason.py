@@ -132,11 +132,11 @@ class EventReason(StrEnum):
     INTERRUPTED = "interrupted", "Its start was broken off.", "the Hub ended the start of a job that is being stopped"
 
     # Pods
-    POD_SEEN = "pod-seen", "Its pod was made.", "a pod of the job was observed"
-    BOUND = "bound", "Its pod has a node.", "a pod of the job was bound to a node"
+    POD_SEEN = "pod-seen", "Its pod was made.", "a pod of the job was observed", "", True
+    BOUND = "bound", "Its pod has a node.", "a pod of the job was bound to a node", "", True
     POD_ADMITTED = "pod-admitted", "It gets one more pod:", "a running job grows by a pod that has waited", "", True
-    POD_RUNNING = "pod-running", "Its pod runs.", "a pod of the job runs"
-    POD_ENDED = "pod-ended", "One of its pods has ended.", "the program of a further pod of the job has ended"
+    POD_RUNNING = "pod-running", "Its pod runs.", "a pod of the job runs", "", True
+    POD_ENDED = "pod-ended", "One of its pods has ended.", "the program of a further pod of the job has ended", "", True
     RUNNING = "running", "It runs.", "all pods of the job run"
     DELETED = "deleted", "Its pod is being stopped.", "the deletion of a pod of the job was requested"
     POD_NEVER_CREATED = (

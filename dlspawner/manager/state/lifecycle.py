@@ -355,9 +355,9 @@ def _with(record: JobRecord, **changes: object) -> JobRecord:
 # Pods
 
 
-def observe(turn: Transaction, record: JobRecord, reason: EventReason) -> None:
-    """A pod of the job has changed; ``record`` is the job after that."""
-    turn.write(record, reason)
+def observe(turn: Transaction, record: JobRecord, reason: EventReason, pod: str) -> None:
+    """A pod of the job has changed; ``record`` is the job after that, ``pod`` the pod's name in a job of several."""
+    turn.write(record, reason, pod)
 
 
 def adopt(turn: Transaction, record: JobRecord, pod: str) -> None:

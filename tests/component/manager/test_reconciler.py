@@ -15,6 +15,7 @@ from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import PodFailurePolicy
 from dlspawner.core.units import Manifest
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.db.pod_events import read_pod_events
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import (
@@ -305,12 +306,22 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     office: Office, leader: Acting, policy: PodFailurePolicy, ends: bool
 ) -> None:
     job = await run_several(office, leader, policy)
+    roles = ["chief", "worker-0", "worker-1"]
+    assert [pod.role for pod in leader.service.store.records[job].seen] == roles
+    made = [one.detail for one in await leader.ledger.history(job) if one.reason == "pod-seen"]
+    assert sorted(made) == roles
     await office.finish("jupyter-alice----worker-0", 0, "Completed")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
     await office.finish("jupyter-alice----worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
     assert ended_with(leader, job) == (f"Its pod worker-1 has ended: {EXIT_3[1]}" if ends else "")
+
+    async def told() -> bool:
+        events = await leader.ledger.read(lambda connection: read_pod_events(connection, job))
+        return "worker-1: The container notebook ended with exit code 3." in [one.sentence for one in events]
+
+    await until(told, "the event names its pod")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_quota_of_own_teams(hub: RestHub) -> None:
     vision = {
         **{"team": "vision", "title": "Vision", "gpu_type": "gpu", "entitled": 4, "used": 3, "borrowed": 0, "free": 1},
         "borrow_limit": None,
+        "resource": None,
     }
     assert hub.ask("alice", "GET", "quota").json()["items"] == [vision]
     assert hub.ask("vera", "GET", "quota").json()["items"] == [vision]

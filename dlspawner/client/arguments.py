@@ -132,6 +132,7 @@ def _add_logs(commands: Any) -> None:
     parser = _add(commands, "logs", logs.print_log, "what a job has printed", job=True, as_json=as_json)
     parser.add_argument("-f", "--follow", action="store_true", help="go on while the job prints")
     parser.add_argument("-c", "--container", help="of this container (default: the one that runs the job)")
+    parser.add_argument("--pod", default="", help="of this pod of a job of several: worker-1 (default: the first)")
     parser.add_argument("-p", "--previous", action="store_true", help="of the container before its last restart")
     parser.add_argument(
         "--tail", metavar="N", type=int, help="only the last N lines (default: all that is kept); not with -f"

@@ -223,7 +223,7 @@ class ManagerClient:
         body = {"user": user, "passes": passes, "why": why}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)
 
-    async def job_failed(self, job: str, user: str, why: str) -> None:
+    async def job_ended(self, job: str, user: str, why: str) -> None:
         """The pod of this job is about to be deleted, because the job has ended or its start is given up."""
         body = {"user": user, "passes": False, "why": why, "made": True}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)

@@ -46,6 +46,7 @@ NONCE_ANNOTATION = PREFIX + "nonce"
 PODS_ANNOTATION = PREFIX + "pods"
 PORTS_ANNOTATION = PREFIX + "ports"
 FIRST_POD_ANNOTATION = PREFIX + "first-pod"
+NUMBER_ANNOTATION = PREFIX + "pod-number"
 FAILURE_ANNOTATION = PREFIX + "on-pod-failure"
 CAPACITY_GATE = PREFIX + "capacity"  # a scheduling gate: the pod waits until the Manager admits it
 
@@ -71,8 +72,8 @@ class PodIdentity:
     """The job that a pod belongs to, as its metadata claims; ``server`` is ``""`` for the default server.
 
     ``nonce``: of the start that made the pod. Before the pod is there only the Hub and the Manager know it. ``pod`` is
-    the pod within a job of several (``worker-1``), ``first_pod`` the name of the job's first pod in Kubernetes; both
-    are empty for the first pod itself.
+    the pod within a job of several (``chief``, ``worker-1``), ``number`` its place among them. ``first_pod`` is the
+    name of the job's first pod in Kubernetes, empty for that pod itself.
     """
 
     id: str
@@ -89,7 +90,13 @@ class PodIdentity:
     requeue: bool = False
     nonce: str = ""
     pod: str = ""
+    number: int = 0
     first_pod: str = ""
+
+    @property
+    def further(self) -> bool:
+        """True for all but the first pod of a job of several."""
+        return bool(self.pod and self.first_pod)
 
 
 def sign(nonce: str, pod: str) -> str:
@@ -164,18 +171,20 @@ def further_pod(pod_name: str, pod: str) -> str:
     return f"{pod_name}{_FURTHER}{pod}"
 
 
-def is_further_pod(name: str) -> bool:
-    return _FURTHER in name
+def pod_of(name: str) -> str:
+    """The name within its job of the further pod with this name in Kubernetes; empty for every other pod."""
+    return name.partition(_FURTHER)[2]
 
 
-def ssh_server(job: PodIdentity) -> str:
-    """The name by which SSH reaches a pod: the server's, and for a further pod ``train.worker-1``."""
-    return f"{job.server}.{job.pod}" if job.pod else job.server
+def pod_order(name: str) -> tuple[str, int]:
+    """Sorts the pods of a job by their names in Kubernetes: the first one, then by role and number."""
+    role, _, number = pod_of(name).rpartition("-")
+    return (role, int(number)) if number.isdecimal() else (role, 0)
 
 
 def start_pod(name: str, job: PodIdentity) -> str:
     """The name of the pod that the start's nonce is bound to; a further pod has the name that follows from it."""
-    return job.first_pod if job.pod and name == further_pod(job.first_pod, job.pod) else name
+    return job.first_pod if job.further and name == further_pod(job.first_pod, job.pod) else name
 
 
 def _child(pod_name: str, what: str) -> str:
@@ -244,6 +253,7 @@ def read_job(metadata: Mapping[str, object]) -> PodIdentity | None:
     """The job that a pod's ``metadata`` names; ``None`` for a pod that is not ours or contradicts itself."""
     labels, annotations = _texts(metadata.get("labels")), _texts(metadata.get("annotations"))
     identifier, gpus = labels.get(JOB_LABEL, ""), labels.get(GPUS_LABEL, "")
+    number = annotations.get(NUMBER_ANNOTATION, "")
     if not _JOB_ID.fullmatch(identifier) or not re.fullmatch(r"0|[1-9][0-9]{0,5}", gpus):
         return None
     if USER_ANNOTATION not in annotations or SERVER_ANNOTATION not in annotations:
@@ -262,7 +272,8 @@ def read_job(metadata: Mapping[str, object]) -> PodIdentity | None:
         priority=labels.get(PRIORITY_LABEL, ""),
         requeue=labels.get(REQUEUE_LABEL) == "true",
         nonce=annotations.get(NONCE_ANNOTATION, ""),
-        pod=labels.get(POD_LABEL, "") if FIRST_POD_ANNOTATION in annotations else "",
+        pod=labels.get(POD_LABEL, ""),
+        number=int(number) if re.fullmatch(r"[1-9][0-9]{0,5}", number) else 0,
         first_pod=annotations.get(FIRST_POD_ANNOTATION, ""),
     )
     agrees = labels.get(USER_LABEL) == slug(job.user) and labels.get(SERVER_LABEL) == slug(job.server)

@@ -33,6 +33,20 @@ from dlspawner.local.state import (
 from dlspawner.local.supervisor import Child, ChildFailed, Supervisor, stop_signals
 
 
+def read_files(options: Options) -> tuple[settings.Settings | None, str]:
+    """Returns the settings, or the mistakes in the files; these are raised if there has been no earlier start.
+
+    The Manager and the Hub then use the last good version, which the Manager has in its database.
+    """
+    files = options.templates / "jobs", options.config / "cluster.yaml", options.config / "teams.yaml"
+    try:
+        return settings.load(*files), ""
+    except InvalidConfiguration as wrong:
+        if not (options.state / "manager.sqlite").exists():
+            raise
+        return None, f"\n  These files are not used. Their last good version is, until they are corrected:\n\n{wrong}\n"
+
+
 async def make_namespace(kubeconfig: Path, name: str, **labels: str) -> None:
     """Makes a namespace for jobs; raises CannotRun if the cluster does not answer."""
     try:
@@ -106,7 +120,7 @@ def banner(options: Options, keys: Secrets) -> str:
 
 async def run(options: Options, say: Callable[[str], None]) -> None:
     """Runs until a signal requests the stop. Raises CannotRun or ChildFailed if a process cannot start."""
-    wanted = settings.load(options.templates / "jobs", options.config / "cluster.yaml", options.config / "teams.yaml")
+    wanted, mistakes = read_files(options)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = lock(options.state)
     try:
@@ -124,7 +138,7 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                say(banner(options, keys))
+                say(banner(options, keys) + mistakes)
                 await stopping
             starting.cancel()
             stopping.cancel()
@@ -138,7 +152,7 @@ async def run(options: Options, say: Callable[[str], None]) -> None:
 async def start_all(
     options: Options,
     processes: Mapping[str, Child],
-    wanted: settings.Settings,
+    wanted: settings.Settings | None,
     supervisor: Supervisor,
 ) -> None:
     """Starts the independent processes together, then the Hub, then the gateway."""
@@ -157,8 +171,9 @@ async def start_all(
             say(f"The use of GPUs will not be known: {problem}")
     enforces_nothing = {"pod-security.kubernetes.io/enforce": "privileged"}
     await make_namespace(options.cluster_config, SPECIAL_NAMESPACE, **enforces_nothing)
-    await make_team_claims(options.cluster_config, wanted)
-    await make_priority_classes(options.cluster_config, wanted)
+    if wanted is not None:  # else an earlier start made them
+        await make_team_claims(options.cluster_config, wanted)
+        await make_priority_classes(options.cluster_config, wanted)
     await supervisor.start(processes["hub"])
     await supervisor.start(processes["gateway"])
 

@@ -158,9 +158,9 @@ class ManagerLink:
         """
         await self._or_none(self._client.release_reservation(job, user, passes=passes, why=why))
 
-    async def job_failed(self, job: str, user: str, why: str) -> None:
+    async def job_ended(self, job: str, user: str, why: str) -> None:
         """The pod of this job is about to be deleted, for its person ``why``. Never fails: the pod tells most of it."""
-        await self._or_none(self._client.job_failed(job, user, why))
+        await self._or_none(self._client.job_ended(job, user, why))
 
     async def start_interrupted(
         self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None

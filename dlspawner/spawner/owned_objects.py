@@ -157,10 +157,8 @@ def secret(pod: PodDict, job: naming.PodIdentity, given: SecretFiles, port: int)
     if pods is not None:
         keys, host_key = make_host_key(), given.host_key.public
         assigned = [one[host_ports.SSH][0] for one in host_ports.assigned(pod["metadata"])]
-        ports = assigned or [port] * len(pods.hosts)
-        files |= pod_set.secret_files(pods, (keys.private, keys.public), host_key, who.name, ports)
-        # The first value counts.
-        files["sshd_config"] = f"AuthorizedKeysFile {pod_set.FILES}/{pod_set.AUTHORIZED_KEYS}\n{files['sshd_config']}"
+        files |= pod_set.secret_files(pods, (keys.private, keys.public), host_key, who.name, assigned)
+        files["sshd_config"] += f"Port {pod_set.SSH_PORT}\n"
     data = {key: base64.b64encode(text.encode("utf-8")).decode("ascii") for key, text in files.items()}
     return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": owned_metadata(pod), "data": data}
 

@@ -297,11 +297,12 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             await replace(self._manager, until=None).remove(self.user.name)
 
     async def _why_ended(self, pod: PodDict | None, judged: pod_status.Terminated) -> str:
-        """Returns the Manager's reason for a pod that seems removed: a killed Hub may have begun that stop."""
+        """Returns the Manager's reason if it knows one: what is stored first stands. The last words are added here."""
         reason = await super()._why_ended(pod, judged)
-        if reason != pod_status.REMOVED or self._job_id is None or not self._has_manager:
-            return reason
-        return await self._manager.stop_reason(self._job_id) or reason
+        known = naming.read_job(pod["metadata"]) if pod else None
+        job = known.id if known else self._job_id
+        told = await self._manager.stop_reason(job) if job and self._has_manager else None
+        return reason if told in {None, text.without_last_words(reason)} else str(told)
 
     async def _after_deletion(self, pod: PodDict) -> None:
         """Has the further pods of a job end now, and not when the cluster has collected what the first one owned."""
@@ -311,9 +312,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         """Tells the Manager why, and waits until the log of a job that ended by itself is kept, which may tell more."""
         job = naming.read_job(pod["metadata"]) if self._has_manager else None
         own = job is not None and job.id == self._job_id  # and not an earlier job's pod, which this start waits for
-        if job is not None and own and self._ended and not self._ended.startswith(pod_status.FINISHED):
+        if job is not None and own and self._ended:
             why = text.without_last_words(self._ended)
-            await replace(self._manager, until=None).job_failed(job.id, job.user, why)
+            await replace(self._manager, until=None).job_ended(job.id, job.user, why)
         if job is None or not pod_status.has_printed(pod):
             return
         which = str(pod["metadata"]["uid"])
@@ -327,7 +328,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             self.log.warning("pod=%s is deleted although not all of its log is kept", self.pod_key)
 
     async def _learn_why(self) -> None:
-        """If it is the Manager that has the job stopped, let the person read why."""
+        """Lets the person read why the Manager has the job stopped; of any other stop the Manager hears here."""
         job = self.job() if self._has_manager else None
         starting = self._spawn_future is not None and not self._spawn_future.done()
         if job is None or starting or self._ended:
@@ -337,6 +338,8 @@ class DLSpawner(JobTraits, LifecycleSpawner):
             self.log.info("pod=%s is stopped by the Manager: %s", self.pod_key, sentence)
             self._ended = sentence
             self._show_end(sentence)
+        else:
+            await replace(self._manager, until=None).start_interrupted(job.user, job.server, job.id)
 
     # What people choose
 

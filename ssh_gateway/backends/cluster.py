@@ -43,19 +43,17 @@ class ClusterJobDirectory:
 
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         pods = await self._pods(naming.user_selector(user))
-        return tuple(
-            JobEndpoint(naming.ssh_server(job), condition(pod, job), str(pod["metadata"].get("creationTimestamp", "")))
-            for pod, job in _owned(pods, user)
-        )
+        return tuple(one for pod, job in _owned(pods, user) for one in read_endpoints(pod, job))
 
     async def endpoint(self, user: str, server: str) -> SshEndpoint | None:
         owned = _owned(await self._pods(naming.server_selector(user, server)), user)
-        if not owned and "." in server:  # a further pod of another server
+        if not owned and "." in server:  # one pod of another server's job
             owned = _owned(await self._pods(naming.server_selector(user, server.rpartition(".")[0])), user)
         alive = [
             (str(pod["metadata"].get("creationTimestamp", "")), pod["metadata"]["name"], pod, job)
             for pod, job in owned
-            if naming.ssh_server(job) == server and condition(pod, job) is not JobCondition.STOPPING
+            for one in read_endpoints(pod, job)
+            if one.name == server and one.condition is not JobCondition.STOPPING
         ]
         if not alive:
             return None
@@ -83,6 +81,13 @@ class ClusterJobDirectory:
             return [pod for found in await asyncio.gather(*asked) for pod in found]
         except KubernetesError as error:
             raise _no_cluster(error) from error
+
+
+def read_endpoints(pod: Mapping[str, Any], job: naming.PodIdentity) -> tuple[JobEndpoint, ...]:
+    """Returns a pod under each of its names: the first one of a job of several has two."""
+    created = str(pod["metadata"].get("creationTimestamp", ""))
+    own = (job.pod,) if job.further else dict.fromkeys(("", job.pod))
+    return tuple(JobEndpoint(job.server, condition(pod, job), created, name) for name in own)
 
 
 def condition(pod: Mapping[str, Any], job: naming.PodIdentity) -> JobCondition:

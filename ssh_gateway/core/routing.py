@@ -36,9 +36,17 @@ class JobCondition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobEndpoint:
+    """The sshd of a job's pod on a server of the Hub; ``pod`` is the pod's name within a job of several."""
+
     server: str
     condition: JobCondition
     created: str = ""
+    pod: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name for SSH: the server's, ``train``, or ``train.worker-1``."""
+        return f"{self.server}.{self.pod}" if self.pod else self.server
 
 
 def parse_logins(typed: str, folded: str) -> tuple[LoginName, ...]:
@@ -63,14 +71,14 @@ def _parse_login(text: str) -> LoginName | None:
 
 
 def find_job(server: str, jobs: Iterable[JobEndpoint]) -> JobEndpoint | None:
-    """Returns the job of a server: the exact name first, then the name in lower case.
+    """Returns the sshd with this name for SSH: the exact name first, then the name in lower case.
 
     Of several the oldest that is not being stopped: the Hub makes no second pod for a server, so the younger ones are
     not the Hub's.
     """
     jobs = list(jobs)
     for name in dict.fromkeys((server, server.lower())):
-        found = [job for job in jobs if job.server == name]
+        found = [job for job in jobs if job.name == name]
         if found:
             return min(found, key=lambda job: (job.condition is JobCondition.STOPPING, job.created))
     return None
@@ -116,7 +124,7 @@ def _missing(user: str, server: str, jobs: Sequence[JobEndpoint], servers: set[s
 
 def _listing(server: str, jobs: Sequence[JobEndpoint]) -> str:
     """Returns the names of the jobs that the user could mean, likeliest first."""
-    names = {job.server for job in jobs if job.condition in {JobCondition.READY, JobCondition.STARTING}}
+    names = {job.name for job in jobs if job.condition in {JobCondition.READY, JobCondition.STARTING}}
     close = difflib.get_close_matches(server, names, n=len(names) or 1, cutoff=0.4)
     ordered = [*close, *sorted(names.difference(close))]
     shown = [name or "the default server" for name in ordered[:LISTED]]

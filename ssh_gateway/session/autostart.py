@@ -163,6 +163,8 @@ class AutoStarter:
 def progress_line(server: str, start: StartStatus) -> str:
     """Returns the line that is shown while a login waits."""
     name = server or "your default server"
+    if start.state == RUNNING:
+        return f"{name} runs, and no pod of it that SSH can enter is found yet"
     return f"{name} waits: {escaped(start.sentence)}" if start.state == QUEUED else f"{name} is starting"
 
 
@@ -181,6 +183,8 @@ def start_refusal(server: str, start: StartStatus, page: str) -> str | None:
 def too_long(server: str, start: StartStatus, page: str) -> str:
     """Returns the last line of a login that has waited long enough."""
     name = server or "your default server"
+    if start.state == RUNNING:  # such as one whose labels were changed
+        return f"{name} runs, but no pod of it that SSH can enter is found: tell your administrator"
     where = f" ({escaped(start.sentence).rstrip('. ')})" if start.sentence else ""
     return f"{name} does not run yet{where}; it goes on by itself: watch {page} and connect again when it runs"
 

@@ -53,10 +53,10 @@ async def resolve(client: Client, access: Access) -> SshEndpoint:
 
 
 async def find_server(client: Client, access: Access, start: Callable[[str], Awaitable[bool]]) -> str:
-    """Returns the exact name of a server that the identity can enter; SessionRefused with a sentence that helps.
+    """Returns the exact name for SSH of a server, or of one pod of its job, that the identity can enter.
 
-    ``start`` is called for a server that does not run; it returns True if the job runs now, or will for a login that
-    waits.
+    SessionRefused with a sentence that helps. ``start`` is called for a server that does not run; it returns True if
+    the job runs now, or will for a login that waits.
     """
     gateway, identity, wanted = client.gateway, access.identity, access.server
     user = identity.user
@@ -66,19 +66,20 @@ async def find_server(client: Client, access: Access, start: Callable[[str], Awa
     if found is None:
         with contextlib.suppress(BackendUnavailable):
             servers = await gateway.auth_backend.servers(user)
-    name = found.server if found else routing.known_as(wanted, servers)
-    if not identity.opens(name):  # existing or not
+    server = found.server if found else routing.known_as(wanted, servers)
+    name = found.name if found else server
+    if not identity.opens(server):  # existing or not
         told = routing.printable(name) or "your default server"
         raise SessionRefused(f"this token may not open {told}: make one that may access it")
-    may_wait = gateway.autostart.seconds and identity.starts(name)
+    may_wait = gateway.autostart.seconds and identity.starts(server)
     comes = found is None or found.condition is routing.JobCondition.STARTING
-    if may_wait and comes and await _started(client, user, name, start):
+    if may_wait and comes and await _started(client, user, server, start):
         return name
     mine = [job for job in jobs if identity.opens(job.server)]
     problem = routing.refusal(user, wanted, mine, servers, gateway.hub_public_url)
     if problem is not None or found is None:
         raise SessionRefused(problem or "no such job")
-    return found.server
+    return name
 
 
 async def _started(client: Client, user: str, name: str, start: Callable[[str], Awaitable[bool]]) -> bool:

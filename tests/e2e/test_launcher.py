@@ -58,7 +58,13 @@ def test_everything_comes_back_after_ctrl_c_and_nothing_is_left_behind(tmp_path:
         assert stack.stop() == 0, stack.said
         assert stack.processes() == []
 
+        broken = tmp_path / "config"
+        shutil.copytree(ROOT / "hub_config", broken, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))
+        (broken / "teams.yaml").write_text("teams: {vision: {quotaa: {a100: 8}}}\n")
+        stack.more = (f"--config={broken}",)
         stack.start()
+        assert "last good version" in stack.said
+        assert "teams.yaml:1" in stack.said
         wait_for(lambda: carol.ready("train"), "the job runs again, with the token from before")
         done = wait_for(
             lambda: (r := ssh.run("train", "cat ~/file; ls $DLSPAWNER_JOB_DIR")).returncode == 0 and r, "ssh again"

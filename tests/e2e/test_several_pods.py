@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.e2e.people import Stack, wait_for
+from tests.e2e.people import Person, Stack, wait_for
+
+QUOTA = 8  # of the team `default`, of the usual type of GPU
 
 # Every pod sends its rank to the first one, which tells all of them the sum: an all-reduce with nothing but TCP.
 ALL_REDUCE = """
@@ -40,6 +43,8 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     assert hosts == ["chief", "worker-0", "worker-1"]
     each = client.run("many", "for one in chief worker-0 worker-1; do ssh $one hostname; done")
     assert each.stdout.split() == hosts, each.stderr
+    outside = client.run("many", "ssh -p 2222 worker-1 hostname")  # the port that the Service leads to
+    assert "Permission denied" in outside.stderr, outside.stdout
     back = client.run("many", "ssh worker-0 ssh worker-1 ssh chief hostname")
     assert back.stdout.strip() == "chief", back.stderr
 
@@ -72,3 +77,39 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     (ended,) = [job for job in person.jobs() if job["server"] == "many"]
     assert ended["why"] == "Its pod worker-0 has ended: signal 15 (SIGTERM)."
     person.close()
+
+
+EACH = {"template": "distributed", "workers": 3, "gpus": 1, "cpu": "250m", "memory": "512Mi"}
+
+
+def test_of_two_jobs_of_four_pods_where_six_have_room_one_runs_whole_and_the_other_waits_whole(stack: Stack) -> None:
+    admin, people = stack.person("admin"), [stack.person(name) for name in ("maja", "nils")]
+    running = admin.manager("GET", "/jobs?state=running").json()["items"]
+    free = QUOTA - sum(job["gpus"] for job in running if job["team"] == "default")
+    if free > 6:
+        admin.launch("rest", template="custom", image=stack.image, gpus=int(free - 6), cpu="500m", memory="1Gi")
+
+    def pods() -> list[int]:
+        """How many pods each of the two jobs has; never some of both."""
+        names = stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=gang", "-o", "name").split()
+        counts = [sum(f"jupyter-{person.name}--gang" in name for name in names) for person in people]
+        assert 0 in counts, counts
+        return counts
+
+    def running_whole() -> Person | None:
+        return next((people[at] for at, count in enumerate(pods()) if count == 4 and people[at].ready("gang")), None)
+
+    with ThreadPoolExecutor() as both:
+        assert set(both.map(lambda person: person.start("gang", **EACH).status_code, people)) <= {201, 202, 429}
+    first = wait_for(running_whole, "one of them runs", 180)
+    assert first is not None
+    (other,) = (person for person in people if person is not first)
+    (waits,) = other.jobs()
+    assert (waits["state"], waits["position"], sorted(pods())) == ("queued", 1, [0, 4]), waits
+    first.stop("gang")
+    wait_for(lambda: running_whole() is other, "the other one has its turn", 180)
+    other.stop("gang")
+    if free > 6:
+        admin.stop("rest")
+    for person in (admin, *people):
+        person.close()

@@ -206,7 +206,7 @@ def test_stopped_job_ends_its_sessions_within_a_minute_with_the_reason(
         assert "This job is being stopped." in terminal.communicate(timeout=60)[0]
         for one in (program, command, way):
             said = failed_output(one)
-            assert (one.returncode, "train was stopped" in said) == (255, True), said
+            assert (one.returncode, "train: This job was stopped on the Hub." in said) == (255, True), said
         assert time.monotonic() - since < 60
         assert stays.poll() is None
 
@@ -227,7 +227,8 @@ def test_pod_deleted_in_a_transfer_ends_it_with_a_reason_and_other_jobs_continue
         for one in (sftp, scp):
             said = failed_output(one)
             # Or the gateway's next look at all sessions comes before the pod is gone.
-            reasons = r"(?i)the connection to your job was lost|lost connection|connection closed|train was stopped"
+            told = "train: It is being stopped|train: The job was removed"
+            reasons = rf"(?i)the connection to your job was lost|lost connection|connection closed|{told}"
             assert re.search(reasons, said), said
         again = others.run("train", "true", options=LOUD)
         assert again.returncode == 255

@@ -30,11 +30,12 @@ from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts
 from dlspawner.core.units import Manifest
 
 FILES = "/etc/dlspawner"
-JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE = (
-    *("job_key", "job_known_hosts", "job_authorized_keys", "job_ssh_config", "hostfile"),
+JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, SSHD_CONFIG, HOSTFILE = (
+    *("job_key", "job_known_hosts", "job_authorized_keys", "job_ssh_config", "job_sshd_config", "hostfile"),
 )
-SECRET_FILES = (JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, HOSTFILE)
+SECRET_FILES = (JOB_KEY, KNOWN_HOSTS, AUTHORIZED_KEYS, SSH_CONFIG, SSHD_CONFIG, HOSTFILE)
 MASTER_PORT = 29500  # torchrun's own default
+SSH_PORT = 29499  # where the job's key is taken: no Service leads there, so it opens nothing from outside the cluster
 MASTER = "master"  # the name of the port of the host that takes its place
 # Without a command a pod only waits for logins. Every image with a shell has it.
 _WAIT = ("tail", "-f", "/dev/null")
@@ -206,10 +207,14 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
         spec["schedulingGates"] = [{"name": naming.CAPACITY_GATE}]
     # KubeSpawner's watch follows its own component only: the Hub takes no further pod for a server's.
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
-    annotations = {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION} | {
-        naming.FIRST_POD_ANNOTATION: metadata["name"],
-        **host_ports.annotation(ports[number : number + 1]),
-    }
+    annotations = (
+        {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION}
+        | {
+            naming.FIRST_POD_ANNOTATION: metadata["name"],
+            naming.NUMBER_ANNOTATION: str(number - sum(pods.waits[:number])),  # among those that the job starts with
+            **host_ports.annotation(ports[number : number + 1]),
+        }
+    )
     further: Manifest = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -227,13 +232,14 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
 
 
 def secret_files(
-    pods: PodSet, keys: tuple[str, str], host_key: str, login: str, ports: Sequence[int]
+    pods: PodSet, keys: tuple[str, str], host_key: str, login: str, assigned: Sequence[int] = ()
 ) -> dict[str, str]:
     """Returns the files by which the pods log in to each other.
 
-    ``keys``: the job's own pair, private and public; ``ports``: of each pod's sshd.
+    ``keys``: the job's own pair, private and public; ``assigned``: the host's port of each pod's sshd, its only one.
     """
     private, public = keys
+    ports, where = assigned or [SSH_PORT] * len(pods.hosts), "all" if assigned else f"LocalPort {SSH_PORT}"
     hosts = " ".join(pods.hosts)
     config = {
         "User": login,
@@ -247,6 +253,7 @@ def secret_files(
         JOB_KEY: private,
         AUTHORIZED_KEYS: f"{public}\n",
         KNOWN_HOSTS: f"job {host_key}\n",
+        SSHD_CONFIG: f"Match {where}\n    AuthorizedKeysFile {FILES}/{AUTHORIZED_KEYS}\n",
         SSH_CONFIG: "".join(f"Host {host}\n    Port {at}\n" for host, at in zip(pods.hosts, ports, strict=True))
         + f"Host {hosts}\n"
         + "".join(f"    {key} {value}\n" for key, value in config.items()),

@@ -109,7 +109,7 @@ def evaluate(pod: PodDict | None) -> PodState:
     if pod["metadata"].get("deletionTimestamp"):
         return Terminated(code, _deletion(pod, container))
     if status.get("phase") == "Succeeded":
-        return Terminated(0, FINISHED)
+        return Terminated(0, container or FINISHED)
     if status.get("phase") == "Failed":
         return Terminated(code, ended_by_cluster(pod) or container or _UNKNOWN)
     if container:

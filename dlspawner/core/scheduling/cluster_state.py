@@ -281,7 +281,7 @@ class ClusterState:
         return sum(jobs.values()) if user is None else jobs.get(user, 0)
 
     def extended(self, team: str, resource: str) -> int:
-        """What is charged to a team's quota of an extended resource, promises included."""
+        """The amount that is charged to a team's quota of an extended resource, promises included."""
         return self._held_by(team).extended.get(resource, 0)
 
     def usage_of(self, team: str, now: datetime) -> float:

@@ -45,8 +45,8 @@ class ObservedPod:
     namespace: str  # as `JobNamespaces.to_key` returns it
     manifest: Manifest  # the parts of its spec that count
     ended: bool = False  # its program has ended by itself, and not by the deletion
-    failure: str = ""  # how the program failed by itself
-    evicted: str = ""  # the sentence about a pod that the cluster has ended
+    how: EventReason = EventReason.REMOVED  # FINISHED, FAILED, EVICTED, or REMOVED: by its deletion
+    sentence: str = ""  # about the end, as the Hub tells it, without the program's last words
     alone: bool = False  # the failure of this pod does not end its job
     gated: bool = False  # it waits until its job gets it
 
@@ -58,20 +58,24 @@ class ObservedPod:
     @property
     def further(self) -> bool:
         """True for all but the first pod of a job of several."""
-        return self.job is not None and bool(self.job.pod)
+        return self.job is not None and self.job.further
 
 
 def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod | None = None) -> ObservedPod:
     """``before``: the pod as it was last seen. What had ended it then is why it is deleted now."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase, terminating = status.get("phase"), bool(metadata.get("deletionTimestamp"))
-    _, ended = pod_status.program_end(manifest)
-    by_itself = bool(ended) and (not terminating or pod_status.ended_before_deletion(manifest))
+    _, program = pod_status.program_end(manifest)
     over = phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status)))
-    evicted = pod_status.ended_by_cluster(manifest) if terminating or over else ""
-    failure = _failure(ended) if by_itself and not evicted else ""
-    if terminating and not evicted and before is not None and before.ended:
-        by_itself, failure = True, before.failure
+    ended = bool(program or over) and (not terminating or pod_status.ended_before_deletion(manifest))
+    judged, how, sentence = pod_status.evaluate(manifest), EventReason.REMOVED, ""
+    if (terminating or over) and (evicted := pod_status.ended_by_cluster(manifest)):
+        how, sentence = EventReason.EVICTED, evicted
+    elif ended and isinstance(judged, pod_status.Terminated):
+        how = EventReason.FAILED if judged.exit_code else EventReason.FINISHED
+        sentence = text.without_last_words(judged.reason)
+    elif terminating and before is not None and before.ended:
+        ended, how, sentence = True, before.how, before.sentence
     return ObservedPod(
         uid=str(metadata["uid"]),
         name=str(metadata["name"]),
@@ -82,31 +86,21 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         over=over,
         namespace=namespaces.to_key(str(metadata.get("namespace") or "")),
         manifest=strip_manifest(manifest),
-        ended=by_itself,
-        failure=failure,
-        evicted=evicted,
+        ended=ended,
+        how=how,
+        sentence=sentence,
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
         gated={"name": naming.CAPACITY_GATE} in ((manifest.get("spec") or {}).get("schedulingGates") or ()),
     )
 
 
 def pod_ref(pod: ObservedPod, *, grown: bool = False) -> PodRef:
-    ended = pod.further and pod.over
-    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, grown, ended)
+    ended, role = pod.further and pod.over, pod.job.pod if pod.job else ""
+    return PodRef(pod.uid, pod.name, pod.running or ended, pod.namespace, role, grown, ended)
 
 
 def _statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
-
-
-def _failure(end: Mapping[str, Any]) -> str:
-    """Returns how the job's program failed; empty if it did not."""
-    if end.get("reason") == "OOMKilled":
-        return "it used more memory than it had."
-    disk = text.disk_problem(str(end.get("message") or "")) if end.get("exitCode") else None
-    if disk is not None:
-        return f"its disk {disk[0]}."
-    return f"{text.ended_by(int(end['exitCode']))}." if end.get("exitCode") else ""
 
 
 def _may_run(status: Mapping[str, Any]) -> bool:
@@ -157,7 +151,7 @@ def observe(
     index = known
     if index is None:
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
-        index = _which(record, actual, further=pod.further)
+        index = _which(record, pod.job.number if pod.job else 0)
         job = _charged(job, index, actual, pod.name)
     before = pods[index]
     pods[index] = ref = pod_ref(pod, grown=before is not None and before.grown)
@@ -174,18 +168,11 @@ def observe(
     return reason, replace(record, job=job, pods=tuple(pods))
 
 
-def _which(record: JobRecord, actual: ResourceRequest, *, further: bool) -> int:
-    """Returns the index of a new pod: the first unobserved pod with the same request, or the first unobserved."""
-    pods = range(1 if further else 0, len(record.job.request.pods))
+def _which(record: JobRecord, number: int) -> int:
+    """Returns the index of a new pod: its number, or the last unobserved one if that pod was observed already."""
+    pods = range(len(record.job.request.pods))
     unseen = [index for index in pods if not record.pods or record.pods[index] is None]
-    wanted = (actual.gpus, actual.pods[0].cpu_milli, actual.pods[0].memory_bytes)
-    alike = (
-        index
-        for index in unseen
-        for pod in [record.job.request.pods[index]]
-        if (pod.gpus, pod.cpu_milli, pod.memory_bytes) == wanted
-    )
-    return next(alike, unseen[0])
+    return number if number in unseen else unseen[-1]
 
 
 def _charged(job: Job, index: int, actual: ResourceRequest, name: str) -> Job:
@@ -225,18 +212,14 @@ def end_of_several(pods: Sequence[ObservedPod], gone: Sequence[PodRef] = ()) -> 
     if first is not None and first.terminating:
         return None  # the Hub ends it
     if first is not None and first.over:
-        if first.evicted:
-            return EventReason.EVICTED, first.evicted
-        return (
-            (EventReason.FAILED, first.failure) if first.failure else (EventReason.FINISHED, "Its program has ended.")
-        )
+        return first.how, first.sentence
     for pod in pods:
         if pod.further and pod.job is not None and not pod.alone:
             # The kubelet restarts a failed program in a pod that still runs.
-            why = (pod.failure or pod.evicted) if pod.over or pod.terminating else ""
-            if why or pod.stopped:
-                said = f"Its pod {pod.job.pod} has ended: {why}" if why else _DELETED % pod.job.pod
-                return EventReason.POD_FAILED, said
+            if (pod.over or pod.terminating) and pod.how in {EventReason.FAILED, EventReason.EVICTED}:
+                return EventReason.POD_FAILED, f"Its pod {pod.job.pod} has ended: {pod.sentence}"
+            if pod.stopped:
+                return EventReason.POD_FAILED, _DELETED % pod.job.pod
     lost = [one for one in gone if not one.ended]
     if lost and first is not None and not first.alone:
         return EventReason.POD_FAILED, _DELETED % lost[0].name.removeprefix(naming.further_pod(first.name, ""))

@@ -149,6 +149,11 @@ class Reconciler:
         job = self._jobs.get(uid)
         return None if job is None or job.startswith(EXTERNAL_POD_PREFIX) else job
 
+    def owner_of(self, uid: str) -> tuple[str, str] | None:
+        """Returns the job of a pod, and the pod's name in a job of several."""
+        job, pod = self.job_of(uid), self._pods.get(uid)
+        return None if job is None else (job, pod.job.pod if pod and pod.job else "")
+
     async def watch(self) -> None:
         nodes_known = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -341,9 +346,9 @@ class Reconciler:
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
-            lifecycle.finish(turn, seen, failure=pod.failure, evicted=pod.evicted, stopped=pod.stopped)
+            lifecycle.finish(turn, seen, pod.how, pod.sentence)
         elif reason is not None:
-            lifecycle.observe(turn, seen, reason)
+            lifecycle.observe(turn, seen, reason, pod.job.pod if pod.job else "")
         self._end_of_several(turn, record.job.id)
 
     def _end_of_several(
@@ -407,8 +412,7 @@ class Reconciler:
             if not any(pod.uid == uid for pod in record.seen):
                 continue
             if self._was_last(record, uid):
-                failure, evicted, finished = (last.failure, last.evicted, last.ended) if last else ("", "", False)
-                lifecycle.on_pods_gone(turn, record, failure=failure, evicted=evicted, finished=finished)
+                lifecycle.on_pods_gone(turn, record, (last.how, last.sentence) if last else None)
             else:
                 self._end_of_several(turn, record.job.id, last)
 
@@ -418,7 +422,7 @@ class Reconciler:
             held = record.job.holds and not record.reserved
             gone = [pod for pod in record.seen if pod.uid not in self._pods]
             if held and len(gone) == len(record.seen):
-                lifecycle.on_pods_gone(turn, record)
+                lifecycle.on_pods_gone(turn, record, None)
             elif gone:
                 self._end_of_several(turn, record.job.id, gone=gone)
 

@@ -12,7 +12,7 @@ more. `lifecycle.on_pods_gone` is the transition of a job after its pods are gon
 Cancelling ends a request anywhere between its submission and a ready server. A pending job, or one that the Hub does
 not know yet, ends at once. A job that the Hub knows may have a pod: it is stopped. The Hub says if a running job is
 ready; a ready one is stopped, and not cancelled. A stop of the server while the Hub starts it cancels the job too: the
-Hub reports it (`lifecycle.on_start_interrupted`), because the job would otherwise be dispatched again. Jobs that the
+Hub reports it (`lifecycle.on_server_stopped`), because the job would otherwise be dispatched again. Jobs that the
 Manager has stopped stay as they are, and may be requeued.
 """
 
@@ -36,6 +36,9 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.lifecycle import CANCELLED_BEFORE_START, cancel_request, stop
 from dlspawner.manager.state.notify import post_to_admins
 
+_BY_THE_HUB = frozenset(
+    {EventReason.STOPPED_BY_OWNER, EventReason.STOPPED_ON_HUB, EventReason.FAILED, EventReason.FINISHED}
+)
 _FORBIDDEN = frozenset({401, 403})  # asking again brings nothing
 _AGAIN_SECONDS = 5.0  # between asking the Hub, and asking it or the cluster again
 log = logging.getLogger("dlspawner.manager")
@@ -89,7 +92,7 @@ class Terminator:
         """
         job, code = record.job, record.stop.code if record.stop is not None else None
         if code is not EventReason.CANCELLED:
-            return code in {EventReason.STOPPED_BY_OWNER, EventReason.FAILED}
+            return code in _BY_THE_HUB
         try:
             user = await self.hub.user(job.user)
         except HubError:

@@ -218,7 +218,7 @@ class LeaderElector:
             )
             logs = LogCollector(for_logs, self.ledger, store.term, reconciler.job_of, self.now, self.log_retention)
             pod_events = PodEventCollector(
-                *(for_logs, self.ledger, store.term, namespaces.all, reconciler.job_of),
+                *(for_logs, self.ledger, store.term, namespaces.all, reconciler.owner_of),
                 *(lambda: store.cluster_state.cluster.gpu_resources, self.now),
             )
             reconciler.observers = (logs.observe, pod_events.observe)

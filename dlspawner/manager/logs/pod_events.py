@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from dlspawner.clients.kubernetes import EVENTS, KubernetesClient, WatchEvent
@@ -35,18 +35,21 @@ log = logging.getLogger("dlspawner.manager")
 class _Heard:
     at: datetime
     one: PodEventMessage
-    job: str | None  # which its pod was known to be then: it may be gone before this is written down
+    owner: tuple[str, str] | None  # as it was known then: the pod may be gone before this is written down
 
 
 @dataclass(slots=True)
 class PodEventCollector:
-    """Collects the pod events of one term: `watch` never ends by itself, `write` runs every `WRITE_SECONDS`."""
+    """Collects the pod events of one term: `watch` never ends by itself, `write` runs every `WRITE_SECONDS`.
+
+    `owner_of` returns the job of a pod, by its uid, and the pod's name in a job of several: its events begin with it.
+    """
 
     cluster: KubernetesClient
     ledger: JobRepository
     term: int
     namespaces: Sequence[str]
-    job_of: Callable[[str], str | None]
+    owner_of: Callable[[str], tuple[str, str] | None]
     gpus: Callable[[], Collection[str]]
     now: Callable[[], datetime]
     _heard: dict[tuple[str, str], _Heard] = field(default_factory=dict)  # by pod and key
@@ -75,19 +78,23 @@ class PodEventCollector:
 
     def _hear(self, pod: str, one: PodEventMessage) -> None:
         if len(self._heard) < _MOST:
-            self._heard[pod, one.key] = _Heard(self.now(), one, self.job_of(pod))
+            self._heard[pod, one.key] = _Heard(self.now(), one, self.owner_of(pod))
 
     async def write(self) -> None:
         """Write down what is heard of pods that are known to be jobs; others have a minute to become it."""
         heard, now = self._heard, self.now()
-        known = [(job, said.one) for key, said in heard.items() if (job := said.job or self.job_of(key[0]))]
+        known = [
+            (owner[0], replace(said.one, sentence=f"{owner[1]}: {said.one.sentence}") if owner[1] else said.one)
+            for key, said in heard.items()
+            if (owner := said.owner or self.owner_of(key[0]))
+        ]
         if not known:
             self._heard = {key: said for key, said in heard.items() if now - said.at < _PATIENCE}
             return
         self._heard = {
             key: said
             for key, said in heard.items()
-            if not (said.job or self.job_of(key[0])) and now - said.at < _PATIENCE
+            if not (said.owner or self.owner_of(key[0])) and now - said.at < _PATIENCE
         }
         try:
             await self.ledger.write_as_leader(

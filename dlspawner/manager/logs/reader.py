@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from dlspawner.clients.kubernetes import KubernetesError, KubernetesRejected, LogRequest, ObjectNotFound
-from dlspawner.core.naming import is_further_pod
+from dlspawner.core import naming
 from dlspawner.manager.db import logs
 from dlspawner.manager.db.logs import Key, StoredLog
 from dlspawner.manager.logs.collector import LINES, LogCollector, StampedLog, TailBuffer
@@ -37,7 +37,10 @@ NOT_YET = "It has not started yet."
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """One run of one container: whether Kubernetes has its log, and what is kept of it."""
+    """One run of one container: whether Kubernetes has its log, and what is kept of it.
+
+    ``role``: the pod's name within a job of several, as far as it is known.
+    """
 
     key: Key
     pod: str
@@ -45,6 +48,7 @@ class ContainerRun:
     previous: bool = False
     running: bool = False
     kept: StoredLog | None = None
+    role: str = ""
 
     @property
     def container(self) -> str:
@@ -82,7 +86,9 @@ class LogReader:
                 found[run.key] = ContainerRun(
                     run.key, run.pod, source, run.previous, run.running, known.kept if known else None
                 )
-        return by_pod(found.values())
+        record = await self._keeper.ledger.find(job)
+        roles = {pod.uid: pod.role for pod in record.seen} if record else {}
+        return by_pod(replace(run, role=roles.get(run.key[0]) or naming.pod_of(run.pod)) for run in found.values())
 
     async def text(self, run: ContainerRun, lines: int = 0) -> LogText:
         """The end of one log: of one that Kubernetes has so many lines at most, unless there are none said."""
@@ -161,15 +167,18 @@ class LogReader:
 
 
 def by_pod(runs: Iterable[ContainerRun]) -> list[ContainerRun]:
-    """The oldest first, and the first pod of a job of several last: its newest run is what people ask for."""
-    return sorted(runs, key=lambda run: (is_further_pod(run.pod), run.pod), reverse=True)
+    """The pods of a job of several in their order, and the runs of each as they are given."""
+    return sorted(runs, key=lambda run: naming.pod_order(run.pod))
 
 
 def choose(
     runs: Sequence[ContainerRun], container: str, pod: str, number: int | None, previous: bool
 ) -> ContainerRun | None:
-    """The run that is meant: of this container, or of people's own program; the newest one, or the one before."""
-    mine = [run for run in runs if pod in {"", run.pod, run.key[0]}]
+    """The run that is meant: of this container, or of people's own program; the newest one, or the one before.
+
+    ``pod``: its role, name or uid; without one it is the first pod.
+    """
+    mine = [run for run in runs if (pod in {run.role, run.pod, run.key[0]} if pod else run.pod == runs[0].pod)]
     wanted = container or main_container(dict.fromkeys(run.container for run in mine))
     mine = [run for run in mine if run.container == wanted and number in {None, run.number}]
     if previous:

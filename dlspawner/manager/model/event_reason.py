@@ -3,7 +3,7 @@
 The value of a reason is what the database, REST, logs and metrics say. Rules:
 
 * ``user_text`` is the line of the event in the job's timeline; ``end_text`` is the sentence about a job with this as
-  its last event. A sentence that ends with a colon is followed by the event's detail.
+  its last event. The event's detail takes the place of a whole sentence, and follows a colon.
 * ``operator_text`` completes the log line: which component decided, and on what evidence.
 * ``has_public_detail``: the detail is shown to the job's owner; it names no other user's job.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Self
+
+from dlspawner.core.launch import pod_status
 
 
 class EventReason(StrEnum):
@@ -130,11 +132,11 @@ class EventReason(StrEnum):
     INTERRUPTED = "interrupted", "Start interrupted", "the Hub ended the start of a job that is being stopped"
 
     # Pods
-    POD_SEEN = "pod-seen", "Pod created", "a pod of the job was observed"
-    BOUND = "bound", "Pod assigned to a node", "a pod of the job was bound to a node"
+    POD_SEEN = "pod-seen", "Pod created", "a pod of the job was observed", "", True
+    BOUND = "bound", "Pod assigned to a node", "a pod of the job was bound to a node", "", True
     POD_ADMITTED = "pod-admitted", "Pod added:", "a running job grows by a pod that has waited", "", True
-    POD_RUNNING = "pod-running", "Pod running", "a pod of the job runs"
-    POD_ENDED = "pod-ended", "A pod ended", "the program of a further pod of the job has ended"
+    POD_RUNNING = "pod-running", "Pod running", "a pod of the job runs", "", True
+    POD_ENDED = "pod-ended", "A pod ended", "the program of a further pod of the job has ended", "", True
     RUNNING = "running", "Running", "all pods of the job run"
     DELETED = "deleted", "Pod stopping", "the deletion of a pod of the job was requested"
     POD_NEVER_CREATED = (
@@ -150,15 +152,27 @@ class EventReason(StrEnum):
         "Stopped: its pod was created without admission",
         "a pod without a reservation is charged and will be deleted",
     )
-    FINISHED = "finished", "Finished", "the pods have ended with exit code 0", "Its program has ended."
+    FINISHED = (
+        "finished",
+        "Finished",
+        "the pods have ended with exit code 0",
+        pod_status.FINISHED,
+        True,
+    )
     FAILED = (
         "failed",
         "Failed",
         "a pod has ended with a failure, or the Hub gives the start up",
-        "Its program has failed:",
+        "Its program has failed.",
         True,
     )
     EVICTED = "evicted", "Ended by the cluster", "the cluster has ended the pods", "The cluster ended it.", True
+    REMOVED = (
+        "removed",
+        "Pod removed",
+        "the pods were deleted, and neither Hub nor Manager has said so",
+        pod_status.REMOVED,
+    )
     GONE = "gone", "Pod gone", "the pods of a stopped job are gone", "It was stopped."
     DISAPPEARED = (
         "disappeared",
@@ -178,6 +192,7 @@ class EventReason(StrEnum):
         "",
         True,
     )
+    STOPPED_ON_HUB = "stopped-on-hub", "Stopped on the Hub", "the Hub stops its server"
     STOPPED_BY_OWNER = "stopped-by-owner", "Stopped by its owner", "the owner stops the job"
     STOPPED_BY_ANOTHER = (
         "stopped-by-another",

@@ -127,7 +127,7 @@ def end_sentence(reason: str, detail: str, stop: StopReason | None) -> str:
     known = find_reason(reason)
     sentence = known.end_text if known is not None and known.end_text else "It has ended."
     if known is not None and known.has_public_detail and detail:
-        return f"{sentence} {detail}"
+        return detail if sentence.endswith(".") else f"{sentence} {detail}"
     return f"{sentence.rstrip(':.')}."
 
 

@@ -39,14 +39,15 @@ class PodRef:
     """A pod that was observed; ``namespace`` as `JobNamespaces.to_key` returns it.
 
     ``running``: it runs; of a further pod of a job of several also: it has ended, which the others need not wait for.
-    ``ended``: a further pod whose program has ended by itself. ``grown``: the job got it while it ran, and starts
-    without it.
+    ``role``: its name within a job of several, ``worker-1``. ``ended``: a further pod whose program has ended by
+    itself. ``grown``: the job got it while it ran, and starts without it.
     """
 
     uid: str
     name: str
     running: bool = False
     namespace: str = ""
+    role: str = ""
     grown: bool = False
     ended: bool = False
 
@@ -184,7 +185,8 @@ def write_pods(pods: Sequence[PodRef | None]) -> str:
 
 def _written(pod: PodRef) -> dict[str, object]:
     """Leaves out what few pods have."""
-    return {key: value for key, value in asdict(pod).items() if key not in {"namespace", "grown", "ended"} or value}
+    few = {"namespace", "role", "grown", "ended"}
+    return {key: value for key, value in asdict(pod).items() if key not in few or value}
 
 
 def read_pods(text: str) -> tuple[PodRef | None, ...]:

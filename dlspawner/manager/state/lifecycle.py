@@ -18,6 +18,7 @@ from datetime import datetime
 
 from dlspawner.core.decisions import Reason
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.launch import pod_status
 from dlspawner.core.scheduling import admission, limits
 from dlspawner.core.scheduling.limits import RequiredApproval
 from dlspawner.manager.model.approval_request import ApprovalRequest, new_request, withdraw_requests
@@ -31,6 +32,7 @@ LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It
 CANCELLED_BEFORE_START = "It was cancelled before it started."
 _CANCELLED_WHILE_PREEMPTED = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
 _SERVER_STOPPED = "by a stop of its server"
+STOPPED_ON_HUB = "This job was stopped on the Hub. The files are kept."
 SERVER_REMOVED = "The server, or its owner, was removed from the Hub."
 
 
@@ -245,8 +247,8 @@ def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
     return False
 
 
-def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) -> None:
-    """The server was stopped while the Hub started it as this job; no ``job``: before the admission request."""
+def on_server_stopped(turn: Transaction, user: str, server: str, job: str) -> None:
+    """The Hub stops the server of this job, or its start; no ``job``: before the admission request."""
     record = turn.record(job) if job else turn.store.pending_job(user, server)
     if record is None or (record.job.user, record.job.server) != (user, server):
         return
@@ -259,6 +261,10 @@ def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) ->
         _cancel_start(turn, over, _SERVER_STOPPED)
     elif record.job.state is JobState.STOPPING and record.reserved:
         turn.write(over, EventReason.INTERRUPTED)
+    elif record.stop is None:
+        stopping = replace(record.job, state=JobState.STOPPING, notice=None)
+        why = StopReason(EventReason.STOPPED_ON_HUB, STOPPED_ON_HUB)
+        turn.write(replace(record, job=stopping, stop=why), why.code, why.message)
 
 
 def _cancel_start(turn: Transaction, record: JobRecord, detail: str) -> None:
@@ -283,11 +289,12 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
     return True
 
 
-def on_job_failed(turn: Transaction, job: str, user: str, sentence: str) -> None:
+def on_job_ended(turn: Transaction, job: str, user: str, sentence: str) -> None:
     """The Hub gives up a start whose pod was made, or has seen its end, and deletes the pod."""
     record = turn.record(job)
     if record is not None and record.job.user == user:
-        stop(turn, job, EventReason.FAILED, sentence)
+        finished = sentence.startswith(pod_status.FINISHED)
+        stop(turn, job, EventReason.FINISHED if finished else EventReason.FAILED, sentence)
 
 
 # Preemption
@@ -348,9 +355,9 @@ def _with(record: JobRecord, **changes: object) -> JobRecord:
 # Pods
 
 
-def observe(turn: Transaction, record: JobRecord, reason: EventReason) -> None:
-    """A pod of the job has changed; ``record`` is the job after that."""
-    turn.write(record, reason)
+def observe(turn: Transaction, record: JobRecord, reason: EventReason, pod: str) -> None:
+    """A pod of the job has changed; ``record`` is the job after that, ``pod`` the pod's name in a job of several."""
+    turn.write(record, reason, pod)
 
 
 def adopt(turn: Transaction, record: JobRecord, pod: str) -> None:
@@ -368,11 +375,9 @@ def recover(turn: Transaction, record: JobRecord, pod: str) -> None:
     turn.write(record, EventReason.POD_RECOVERED, f"pod={pod}")
 
 
-def finish(turn: Transaction, record: JobRecord, *, failure: str, evicted: str, stopped: bool) -> None:
-    """The last pod of the job has ended: by the cluster, by itself with or without a failure, or by a stop."""
-    ending = EventReason.GONE if stopped else EventReason.FINISHED
-    reason = EventReason.EVICTED if evicted else EventReason.FAILED if failure else ending
-    turn.write(as_ended(record), reason, evicted or failure)
+def finish(turn: Transaction, record: JobRecord, reason: EventReason, sentence: str) -> None:
+    """The last pod of the job has ended, as `pod_view` has read it."""
+    turn.write(as_ended(record), reason, sentence)
 
 
 def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> None:
@@ -380,19 +385,21 @@ def expire_reservation(turn: Transaction, record: JobRecord, *, ends: bool) -> N
     turn.write(as_ended(record) if ends else record, EventReason.POD_NEVER_CREATED)
 
 
-def on_pods_gone(
-    turn: Transaction, record: JobRecord, *, failure: str = "", evicted: str = "", finished: bool = False
-) -> None:
-    """The pods of a job are gone: the job has ended, or is pending again with its first submit time."""
+def on_pods_gone(turn: Transaction, record: JobRecord, seen: tuple[EventReason, str] | None) -> None:
+    """The pods of a job are gone: the job has ended, or is pending again with its first submit time.
+
+    ``seen``: how the last pod has ended, as `pod_view` has read it; ``None`` for one that went unseen.
+    """
     job = record.job
     if record.stop is not None and record.stop.code is EventReason.PREEMPTED and job.requeue:
         withdraw(turn, job.id)
         requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
         return
-    if record.stop is None and (failure or evicted or finished):
-        finish(turn, record, failure=failure, evicted=evicted, stopped=not finished)
-        return
-    was_stopped = job.state is JobState.STOPPING or record.stop is not None
-    reason = EventReason.GONE if was_stopped else EventReason.DISAPPEARED
-    failed = record.stop is not None and record.stop.code is EventReason.FAILED
-    turn.write(as_ended(record), EventReason.FAILED if failed else reason)
+    if record.stop is None:
+        unseen = EventReason.REMOVED if job.state is JobState.STOPPING else EventReason.DISAPPEARED
+        finish(turn, record, *(seen or (unseen, "")))
+    elif record.stop.code not in {EventReason.FAILED, EventReason.FINISHED}:
+        turn.write(as_ended(record), EventReason.GONE)
+    else:  # the Hub was first to see it, and has the sentence
+        evicted = seen is not None and seen[0] is EventReason.EVICTED
+        turn.write(as_ended(record), EventReason.EVICTED if evicted else record.stop.code)

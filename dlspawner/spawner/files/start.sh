@@ -82,6 +82,8 @@ write_configuration() { # directory
     fi
     echo "HostKey $key"
     echo "SetEnv \"DLSPAWNER_ENVIRONMENT=$1/environment\""
+    # Of a job of several pods: where its own key is taken. Last, because what follows a Match belongs to it.
+    if [ -r "$files/job_sshd_config" ]; then cat "$files/job_sshd_config"; fi
 }
 
 serve_ssh() {

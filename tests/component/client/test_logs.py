@@ -61,7 +61,7 @@ def test_follow_with_tail_is_wrong_usage(hub: Scripted, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "query", "printed"),
     [
-        ("--search x -p -c main", "search=x&tail=0&previous=true&container=main", ("1\n", "")),
+        ("--search x -p -c main --pod ps-0", "search=x&tail=0&previous=true&container=main&pod=ps-0", ("1\n", "")),
         ("--tail 20", "tail=20", ("1\n", "")),
         ("--search nothing", "search=nothing&tail=0", ("", "dlspawner: No line has these words.\n")),
         ("", "tail=0", ("", "")),

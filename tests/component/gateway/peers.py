@@ -240,7 +240,11 @@ class FakePlaces:
 
     async def jobs(self, user: str) -> tuple[JobEndpoint, ...]:
         self._answer()
-        ready = [JobEndpoint(server, JobCondition.READY) for owner, server in self.targets if owner == user]
+        ready = [
+            JobEndpoint(found.server, JobCondition.READY, pod=name.removeprefix(found.server).removeprefix("."))
+            for (owner, name), found in self.targets.items()
+            if owner == user
+        ]
         return (*ready, *self.others.get(user, ()))
 
     async def endpoint(self, user: str, server: str) -> SshEndpoint | None:

@@ -104,15 +104,29 @@ async def test_refused_start_is_one_sentence(
     assert told in done.err
 
 
-async def test_login_that_waits_too_long_reads_the_address_of_the_queue(running: Running, alice: Client) -> None:
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (
+            WAITS,
+            f"train does not run yet (number 2 in the queue. All 8 GPUs are used); it goes on by itself: watch {URL}",
+        ),
+        (
+            StartStatus("running"),
+            "train runs, and no pod of it that SSH can enter is found yet\n"
+            "train runs, but no pod of it that SSH can enter is found: tell your administrator",
+        ),
+    ],
+    ids=["in the queue", "its pod has other labels"],
+)
+async def test_login_that_waits_too_long_reads_why(
+    running: Running, alice: Client, stage: StartStatus, told: str
+) -> None:
     running.server.autostart = AutoStarter(running.people, "http://hub.example/", 0.1, 0.02)
-    running.people.stages = [WAITS]
+    running.people.stages = [stage]
     done = await alice.ssh("alice+train@gateway", "echo in")
     assert (done.status, done.out) == (255, b"")
-    assert (
-        f"train does not run yet (number 2 in the queue. All 8 GPUs are used); it goes on by itself: watch {URL} and"
-        in done.err
-    )
+    assert told in done.err.replace("\r", "")
     assert value(running, "starts_total", result="not-started") == 1
 
 

@@ -208,13 +208,15 @@ async def test_further_pods_of_a_job_are_found_by_their_own_names(cluster: Kuber
     user = new_user()
     first = job(user, "train", ssh_host_key=HOST_KEY)
     ports = {}
-    for number, pod in enumerate(("worker-1", "", "worker-0")):  # the first pod is not the oldest here
-        one = replace(first, pod=pod, first_pod=f"first-{user}" if pod else "")
+    for number, pod in enumerate(("worker-1", "chief", "worker-0")):  # the first pod is not the oldest here
+        one = replace(first, pod=pod, first_pod="" if pod == "chief" else f"first-{user}")
         await create_pod(cluster, f"pod-{number}-{user}", one)
         ports[pod] = await create_service(cluster, f"pod-{number}-{user}", one)
     places = ClusterJobDirectory(cluster, NAMESPACE)
-    assert {found.server for found in await places.jobs(user)} == {"train", "train.worker-0", "train.worker-1"}
-    for pod, port in ports.items():
+    found = await places.jobs(user)
+    assert {one.name for one in found} == {"train", "train.chief", "train.worker-0", "train.worker-1"}
+    assert {one.server for one in found} == {"train"}
+    for pod, port in {**ports, "": ports["chief"]}.items():
         target = await places.endpoint(user, f"train.{pod}" if pod else "train")
         assert (target.port, target.server) == (port, "train")
     assert await places.endpoint(user, "train.worker-2") is None

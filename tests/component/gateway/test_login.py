@@ -69,6 +69,16 @@ async def test_token_reads_only_names_of_jobs_that_it_may_open(
         assert "yours" not in err
 
 
+async def test_token_for_one_server_opens_every_pod_of_its_job(
+    running: Running, mallory: Client, places: FakePlaces, sshd: Sshd
+) -> None:
+    running.people.tokens["narrow"] = TokenOwner("alice", lambda server: server == "train")
+    for name, server in (("train.worker-1", "train"), ("eval.worker-1", "eval"), ("train.x", "train.x")):
+        places.targets["alice", name] = replace(sshd.target(), server=server)
+        status, _, err = await with_token(mallory, "narrow", f"alice+{name}", *PASSWORD)
+        assert (status == 0) is (server == "train"), err
+
+
 async def test_use_of_a_key_is_recorded_and_a_query_without_a_signature_is_none(
     running: Running, alice: Client, alices_key: asyncssh.SSHKey
 ) -> None:

@@ -100,7 +100,7 @@ async def test_gpus_are_held_until_the_deleted_pod_is_gone(office: Office, leade
     await office.delete(pod, grace=0)
     await leader.until_state(request, JobState.ENDED)
     assert (await leader.ask(wants("bob"))).decision == "admit"
-    assert await leader.reasons(request) == ["admitted", "pod-seen", "running", "deleted", "gone"]
+    assert await leader.reasons(request) == ["admitted", "pod-seen", "running", "deleted", "removed"]
 
 
 async def test_pod_that_has_ended_holds_nothing_although_it_is_still_there(office: Office, leader: Acting) -> None:

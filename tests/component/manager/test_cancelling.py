@@ -8,13 +8,13 @@ from dlspawner.clients.hub import HubRejected
 from dlspawner.core.job import JobState
 from dlspawner.manager.cluster.termination import JobEnder
 from dlspawner.manager.model.event_reason import EventReason
-from dlspawner.manager.state.lifecycle import on_start_interrupted
+from dlspawner.manager.state.lifecycle import on_server_stopped
 from tests.component.manager.manager_harness import AFTER_RESERVATION, Acting, Office, until, wants
 
 
 async def interrupt(leader: Acting, user: str = "alice", job: str = "") -> None:
     """The Hub says that a start on this user's default server was interrupted by a stop."""
-    await leader.service.store.transact(lambda transaction: on_start_interrupted(transaction, user, "", job))
+    await leader.service.store.transact(lambda transaction: on_server_stopped(transaction, user, "", job))
 
 
 @pytest.mark.parametrize("by_hub", [False, True], ids=["by the user", "by a stop through the Hub"])

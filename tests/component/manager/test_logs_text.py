@@ -126,11 +126,20 @@ def test_last_lines_and_matching_lines() -> None:
 
 
 def test_log_of_a_job_of_several_pods_is_the_first_pods_newest() -> None:
-    pods = ("jupyter-ann", 0), ("jupyter-ann----worker-0", 0), ("jupyter-ann----worker-1", 0), ("jupyter-ann", 1)
-    runs = by_pod([ContainerRun((name, "notebook", run), name) for name, run in pods])
-    found = {pod: choose(runs, "", pod, None, previous=False) for pod in ("", "jupyter-ann----worker-1")}
+    names = "jupyter-ann----worker-10", "jupyter-ann", "jupyter-ann----worker-2", "jupyter-ann"
+    roles = "worker-10", "chief", "worker-2", "chief"
+    given = [
+        ContainerRun((name, "notebook", run), name, role=role)
+        for name, run, role in zip(names, (0, 0, 0, 1), roles, strict=True)
+    ]
+    runs = by_pod(given)
+    found = {pod: choose(runs, "", pod, None, previous=False) for pod in ("", "chief", "worker-2", names[0], "ps-0")}
 
+    assert [run.role for run in runs] == ["chief", "chief", "worker-2", "worker-10"]
     assert {pod: run and run.key for pod, run in found.items()} == {
         "": ("jupyter-ann", "notebook", 1),
-        "jupyter-ann----worker-1": ("jupyter-ann----worker-1", "notebook", 0),
+        "chief": ("jupyter-ann", "notebook", 1),
+        "worker-2": ("jupyter-ann----worker-2", "notebook", 0),
+        names[0]: (names[0], "notebook", 0),
+        "ps-0": None,
     }

@@ -12,6 +12,7 @@ from dlspawner.core.naming import JOB_LABEL
 from dlspawner.core.resources import ResourceRequest, request_of
 from dlspawner.core.units import GPU
 from dlspawner.manager.cluster.pod_view import observe, pod_request, read_pod
+from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import JobRecord
 from tests.unit.core.factories import CLUSTER, GIB, NOW, node, queues
@@ -24,6 +25,15 @@ DISK = {
     "message": "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ",
 }
 DRAINED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+End = tuple[EventReason, str]
+AGAIN = "and left no message: start the job again."
+ENDED = EventReason.FINISHED, "The job has finished. Its server ended by itself."
+EXIT_3 = EventReason.FAILED, f"Its server failed with exit code 3 {AGAIN}"
+EXIT_255 = EventReason.FAILED, f"Its server failed with exit code 255 {AGAIN}"
+FAILED_3 = EventReason.FAILED, f"Its command failed with exit code 3 {AGAIN}"
+SIGNAL_11 = EventReason.FAILED, "Its server was ended by signal 11 (SIGSEGV): start it again."
+UNKNOWN = EventReason.FAILED, "The job failed and the cluster does not say why: ask an administrator."
+BY_DELETION = EventReason.REMOVED, ""
 MORNING, NOON, LATER = "2026-01-01T11:59:59Z", "2026-01-01T12:00:00Z", "2026-01-01T12:00:07Z"
 
 
@@ -39,23 +49,23 @@ def pod(code: int, at: str | None, metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("code", "at", "metadata", "failure", "stopped"),
+    ("code", "at", "metadata", "how", "stopped"),
     [
-        pytest.param(0, MORNING, {}, "", False, id="a program that has ended"),
-        pytest.param(3, MORNING, {}, "exit code 3.", False, id="one that has failed"),
-        pytest.param(0, MORNING, DELETED, "", False, id="one that had ended before its pod was deleted"),
-        pytest.param(3, MORNING, DELETED, "exit code 3.", False, id="one that had failed before"),
-        pytest.param(139, MORNING, DELETED, "signal 11 (SIGSEGV).", False, id="one that a signal had ended before"),
-        pytest.param(0, NOON, DELETED, "", True, id="one that ends at once when it is asked to"),
-        pytest.param(0, LATER, DELETED, "", True, id="one that takes its time"),
-        pytest.param(143, LATER, DELETED, "", True, id="one that a signal ends"),
-        pytest.param(1, LATER, DELETED, "", True, id="one that complains about its stop"),
-        pytest.param(0, None, DELETED, "", True, id="one that tells no time"),
+        pytest.param(0, MORNING, {}, ENDED, False, id="a program that has ended"),
+        pytest.param(3, MORNING, {}, EXIT_3, False, id="one that has failed"),
+        pytest.param(0, MORNING, DELETED, ENDED, False, id="one that had ended before its pod was deleted"),
+        pytest.param(3, MORNING, DELETED, EXIT_3, False, id="one that had failed before"),
+        pytest.param(139, MORNING, DELETED, SIGNAL_11, False, id="one that a signal had ended before"),
+        pytest.param(0, NOON, DELETED, BY_DELETION, True, id="one that ends at once when it is asked to"),
+        pytest.param(0, LATER, DELETED, BY_DELETION, True, id="one that takes its time"),
+        pytest.param(143, LATER, DELETED, BY_DELETION, True, id="one that a signal ends"),
+        pytest.param(1, LATER, DELETED, BY_DELETION, True, id="one that complains about its stop"),
+        pytest.param(0, None, DELETED, BY_DELETION, True, id="one that tells no time"),
     ],
 )
 @pytest.mark.parametrize("state", ["phase", "terminated", "waiting"])
 def test_end_of_program_or_pod(  # noqa: PLR0917 - a table
-    code: int, at: str | None, metadata: dict[str, Any], failure: str, stopped: bool, state: str
+    code: int, at: str | None, metadata: dict[str, Any], how: End, stopped: bool, state: str
 ) -> None:
     seen = pod(code, at, metadata)
     if state != "phase":  # a sidecar, or the next run, keeps the pod from its end
@@ -64,18 +74,16 @@ def test_end_of_program_or_pod(  # noqa: PLR0917 - a table
         container = seen["status"]["containerStatuses"][0]
         container["lastState"], container["state"] = container["state"], {"waiting": {"reason": "CrashLoopBackOff"}}
     found = read_pod(seen, JobNamespaces("jobs"))
-    assert (found.over, found.failure, found.stopped) == (state == "phase", failure, stopped)
+    assert (found.over, found.how, found.sentence, found.stopped) == (state == "phase", *how, stopped)
 
 
-@pytest.mark.parametrize(("code", "failure"), [(0, ""), (3, "exit code 3.")])
-def test_end_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it(
-    code: int, failure: str
-) -> None:
+@pytest.mark.parametrize(("code", "how"), [(0, ENDED), (3, EXIT_3)], ids=["success", "failure"])
+def test_end_that_was_seen_before_the_deletion_stays_the_reason_and_a_restart_forgets_it(code: int, how: End) -> None:
     names, deleted = JobNamespaces("jobs"), pod(code, NOON, DELETED)
     ended, restarted = read_pod(pod(code, NOON, {}), names), pod(0, None, {})
     restarted["status"] = {"phase": "Running", "containerStatuses": [{"name": "notebook", "state": {"running": {}}}]}
-    assert not read_pod(deleted, names, ended).stopped
-    assert read_pod(deleted, names, ended).failure == failure
+    found = read_pod(deleted, names, ended)
+    assert (found.stopped, found.how, found.sentence) == (False, *how)
     assert read_pod(deleted, names, read_pod(restarted, names, ended)).stopped
 
 
@@ -98,34 +106,36 @@ def test_end_by_the_cluster_is_told_as_the_hub_tells_it(
     seen["status"].update(status)
     found = read_pod(seen, JobNamespaces("jobs"))
     judged = pod_status.evaluate(seen)
-    assert sentence in found.evicted
-    assert not found.failure
-    assert not sentence or (isinstance(judged, pod_status.Terminated) and judged.reason == found.evicted)
+    assert sentence in found.sentence
+    assert found.how is (EventReason.EVICTED if sentence else EventReason.REMOVED)
+    assert not sentence or (isinstance(judged, pod_status.Terminated) and judged.reason == found.sentence)
 
 
 @pytest.mark.parametrize(
-    ("exit_codes", "failure"),
+    ("exit_codes", "how"),
     [
-        pytest.param({"main": 3, "notebook": 143}, "exit code 3.", id="of several the first that failed by itself"),
-        pytest.param({"notebook": 139}, "signal 11 (SIGSEGV).", id="a signal"),
-        pytest.param({"notebook": 255}, "exit code 255.", id="more than there are signals"),
-        pytest.param({"sshd": 1, "notebook": 0}, "", id="sshd does not count"),
-        pytest.param({}, "", id="nothing is known"),
+        pytest.param({"main": 3, "notebook": 143}, FAILED_3, id="of several the first that failed by itself"),
+        pytest.param({"notebook": 139}, SIGNAL_11, id="a signal"),
+        pytest.param({"notebook": 255}, EXIT_255, id="more than there are signals"),
+        pytest.param({"sshd": 1, "notebook": 0}, ENDED, id="sshd does not count"),
+        pytest.param({}, UNKNOWN, id="nothing is known"),
     ],
 )
-def test_failure_is_that_of_the_users_program(exit_codes: dict[str, int], failure: str) -> None:
+def test_failure_is_that_of_the_users_program(exit_codes: dict[str, int], how: End) -> None:
     found = pod(1, MORNING, {})
     found["status"]["containerStatuses"] = [
         {"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": MORNING}}}
         for name, code in exit_codes.items()
     ]
-    assert read_pod(found, JobNamespaces("jobs")).failure == failure
+    read = read_pod(found, JobNamespaces("jobs"))
+    assert (read.how, read.sentence) == how
 
 
 def test_failure_for_a_full_disk_says_so() -> None:
     found = pod(1, MORNING, {})
     found["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "cp: x: No space left on device"
-    assert read_pod(found, JobNamespaces("jobs")).failure == "its disk is full."
+    sentence = read_pod(found, JobNamespaces("jobs")).sentence
+    assert sentence.startswith("Its server failed because its disk is full: delete files")
 
 
 def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:

@@ -13,28 +13,39 @@ import pytest
 from dlspawner.clients.hub import HubRejected, HubUnavailable
 from dlspawner.clients.kubernetes import EVENTS, PODS
 from dlspawner.clients.manager import ManagerClient
+from dlspawner.core import text
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.job import JobState
+from dlspawner.core.launch import pod_status
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.template import Endpoint, EndpointProtocol
+from dlspawner.devcluster.api.objects.patch import merge_patch
 from dlspawner.manager.admission.service import AdmissionRequest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from dlspawner.manager.state.job_store import Transaction
 from tests.component.manager.manager_harness import NAMESPACE, until, wants
 from tests.component.manager.portals import Portal
+from tests.component.manager.test_pod_view import DELETED
+from tests.component.manager.test_reconciler import until_observed
 
 log = logging.getLogger(__name__)
 BACK_OFF = "Its image cannot be fetched now; the node tries again."
+OUT_OF_MEMORY = "The job used more than its 64Mi of memory and was stopped: start it with more memory."
 HOSTILE = '"><script>alert(1)</script>'
 
 
 @pytest.mark.parametrize(
     ("code", "reason", "sentence"),
     [
-        pytest.param(0, "Completed", "Its program has ended.", id="success"),
-        pytest.param(139, "Error", "Its program has failed: signal 11 (SIGSEGV).", id="a signal"),
-        pytest.param(137, "OOMKilled", "Its program has failed: it used more memory than it had.", id="memory"),
+        pytest.param(0, "Completed", "The job has finished. Its server ended by itself.", id="success"),
+        pytest.param(139, "Error", "Its server was ended by signal 11 (SIGSEGV): start it again.", id="a signal"),
+        pytest.param(
+            137,
+            "OOMKilled",
+            OUT_OF_MEMORY,
+            id="memory",
+        ),
     ],
 )
 async def test_ended_job_has_a_sentence_and_its_log(portal: Portal, code: int, reason: str, sentence: str) -> None:
@@ -49,33 +60,72 @@ async def test_ended_job_has_a_sentence_and_its_log(portal: Portal, code: int, r
     assert sentence in (await portal.read("alice", f"jobs/{question.job}")).text
 
 
-CRASHED = {"name": "notebook", "lastState": {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}}}
+ENDED = {"exitCode": 3, "finishedAt": "2026-01-01T00:00:00Z"}
+CRASHED = {"name": "notebook", "lastState": {"terminated": ENDED}, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+KILLED = {"name": "notebook", "state": {"terminated": {**ENDED, "exitCode": 137, "reason": "OOMKilled"}}}
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
 DRAINED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+FAILED = {"name": "notebook", "state": {"terminated": {**ENDED, "message": "ValueError: secret"}}}
 
 
+@pytest.mark.parametrize("first", ["Hub", "Manager"])
 @pytest.mark.parametrize(
-    ("status", "reason", "sentence"),
+    ("status", "deleted", "reason", "sentence"),
     [
+        pytest.param({}, True, "removed", "The job was removed from outside the Hub: start it again,", id="kubectl"),
         pytest.param(
-            {"containerStatuses": [{**CRASHED, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            {"phase": "Failed", "containerStatuses": [FAILED]},
+            False,
             "failed",
-            "Its program has failed: exit code 3.",
-            id="a crash",
+            "Its server failed with exit code 3: correct that and start the job again.",
+            id="exit code 3",
         ),
-        pytest.param({"conditions": [DRAINED]}, "evicted", "is emptying the job's node: start it again.", id="a drain"),
+        pytest.param(
+            {"containerStatuses": [CRASHED]},
+            False,
+            "failed",
+            "Its server failed with exit code 3 and",
+            id="a crash loop",
+        ),
+        pytest.param(
+            {"phase": "Failed", "containerStatuses": [KILLED]},
+            False,
+            "failed",
+            OUT_OF_MEMORY,
+            id="out of memory",
+        ),
+        pytest.param(EVICTED, False, "evicted", "The job's node ran out of memory and stopped the job", id="evicted"),
+        pytest.param({"conditions": [DRAINED]}, True, "evicted", "is emptying the job's node: start", id="a drain"),
     ],
 )
-async def test_reason_that_a_pod_told_before_it_was_deleted_is_the_one_on_every_page_and_for_the_hub(
-    portal: Portal, status: dict[str, Any], reason: str, sentence: str
+async def test_an_end_has_one_reason_on_every_page_and_for_the_hub_whichever_sees_it_first(  # noqa: PLR0917 - a table
+    portal: Portal, first: str, status: dict[str, Any], deleted: bool, reason: str, sentence: str
 ) -> None:
     question, name = await portal.runs(wants("alice", server="train")), "jupyter-alice--train"
-    await portal.office.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
-    await portal.office.delete((await portal.office.pods())[name], grace=0)
+    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+    pod = (await portal.office.pods())[name]
+    judged = pod_status.evaluate(merge_patch(pod, {"status": status, **({"metadata": DELETED} if deleted else {})}))
+    assert isinstance(judged, pod_status.Terminated)
+    assert sentence in text.without_last_words(judged.reason)
+
+    async def hub_sees() -> None:
+        if not deleted:
+            await hub.job_ended(question.job, "alice", text.without_last_words(judged.reason))
+
+    if first == "Hub":
+        await hub_sees()
+    if status:
+        await portal.office.cluster.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
+    if deleted:
+        await portal.office.delete(pod)
+    await until_observed(portal.office, portal.served.acting)
+    if first == "Manager":
+        await hub_sees()
+    await portal.office.delete(pod, grace=0)
     await until(lambda: has_ended(portal, question), "it has ended")
     portal.hub.over.add(("alice", "train"))
-    hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
     assert (await portal.served.acting.reasons(question))[-1] == reason
-    assert sentence in await hub.stop_reason(question.job)
+    assert await hub.stop_reason(question.job) == text.without_last_words(judged.reason)
     for page in ("", f"jobs/{question.job}", f"api/jobs/{question.job}"):
         answer = await portal.read("alice", page)
         assert sentence in answer.text + answer.body, page
@@ -85,8 +135,8 @@ async def test_reason_for_which_the_hub_gives_a_start_up_is_on_every_page(portal
     """A pod tells nothing of an image that does not exist, or of a container that its node has started again."""
     question, why = await portal.runs(wants("alice", server="train")), "The image x does not exist: check its name."
     hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
-    await hub.job_failed(question.job, "bob", "It is not theirs.")
-    await hub.job_failed(question.job, "alice", why)
+    await hub.job_ended(question.job, "bob", "It is not theirs.")
+    await hub.job_ended(question.job, "alice", why)
     await portal.office.delete((await portal.office.pods())["jupyter-alice--train"], grace=0)
     await until(lambda: has_ended(portal, question), "it has ended")
     portal.hub.over.add(("alice", "train"))
@@ -328,13 +378,17 @@ async def test_stop_of_running_job(portal: Portal, problem: Exception | None, mo
     [
         ("alice", "Its owner has stopped this job. The files are kept."),
         ("vera", "vera has stopped this job. Your files are kept."),
-        ("", "It was stopped."),
+        ("the Hub", "This job was stopped on the Hub. The files are kept."),
+        ("", "The job was removed from outside the Hub: start it again, or ask an administrator why."),
     ],
-    ids=["its owner", "a team admin", "outside the Manager"],
+    ids=["its owner", "a team admin", "on the Hub", "kubectl"],
 )
 async def test_end_of_a_stopped_job_names_who_stopped_it(portal: Portal, user: str, sentence: str) -> None:
     question = await portal.runs(wants("alice", server="train"))
-    if user:
+    if user == "the Hub":
+        hub = ManagerClient(portal.served.url, derive_hub_token(portal.world.tokens["manager"]), log)
+        await hub.start_interrupted("alice", "train", question.job)
+    elif user:
         assert (await portal.read(user, f"jobs/{question.job}/stop", "POST")).status == 303
         assert sentence in (await portal.read("alice")).text
     pod = (await portal.office.pods())["jupyter-alice--train"]
@@ -344,7 +398,7 @@ async def test_end_of_a_stopped_job_names_who_stopped_it(portal: Portal, user: s
     await until(lambda: has_ended(portal, question), "it has ended")
     page = await portal.read("alice", f"jobs/{question.job}")
     assert sentence in page.text
-    assert "Its program has ended" not in page.text
+    assert "The job has finished" not in page.text
 
 
 async def test_stop_of_a_queued_job_cancels_it(portal: Portal) -> None:

@@ -271,8 +271,8 @@ async def test_teams_are_shown_to_their_admins(portal: Portal) -> None:
 
 async def test_rest_and_pages_have_the_same_sentence_of_an_end(portal: Portal) -> None:
     ends = {
-        "Its program has failed: exit code 137": (EventReason.FAILED, "exit code 137"),
-        "Its program has ended.": (EventReason.FINISHED, "of no interest"),
+        "It failed with exit code 137.": (EventReason.FAILED, "It failed with exit code 137."),
+        "The job has finished.": (EventReason.FINISHED, ""),
         "The cluster refused its pod: no quota": (EventReason.NOT_CREATED, "no quota"),
     }
     statements = list[str]()

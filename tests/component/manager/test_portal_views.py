@@ -17,7 +17,7 @@ from dlspawner.core.template import JobPorts
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
-from dlspawner.manager.http.portal.job import port_rows
+from dlspawner.manager.http.portal.job import port_rows, ssh_lines
 from dlspawner.manager.http.portal.my_jobs import RowContext, ServerRow, ServerState, latest, rows
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
@@ -104,12 +104,16 @@ def test_badge_of_a_stopped_server_is_how_its_last_job_ended(reason: str, stop: 
 
 
 def test_ports_of_the_host_are_named_as_in_the_template_as_long_as_the_job_holds_them() -> None:
-    ports, pods = (JobPorts("master", 2),), (PodRef("uid", "first", True), PodRef("other", "worker-0"))
+    ports, pods = (
+        (JobPorts("master", 2),),
+        (PodRef("uid", "first", True), PodRef("other", "first----worker-0", True, role="worker-0")),
+    )
     record = JobRecord(job(ports=((20000, 20001, 20002, 20003), (20004, 20005, 20006))), pods=pods)
     assert port_rows(record, ports) == [
         ("Ports of first", "ssh 20000, notebook 20001, master 20002,20003"),
         ("Ports of worker-0", "ssh 20004, master 20005,20006"),
     ]
+    assert ssh_lines(record, ("gate", 22)) == [("worker-0", "ssh alice+train.worker-0@gate")]
     assert port_rows(replace(record, pods=()), ())[0] == ("Ports", "20000,20001,20002,20003"), "of an older template"
     assert port_rows(as_ended(record), ports) == []
 
@@ -204,11 +208,11 @@ def test_of_two_jobs_on_a_server_the_lasting_one_is_shown() -> None:
         ("disappeared", "", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("start-refused", "No such image.", None, "The Hub refused to start it: No such image."),
         ("start-refused", "", None, "The Hub refused to start it."),
-        ("failed", "exit code 3.", None, "Its program has failed: exit code 3."),
+        ("failed", "It failed with exit code 3.", None, "It failed with exit code 3."),
         ("failed", "exit code 3.", StopReason(EventReason.IDLE, "Not used."), "Not used."),
         ("failed", "", None, "Its program has failed."),
-        ("denied", "", None, "It was denied."),
-        ("replaced", "by j-3", None, "Another request for the same server took its place."),
+        ("denied", "", None, "Denied."),
+        ("replaced", "by j-3", None, "It was replaced by a newer request for the same server."),
         ("of a later version", "secret", None, "It has ended."),
     ],
 )

@@ -15,6 +15,7 @@ from dlspawner.core.resources import strip_manifest
 from dlspawner.core.template import PodFailurePolicy
 from dlspawner.core.units import Manifest
 from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.db.pod_events import read_pod_events
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.state import lifecycle
 from tests.component.manager.manager_harness import (
@@ -26,6 +27,7 @@ from tests.component.manager.manager_harness import (
     until,
     wants,
 )
+from tests.component.manager.test_pod_view import EXIT_3
 
 pytestmark = pytest.mark.real
 
@@ -304,12 +306,22 @@ async def test_failed_pod_of_several_stops_the_job_and_is_named(
     office: Office, leader: Acting, policy: PodFailurePolicy, ends: bool
 ) -> None:
     job = await run_several(office, leader, policy)
+    roles = ["chief", "worker-0", "worker-1"]
+    assert [pod.role for pod in leader.service.store.records[job].seen] == roles
+    made = [one.detail for one in await leader.ledger.history(job) if one.reason == "pod-seen"]
+    assert sorted(made) == roles
     await office.finish("jupyter-alice----worker-0", 0, "Completed")
     await until_observed(office, leader)
     assert ended_with(leader, job) == ""
     await office.finish("jupyter-alice----worker-1", 3, "Error")
     await leader.run_job(wants("last", gpus=0))
-    assert ended_with(leader, job) == ("Its pod worker-1 has ended: exit code 3." if ends else "")
+    assert ended_with(leader, job) == (f"Its pod worker-1 has ended: {EXIT_3[1]}" if ends else "")
+
+    async def told() -> bool:
+        events = await leader.ledger.read(lambda connection: read_pod_events(connection, job))
+        return "worker-1: The container notebook ended with exit code 3." in [one.sentence for one in events]
+
+    await until(told, "the event names its pod")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +413,7 @@ async def test_job_of_which_not_all_pods_were_made_is_stopped(office: Office, le
 async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(office: Office, leader: Acting) -> None:
     job, why = await run_several(office, leader, made=1), "The namespace's quota has no room."
     await until(lambda: leader.service.store.records[job].seen, "its first pod is seen")
-    await leader.service.store.transact(lambda turn: lifecycle.on_job_failed(turn, job, "alice", why))
+    await leader.service.store.transact(lambda turn: lifecycle.on_job_ended(turn, job, "alice", why))
     assert ended_with(leader, job) == why
     await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
     await until(lambda: job not in leader.states(), "it holds nothing any more")
@@ -418,7 +430,7 @@ async def test_job_of_several_pods_ends_with_its_first_one_and_holds_gpus_until_
 ) -> None:
     job = await run_several(office, leader)
     await office.finish("jupyter-alice", 1, "Error")
-    await until(lambda: ended_with(leader, job) == "exit code 1.", "it ends with its first pod")
+    await until(lambda: "failed with exit code 1" in ended_with(leader, job), "it ends with its first pod")
     for name in ("jupyter-alice", "jupyter-alice----worker-0"):
         await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
     await until_observed(office, leader)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 
+from dlspawner.core.launch import pod_status
 from tests.component.manager import rest
 from tests.component.manager.rest import RestHub
 from tests.component.manager.test_queue_hub import Plain
@@ -56,11 +57,18 @@ def test_job_from_start_to_end(hub: RestHub) -> None:
     hub.api("DELETE", "/users/alice/servers/train")
     ended = hub.until("alice", "ended", "train")
     assert (ended["id"], ended["endpoints"]) == (job["id"], [])
-    assert ended["why"] in {"Its program has ended.", "It was stopped."}
+    assert ended["why"] == "This job was stopped on the Hub. The files are kept."
     assert ended["ended"] >= ended["started"]
     events = hub.ask("alice", "GET", f"jobs/{job['id']}/events").json()["items"]
     assert (events[0]["reason"], events[0]["state"]) == ("admitted", "starting")
     assert (events[-1]["reason"], events[-1]["state"]) == (ended["reason"], "ended")
+
+
+def test_a_pod_that_kubectl_deletes_has_the_reason_that_the_hub_tells(hub: RestHub) -> None:
+    hub.runs("alice", 1, "train")
+    hub.kubectl("delete", "pod", "jupyter-alice--train")
+    ended = hub.until("alice", "ended", "train")
+    assert (ended["reason"], ended["why"]) == ("removed", pod_status.REMOVED)
 
 
 def test_queued_job_has_reason_position_and_alternatives(hub: RestHub) -> None:
@@ -100,6 +108,7 @@ def test_quota_of_own_teams(hub: RestHub) -> None:
     vision = {
         **{"team": "vision", "title": "Vision", "gpu_type": "gpu", "entitled": 4, "used": 3, "borrowed": 0, "free": 1},
         "borrow_limit": None,
+        "resource": None,
     }
     assert hub.ask("alice", "GET", "quota").json()["items"] == [vision]
     assert hub.ask("vera", "GET", "quota").json()["items"] == [vision]

@@ -177,12 +177,17 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
         await answered.wait()
         return kept
 
-    async def job_failed(_manager: ManagerLink, job: str, user: str, why: str) -> None:
+    async def job_ended(_manager: ManagerLink, job: str, user: str, why: str) -> None:
         told.add((job, user, why))
 
+    async def stop_reason(_manager: ManagerLink, job: str) -> str | None:
+        return why if job == JOB.id else "That is not of this pod."
+
     told = set[tuple[str, str, str]]()
+    why = "Its server failed with exit code 3: correct that and start the job again."
+    monkeypatch.setattr(ManagerLink, "stop_reason", stop_reason)
     monkeypatch.setattr(ManagerLink, "log_kept", log_kept)
-    monkeypatch.setattr(ManagerLink, "job_failed", job_failed)
+    monkeypatch.setattr(ManagerLink, "job_ended", job_ended)
     monkeypatch.setattr(DLSpawner, "_has_manager", True)
     ended.spawner._job_id = JOB.id if own else "j-bbbbbbbbbbbb"
     ended.show("Running", 3)
@@ -200,7 +205,6 @@ async def test_the_reason_is_told_and_the_log_kept_once_before_the_pod_is_delete
     assert await polls[1] == 3
     assert ended.deleted == [20]
     assert caplog.text.count("not all of its log is kept") == warnings
-    why = "Its server failed with exit code 3: correct that and start the job again."
     assert told == ({(JOB.id, "alice", why)} if own else set())
     assert "(“no such data”)" in ended.spawner._ended
 

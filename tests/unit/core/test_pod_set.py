@@ -182,6 +182,7 @@ def test_each_pod_on_the_host_s_network_has_ports_of_its_own() -> None:
 
 def test_pods_find_each_other_by_hostfile_and_ssh_configuration() -> None:
     files = pod_set.secret_files(PODS, ("private", "ssh-ed25519 AAA"), "ssh-ed25519 HOST", "ann", [2222, 20005, 2222])
+    assert files["job_sshd_config"].startswith("Match all\n"), "a port of the host's network is all that there is"
     assert files["hostfile"].splitlines() == ["chief slots=1", "worker-0 slots=4", "worker-1 slots=4"]
     lines = list(map(shlex.split, files["job_ssh_config"].splitlines()))
     assert lines[2:4] == [["Host", "worker-0"], ["Port", "20005"]]

@@ -8,7 +8,7 @@
     PUT   users/{name}/account      the user's account with uid and gid, the same for ever; GET: its name alone
     POST  users/{name}/renamed      account, keys and history belong to the new name from now on; 409 says why not
     POST  users/{name}/removed      the user is about to be removed: the keys go, account and history stay
-    POST  users/{name}/interrupted  a user has stopped a server while the Hub started it
+    POST  users/{name}/interrupted  the Hub stops a server, or its start
     GET   files                     the administrators' files in their last good version, for a Hub that starts
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 
 from dlspawner.core.config import SpecialPermission
+from dlspawner.core.job import JobState
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
 from dlspawner.manager.db import config_versions
@@ -50,13 +51,11 @@ from dlspawner.manager.http.api.models.responses import (
     UserPendingJobsModel,
 )
 from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admission_of, log
-from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.notice import clean
-from dlspawner.manager.state.lifecycle import on_job_failed, on_start_interrupted
+from dlspawner.manager.state.lifecycle import on_job_ended, on_server_stopped
 
 _LONGEST_WHY = 1000
-_SEEN_ENDS = frozenset({EventReason.FAILED, EventReason.EVICTED})
 
 
 class _ForJobs(HubOnlyHandler):
@@ -95,7 +94,7 @@ class ReservationReleasedHandler(_ForJobs):
         body = self.read_body(ReleasedBody)
         why = clean(body.why, _LONGEST_WHY)
         if body.made:
-            await self.desk().store.transact(lambda turn: on_job_failed(turn, job, body.user, why))
+            await self.desk().store.transact(lambda turn: on_job_ended(turn, job, body.user, why))
         else:
             await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
@@ -113,7 +112,7 @@ class StopReasonHandler(HubOnlyHandler):
     async def get(self, job: str) -> None:
         acting = self.manager.leader
         kept = await acting.ledger.job_history(job) if acting is not None else None
-        told = kept is not None and (kept.stop is not None or kept.reason in _SEEN_ENDS)
+        told = kept is not None and (kept.stop is not None or kept.state is JobState.ENDED)
         if acting is None or kept is None or not told:
             raise HttpProblem(404, "Nobody here has decided to stop this job, or seen why it ended.")
         detail = (await acting.ledger.end_details([kept])).get(job, "")
@@ -153,11 +152,11 @@ class PrepareStartHandler(_ForJobs):
 
 
 class StartInterruptedHandler(_ForJobs):
-    """Cancels the start of a server, or its pending job."""
+    """The Hub stops a server: its start or its pending job is cancelled, a job that runs is being stopped."""
 
     async def post(self, user: str) -> None:
         body, whose = self.read_body(InterruptedStartBody), as_name(user)
-        await self.desk().store.transact(lambda turn: on_start_interrupted(turn, whose, body.server, body.job))
+        await self.desk().store.transact(lambda turn: on_server_stopped(turn, whose, body.server, body.job))
         self.set_status(204)
 
 

@@ -1,6 +1,6 @@
 """The logs of a job, for programs, under /services/jobs/api/. For its owner and the admins of its team only.
 
-GET  jobs/{id}/logs    which logs there are: one for each run of each container, the oldest first
+GET  jobs/{id}/logs    which logs there are: one for each run of each container, by pod, the oldest first
 GET  jobs/{id}/pod-events    what Kubernetes has told of its pods, in our words; ?search= as below
 GET  internal/jobs/{id}/log-kept    whether the log of its ended pod of the uid ?pod= is kept: for the Hub, which waits
 GET  jobs/{id}/log     one of them as text: the newest of people's own program, or the one that is asked for
@@ -185,6 +185,7 @@ def _told(run: ContainerRun) -> LogModel:
     kept = run.kept
     return LogModel(
         pod=run.pod,
+        role=run.role,
         container=run.container,
         run=run.number,
         running=run.running,

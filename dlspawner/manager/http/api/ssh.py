@@ -62,7 +62,7 @@ from dlspawner.manager.http.handlers import (
 )
 from dlspawner.manager.model import ssh_keys
 from dlspawner.manager.model.access import AccessRight
-from dlspawner.manager.model.job_history import end_sentence
+from dlspawner.manager.model.job_history import end_sentence, progress_sentence
 from dlspawner.manager.model.ssh_keys import MAX_INPUT, KeyRejected, PublicKey
 from dlspawner.ssh_config import CONFIG_FILE, KNOWN_HOSTS_FILE, SshAccessConfig, Unwritable, config, known_hosts
 
@@ -342,7 +342,7 @@ class SshStartHandler(StartJobHandler):
             if not holds or any(job.state is JobState.RUNNING for job in holds):
                 return self._stands("running", holds[0].id, user, server) if holds else None
             stop = desk.store.records[holds[0].id].stop
-            return self._stands("stopping", holds[0].id, user, server, stop.message if stop else "")
+            return self._stands("stopping", holds[0].id, user, server, progress_sentence(JobState.STOPPING, stop))
         job = record.job
         if not record.is_pending:
             return self._stands("starting", job.id, user, server)

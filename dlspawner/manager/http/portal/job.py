@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
-from dlspawner.core import units
+from dlspawner.core import naming, units
+from dlspawner.core.endpoints import Target, ssh_command
 from dlspawner.core.job import JobState
 from dlspawner.core.launch import host_ports
 from dlspawner.core.template import JobPorts
@@ -65,6 +66,7 @@ class JobPage(MyJobsPageBase):
             mine=kept.user == viewer.name,
             row=row,
             links=links,
+            shells=ssh_lines(record, self.manager.ssh_target) if row and row.ssh else [],
             live=kept.state is not JobState.ENDED,
             again=(viewer.all or kept.user == viewer.name)
             and kept.state is JobState.ENDED
@@ -145,7 +147,7 @@ def pod_rows(record: JobRecord | None) -> list[tuple[str, str]]:
             node = job.nodes[index] if index < len(job.nodes) else None
             gpus = gpus_text(job.request.pods[index].gpus, job.request.gpu_type)
             state = "started" if pod.running else "starting"
-            found.append((pod.name, ", ".join(one for one in (node, gpus, state) if one)))
+            found.append((pod.role or pod.name, ", ".join(one for one in (node, gpus, state) if one)))
     return found
 
 
@@ -157,8 +159,16 @@ def port_rows(record: JobRecord | None, ports: Sequence[JobPorts]) -> list[tuple
     for pod, own in zip_longest(record.pods, host_ports.of_job(ports, record.job.ports)):
         if own:
             text = ", ".join(f"{name} {host_ports.listed(numbers)}".strip() for name, numbers in own.items())
-            found.append((f"Ports of {pod.name}" if pod else "Ports", text))
+            found.append((f"Ports of {pod.role or pod.name}" if pod else "Ports", text))
     return found
+
+
+def ssh_lines(record: JobRecord | None, gateway: Target | None) -> list[tuple[str, str]]:
+    """Returns the ssh command of each further pod that runs, by the pod's name within the job."""
+    if record is None or gateway is None:
+        return []
+    job, further = record.job, [pod.role for pod in record.seen if naming.pod_of(pod.name) and pod.running]
+    return [(role, ssh_command(job.user, f"{job.server}.{role}", gateway)) for role in further]
 
 
 def time_rows(kept: JobHistory) -> list[tuple[str, datetime]]:

@@ -38,7 +38,7 @@ class LogPage(PortalPage):
             "job_log.html",
             job=kept,
             wish=wish,
-            runs=list(enumerate(runs)),
+            runs=runs,
             run=run,
             tails=TAILS,
             note=found.note,

@@ -229,7 +229,7 @@ class SearchQuery(Query):
 
 
 class LogQuery(Query):
-    pod: Name = Field(default="", description="Its name or uid; empty: any.")
+    pod: Name = Field(default="", description="Its role, as worker-1, name or uid; empty: the first.")
     container: Name = Field(default="", description="Empty: the user's own program.")
     run: int | None = Field(default=None, ge=0, lt=10**7, description="The first start is 1.")
     previous: bool = Field(default=False, description="The run before the newest.")
@@ -312,7 +312,7 @@ class InterruptedStartBody(RequestBody):
 
 
 class ReleasedBody(RequestBody):
-    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has failed."""
+    """A pod was not made, and will not be; ``passes``: it could be soon. ``made``: it was, and the job has ended."""
 
     user: str
     passes: bool = False

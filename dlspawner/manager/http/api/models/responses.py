@@ -195,6 +195,7 @@ class LogModel(ResponseModel):
     """The log of one run of a container."""
 
     pod: str
+    role: str = Field(description="The pod's name within a job of several: worker-1.")
     container: str
     run: int = Field(description="1 is the container's first start.")
     running: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -165,7 +166,7 @@ async def test_buttons_decide_and_the_page_says_what_was_done(world: World, serv
     assert (status, "It was denied already, by vera: <b>Not now</b>." in text) == (409, True)
     for path in ("wait/alice/", f"jobs/{job.job}"):
         status, text, _ = await read(served, world.token("alice"), path)
-        assert (status, "It was denied by vera: <b>Not now</b>" in text) == (200, True), path
+        assert (status, "Denied by vera: <b>Not now</b>" in text) == (200, True), path
 
 
 async def test_page_is_bounded(world: World, served: Served) -> None:
@@ -184,12 +185,9 @@ async def test_page_is_bounded(world: World, served: Served) -> None:
 
 
 async def told(served: Served, world: World, user: str) -> list[str]:
-    """What the Hub shows this person at home."""
-    path = f"internal/users/{user}/notices?admin={int(user == 'root-admin')}"
-    found = (await served.ask(served.hubs_token, path))[1]["notices"]
-    on_pages = "approval. See them" in (await read(served, world.token(user), "notices"))[1]
-    assert on_pages == any(one["page"] == "approvals" for one in found)
-    return [one["text"] for one in found]
+    """What this person's pages say of open requests, with the link to them."""
+    text = (await read(served, world.token(user), "notices"))[1]
+    return re.findall(r"(\d+ requests? waits? for your approval\.) See them", text)
 
 
 async def test_team_admins_are_told_of_open_requests_of_others(world: World, served: Served) -> None:

@@ -106,7 +106,7 @@ async def test_restart_is_for_owner_and_admin(
     assert (await portal.read(user, "start", "POST", {"server": "other", "job": job})).status == 404
     if user == "root-admin":
         assert answer.location == f"/services/jobs/jobs/{new.job}"
-        assert "train of alice" in (await portal.read(user, answer.location.removeprefix("/services/jobs/"))).text
+        assert "alice / train" in (await portal.read(user, answer.location.removeprefix("/services/jobs/"))).text
 
 
 async def test_refusal_of_a_restart_is_the_same_by_page_and_rest(portal: Portal) -> None:
@@ -187,8 +187,8 @@ async def test_list_of_all_jobs_has_title_and_filters_of_its_viewer(
     ("user", "shown"),
     [
         ("alice", "secret-project (yours)"),
-        ("vera", "secret-project of alice"),
-        ("root-admin", "secret-project of alice"),
+        ("vera", "alice / secret-project"),
+        ("root-admin", "alice / secret-project"),
         ("lars", "somebody’s"),
     ],
     ids=["its owner", "the team's admin", "an administrator", "another team's admin"],
@@ -218,8 +218,8 @@ async def test_page_of_a_job(portal: Portal) -> None:
     assert "Template Tiny Owner alice Team Everybody GPUs 2 GPUs of type gpu" in page.text
     assert "CPU and memory 0.05 CPU cores, 64 MiB memory Priority" in page.text
     assert "Nodes gpu-1" in page.text
-    assert page.text.index("It runs.") < page.text.index("Its pod was made.") < page.text.index("It may start.")
-    assert "train of alice" in (await portal.read("vera", f"jobs/{question.job}")).text
+    assert page.text.index("UTC Running") < page.text.index("Pod created") < page.text.index("Admitted")
+    assert "alice / train" in (await portal.read("vera", f"jobs/{question.job}")).text
     for user in ("bob", "lars"):
         foreign, missing = [await portal.read(user, f"jobs/{one}") for one in (question.job, f"j-{'a' * 12}")]
         assert (foreign.status, foreign.text) == (404, missing.text)

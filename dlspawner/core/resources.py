@@ -64,15 +64,16 @@ class ResourceRequest:
     pods: tuple[PodRequest, ...] = (PodRequest(),)
     gpus: int = field(init=False, repr=False, compare=False)  # of all pods, in milli-GPUs; asked for everywhere
     extended: Extended = field(init=False, repr=False, compare=False)  # of all pods
+    _hash: int = field(init=False, repr=False, compare=False)  # of what most requests differ in, in any process
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", sum(pod.gpus for pod in self.pods))
         object.__setattr__(self, "extended", add_up(pod.extended for pod in self.pods))
+        numbers = [(pod.cpu_milli, pod.memory_bytes) for pod in self.pods[:1]]
+        object.__setattr__(self, "_hash", hash((self.gpus, *numbers)))
 
     def __hash__(self) -> int:
-        """By what most charges differ in: the queue asks for each of its jobs."""
-        pod = self.pods[0] if self.pods else None
-        return hash((self.gpu_type, self.gpus, pod and pod.cpu_milli, pod and pod.memory_bytes))
+        return self._hash
 
 
 def add_up(all_of: Iterable[Extended]) -> Extended:

@@ -61,6 +61,7 @@ flakes: $(VENV)/.tests
 	    -m "not slow and not longer and not kubernetes" $(FLAKES) || exit 1; done
 
 test-nightly: $(VENV)/.tests
+	@.ci/packages torchrun=python3-torch
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"
 	$(TEST_ENV) $(BIN)/python -m tests.mutations
 	$(MAKE) flakes

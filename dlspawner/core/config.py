@@ -63,9 +63,12 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class GpuType:
-    """A kind of GPU, or of a part of one. Jobs ask for units of it: one of ``resource``, which is ``share`` of a GPU.
+    """A kind of GPU, or of a part of one. Jobs ask for units of it; a unit is ``share`` of a GPU.
 
-    ``per_gpu`` comes with each unit, and ``max_per_job`` is a number of units.
+    ``per_gpu`` comes with each unit, and ``max_per_job`` is a number of units. A unit is ``amount`` of ``resource``, by
+    the name that pods ask for or by one of `core.gpus`. ``beside``: further limits of a container with units, however
+    many. ``shown``: the resource by which nodes show these GPUs, and how much of it is one GPU, where that is not
+    ``resource`` by its share. ``per_node``: the GPUs of each node that the selector chooses, where nodes show none.
     """
 
     name: str
@@ -76,6 +79,21 @@ class GpuType:
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     share: Fraction = Fraction(1)
+    amount: int = 1
+    beside: tuple[tuple[str, int], ...] = ()
+    shown: tuple[str, int] | None = None
+    per_node: int | None = None
+    scheduler_name: str = ""
+
+    @property
+    def shows(self) -> str:
+        """The resource by which nodes show these GPUs."""
+        return self.shown[0] if self.shown else self.resource
+
+    @property
+    def resources(self) -> set[str]:
+        """The resources by which a container asks for units, and says how large they are."""
+        return {self.resource, *dict(self.beside)}
 
     @property
     def milli(self) -> int:
@@ -85,6 +103,18 @@ class GpuType:
     def units(self, milli: int) -> int:
         """Returns how many units so many milli-GPUs are; a part of a unit counts as one."""
         return -(-milli // self.milli)
+
+    def milli_of(self, amount: int) -> int:
+        """Returns the milli-GPUs that so much of the resource asks for; a part of a unit costs one."""
+        return -(-amount // self.amount) * self.milli
+
+    def capacity(self, amounts: Mapping[str, int]) -> int:
+        """Returns the milli-GPUs of a node that shows these amounts of resources, and that may have such GPUs."""
+        if self.per_node is not None:
+            return GPU * self.per_node
+        if self.shown is not None:
+            return GPU * amounts.get(self.shown[0], 0) // self.shown[1]
+        return amounts.get(self.resource, 0) // self.amount * self.milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +285,8 @@ class ClusterConfig:
 
     @property
     def gpu_resources(self) -> frozenset[str]:
-        """Every resource name that asks for a GPU, for ``launch.pod.disable_gpus_by_default``."""
-        return frozenset(kind.resource for kind in self.gpu_types)
+        """Every resource name that asks for a GPU or says how much of one, for ``disable_gpus_by_default``."""
+        return frozenset(name for kind in self.gpu_types for name in kind.resources)
 
     def resource_title(self, name: str) -> str:
         """An extended resource as people read it: “InfiniBand adapters (rdma/hca)”, or its name alone."""

@@ -19,7 +19,7 @@ A job is idle since the last thing that counts as use. Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -262,15 +262,42 @@ def _passed(period: _Period, activity: JobActivity, policy: IdleRule, now: datet
     passed = now - since
     if policy.culling.dry_run:
         return StopJob(why, since, dry_run=True) if passed >= length else None
-    given = {one.percent: min(one.at, now) for one in activity.warned if one.why is why and one.at >= since}
-    stand = min(length / 10, _LONGEST_STAND)
-    stop_at = max(since + length, given.get(WARNINGS[-1], now) + stand)
+    given = _given(period, activity, now)
+    stop_at = _stop_at(period, given, now)
     if passed >= length and WARNINGS[-1] in given and now >= stop_at:
         return StopJob(why, since)
     due = [percent for percent in WARNINGS if passed >= length * percent / 100]
     if due and due[-1] not in given:
         return WarnUser(due[-1], why, since, stop_at)
     return None
+
+
+def _given(period: _Period, activity: JobActivity, now: datetime) -> dict[int, datetime]:
+    """Returns the warnings of the period, by percent."""
+    return {
+        one.percent: min(one.at, now) for one in activity.warned if one.why is period.why and one.at >= period.since
+    }
+
+
+def _stop_at(period: _Period, given: Mapping[int, datetime], now: datetime) -> datetime:
+    stand = min(period.length / 10, _LONGEST_STAND)
+    return max(period.since + period.length, given.get(WARNINGS[-1], now) + stand)
+
+
+def next_change(activity: JobActivity, policy: IdleRule, now: datetime) -> datetime | None:
+    """Returns when a job that is not used from now on is next warned or stopped; ``None`` for never.
+
+    For a caller that need not look all the time, once the decision of ``now`` is carried out.
+    """
+    used = idle_since(activity, policy, now)
+    periods = []
+    if policy.window is not None and used is not None:
+        periods.append(_Period(Cause.UNUSED, used, policy.window))
+    if policy.lifetime is not None:
+        periods.append(_Period(Cause.LIFETIME, activity.started, policy.lifetime))
+    times = [one.since + one.length * percent / 100 for one in periods for percent in (*WARNINGS, 100)]
+    times += [_stop_at(one, _given(one, activity, now), now) for one in periods]
+    return min((at for at in times if at > now), default=None)
 
 
 def _first(*given: timedelta | None) -> timedelta | None:

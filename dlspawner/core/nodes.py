@@ -128,8 +128,10 @@ def _matches(toleration: Toleration, taint: Taint) -> bool:
 
 def has_type(node: Node, kind: GpuType) -> bool:
     """True if a node has GPUs of a type; types with one resource are on different nodes."""
-    if node.gpus_of(kind.resource) <= 0:
-        return False
+    return node.gpus_of(kind.resource) > 0 and _may_have(node, kind)
+
+
+def _may_have(node: Node, kind: GpuType) -> bool:
     if not node.taints:
         return set(kind.node_selector).issubset(node.labels)
     return NodePlacement(selector=kind.node_selector, tolerations=kind.tolerations).matches(node)
@@ -137,14 +139,17 @@ def has_type(node: Node, kind: GpuType) -> bool:
 
 def in_gpus(node: Node, kinds: Iterable[GpuType]) -> Node:
     """The node in milli-GPUs of its types; `read_node` and `foreign_usage` count in thousandths of each resource."""
-    units = {kind.resource: kind.milli for kind in kinds if kind.share != 1 and has_type(node, kind)}
-    if not units:
+    parts = [kind for kind in kinds if (kind.share != 1 or kind.per_node) and _may_have(node, kind)]
+    if not parts:
         return node
+    shown, held = ({name: milli // GPU for name, milli in of.gpus} for of in (node, node.others))
+    gpus = {**dict(node.gpus), **{kind.resource: kind.capacity(shown) for kind in parts}}
+    used = {**dict(node.others.gpus), **{kind.resource: kind.milli_of(held.get(kind.resource, 0)) for kind in parts}}
+    return replace(node, gpus=_listed(gpus), others=replace(node.others, gpus=_listed(used)))
 
-    def of(amounts: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-        return tuple((name, milli // GPU * units.get(name, GPU)) for name, milli in amounts)
 
-    return replace(node, gpus=of(node.gpus), others=replace(node.others, gpus=of(node.others.gpus)))
+def _listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, milli) for name, milli in sorted(amounts.items()) if milli)
 
 
 def read_placement(spec: Mapping[str, Any]) -> NodePlacement:

@@ -6,7 +6,7 @@
   nodes that the pod demands. What may be one of several types is refused, never guessed: a guess too cheap would be a
   way around a quota.
 * What looks like a GPU, or is of a known GPU vendor, and is of no type is refused, and so are claims of
-  devices, which ask for GPUs without a number.
+  devices by another template than those of GPU types.
 
 https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dlspawner.core import units
+from dlspawner.core import gpus, units
 from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType
 from dlspawner.core.decisions import Reason, Refuse
 from dlspawner.core.nodes import ForeignUsage, NodePlacement, read_placement
@@ -64,15 +64,16 @@ class ResourceRequest:
     pods: tuple[PodRequest, ...] = (PodRequest(),)
     gpus: int = field(init=False, repr=False, compare=False)  # of all pods, in milli-GPUs; asked for everywhere
     extended: Extended = field(init=False, repr=False, compare=False)  # of all pods
+    _hash: int = field(init=False, repr=False, compare=False)  # of what most requests differ in, in any process
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", sum(pod.gpus for pod in self.pods))
         object.__setattr__(self, "extended", add_up(pod.extended for pod in self.pods))
+        numbers = [(pod.cpu_milli, pod.memory_bytes) for pod in self.pods[:1]]
+        object.__setattr__(self, "_hash", hash((self.gpus, *numbers)))
 
     def __hash__(self) -> int:
-        """By what most charges differ in: the queue asks for each of its jobs."""
-        pod = self.pods[0] if self.pods else None
-        return hash((self.gpu_type, self.gpus, pod and pod.cpu_milli, pod and pod.memory_bytes))
+        return self._hash
 
 
 def add_up(all_of: Iterable[Extended]) -> Extended:
@@ -132,22 +133,26 @@ class _Pod:
     needs: _Amounts
     limits: _Amounts
     placement: NodePlacement
+    containers: tuple[_Amounts, ...]
 
     def resources(self, cluster: ClusterConfig) -> list[str]:
-        return sorted(name for name in cluster.gpu_resources if self.needs.get(name))
+        return sorted({kind.resource for kind in cluster.gpu_types if self.needs.get(kind.resource)})
 
 
 def _read(pod: Manifest, cluster: ClusterConfig) -> _Pod:
     spec: Mapping[str, Any] = pod.get("spec") or {}
-    if spec.get("resourceClaims"):
-        raise _Wrong(
-            Reason.NOT_ALLOWED, "Devices can not be claimed here (resourceClaims); ask for GPUs by their type."
-        )
     containers, inits = list(spec.get("containers") or ()), list(spec.get("initContainers") or ())
     for container in (*containers, *inits):
         _check_names(container, cluster)
     limits = _most([*_moments(containers, inits, _limits), _limits(dict(spec))])
-    return _Pod(_asked(spec), limits, read_placement(spec))
+    others = gpus.asked_without_resource(dict(pod))
+    for name in others:
+        if name.startswith(f"{gpus.CLAIM}/") and name not in cluster.gpu_resources:
+            sentence = "Devices can not be claimed here (resourceClaims); ask for GPUs by their type."
+            raise _Wrong(Reason.NOT_ALLOWED, sentence)
+        _check_name(name, cluster)
+    each = tuple(_needs(container) for container in (*containers, *inits))
+    return _Pod(_sum([_asked(spec), others]), limits, read_placement(spec), each)
 
 
 def _asked(spec: Mapping[str, Any]) -> _Amounts:
@@ -225,16 +230,30 @@ def _amount(name: str, value: object) -> Fraction:
 
 def _check_names(container: Manifest, cluster: ClusterConfig) -> None:
     resources = container.get("resources") or {}
-    if resources.get("claims"):
-        raise _Wrong(Reason.NOT_ALLOWED, "Devices can not be claimed here (claims); ask for GPUs by their type.")
     for part in ("limits", "requests"):
         for name, value in (resources.get(part) or {}).items():
-            if _is_unknown_gpu(name, cluster) and value is not None and _amount(name, value):
-                have = ", ".join(sorted(cluster.gpu_resources)) or "none"
-                raise _Wrong(
-                    Reason.UNKNOWN_TYPE,
-                    f"The pod asks for {show(name)}, which is no GPU type of this cluster. It has: {have}.",
-                )
+            if value is not None and _amount(name, value):
+                _check_name(name, cluster)
+
+
+def _check_name(name: str, cluster: ClusterConfig) -> None:
+    if _is_unknown_gpu(name, cluster):
+        have = ", ".join(sorted({kind.resource for kind in cluster.gpu_types})) or "none"
+        sentence = f"The pod asks for {show(name)}, which is no GPU type of this cluster. It has: {have}."
+        raise _Wrong(Reason.UNKNOWN_TYPE, sentence)
+
+
+def _check_parts(pod: _Pod, found: GpuType | None, cluster: ClusterConfig) -> None:
+    """What says how large a part of a GPU is must say what the type says: a larger one would cost as little."""
+    names = sorted({name for kind in cluster.gpu_types for name, _ in kind.beside})
+    for container in pod.containers if names else ():
+        said = dict(found.beside) if found and container.get(found.resource) else {}
+        for name in names:
+            asked, wanted = int(container.get(name, 0)), said.get(name, 0)
+            if asked != wanted:
+                which = f"of type {found.name}" if said and found else "without a GPU"
+                sentence = f"{name} must be {wanted} in a container {which}; the pod asks for {asked}."
+                raise _Wrong(Reason.NOT_ALLOWED, sentence)
 
 
 def _is_unknown_gpu(name: str, cluster: ClusterConfig) -> bool:
@@ -297,10 +316,10 @@ def _values(placement: NodePlacement, key: str) -> set[str] | None:
 
 def _pod_request(pod: _Pod, kind: GpuType | None, cluster: ClusterConfig) -> PodRequest:
     others = (name for name in pod.needs if "/" in name and name not in cluster.gpu_resources)
-    gpus = kind.milli * int(pod.needs.get(kind.resource, Fraction(0))) if kind else 0
+    milli = kind.milli_of(int(pod.needs.get(kind.resource, Fraction(0)))) if kind else 0
     return PodRequest(
-        resource=kind.resource if kind and gpus else "",
-        gpus=gpus,
+        resource=kind.resource if kind and milli else "",
+        gpus=milli,
         cpu_milli=units.cpu_milli(pod.needs.get("cpu", Fraction(0))),
         memory_bytes=units.memory_bytes(pod.needs.get("memory", Fraction(0))),
         placement=pod.placement,
@@ -324,6 +343,8 @@ def _check(charged: ResourceRequest, pods: Sequence[_Pod], kind: GpuType | None,
                 f"A job may have {one.max_per_job} {cluster.resource_title(one.name)}; this one asks for "
                 f"{amount // GPU}.",
             )
+    for pod in pods:
+        _check_parts(pod, kind, cluster)
     without = sum(1 for pod in charged.pods if not pod.gpus)
     asked_units = kind.units(charged.gpus) if kind else 0
     share = kind.per_gpu.times(asked_units) if kind else CpuMemory(0, 0)
@@ -360,7 +381,9 @@ def strip_manifest(pod: Manifest) -> dict[str, Any]:
     for part in ("containers", "initContainers"):
         if spec.get(part):
             kept[part] = _containers(spec[part])
-    return {"spec": kept}
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    asking = {key: annotations[key] for key in gpus.ANNOTATIONS if key in annotations}
+    return {"spec": kept} | ({"metadata": {"annotations": asking}} if asking else {})
 
 
 def _containers(containers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
+from dataclasses import replace
+from enum import Enum
 from fractions import Fraction
 
 from dlspawner.core import units
@@ -18,6 +21,7 @@ from dlspawner.core.config import (
     StorageConfig,
     Toleration,
 )
+from dlspawner.core.gpus import CLAIM, KAI_FRACTION, KAI_MEMORY
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
@@ -44,11 +48,29 @@ _KEYS = (
 )
 _TYPE_KEYS = (
     *("title", "resource", "share", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations"),
+    *("sharing", "gpu_memory", "gpu_cores", "replicas", "scheduler_name", "claim_template", "gpus_per_node"),
 )
+
+
+# How large a part is, and how many of them nodes show of each GPU: what each way of sharing wants to know.
+_PART_KEYS = {
+    "hami": ("gpu_memory", "gpu_cores", "replicas"),
+    "alnair": ("gpu_memory", "gpu_cores"),
+    "kai": ("gpu_memory",),
+}
+_CLAIM_TEMPLATE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RANGE = r"[0-9]{4,5}-[0-9]{4,5}"
 _LAST_PORT = 65535
 _ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
+
+
+class Sharing(Enum):
+    """What gives parts of GPUs."""
+
+    HAMI = "hami"
+    ALNAIR = "alnair"
+    KAI = "kai"
 
 
 # The parts against which teams and templates are checked, as named in sentences.
@@ -143,9 +165,9 @@ def _check_types(kinds: tuple[GpuType, ...], file: Section) -> None:
     """Two types with one resource must be on different nodes: the type of a pod's GPU would be unknown otherwise."""
     for index, kind in enumerate(kinds):
         for other in kinds[:index]:
-            if kind.resource == other.resource and not _are_apart(kind, other):
+            if kind.shows == other.shows and not _are_apart(kind, other):
                 file.children("gpu_types")[kind.name].problem(
-                    f"it has the resource of {other.name}, and a node could be of both: "
+                    f"its nodes show {kind.shows} as those of {other.name}, and a node could be of both: "
                     "give each a node_selector that names the same label with a value of its own."
                 )
 
@@ -170,20 +192,72 @@ def _default_template(file: Section, templates: Collection[str]) -> str | None:
 def _gpu_type(name: str, entry: Entry) -> GpuType:
     section = entry.section(_TYPE_KEYS)
     entry.named(name, NAME, NAME_HINT)
-    resource, cpu, memory = section.need("resource"), section.need("cpu_per_gpu"), section.need("memory_per_gpu")
-    return GpuType(
+    cpu, memory = section.need("cpu_per_gpu"), section.need("memory_per_gpu")
+    return replace(
+        _asked_by(section),
         name=name,
         title=section.text("title", name),
-        resource=resource.text(RESOURCE, "a resource such as nvidia.com/gpu") if resource else "",
         per_gpu=CpuMemory(
             units.cpu_milli(cpu.quantity()) if cpu else 1,
             units.memory_bytes(memory.quantity()) if memory else 1,
         ),
-        max_per_job=section.integer("max_per_job", 8, 1, 1024),
         node_selector=tuple((key, value.text()) for key, value in section.children("node_selector").items()),
         tolerations=tuple(_toleration(one) for one in section.items("tolerations")),
-        share=_share(section),
+        scheduler_name=section.text("scheduler_name", "kai-scheduler" if section.text("sharing") == "kai" else ""),
     )
+
+
+def _asked_by(section: Section) -> GpuType:
+    """Returns the type as far as pods and nodes tell it: by a resource of its own, a claim, or what shares GPUs."""
+    sharing, share, claim = section.get("sharing"), _share(section), section.get("claim_template")
+    kind = GpuType("", "", "", CpuMemory(0, 0), section.integer("max_per_job", 8, 1, 1024), share=share)
+    for key in [key for key in ("resource", "claim_template", "sharing") if section.get(key)][1:]:
+        section.entries[key].problem("pods ask for a GPU in one way: by resource, claim_template or sharing.")
+    kind = replace(kind, per_node=section.maybe_integer("gpus_per_node", 1, 1024))
+    if kind.per_node and not section.children("node_selector"):
+        section.entries["gpus_per_node"].problem("needs a node_selector, or every node would have them.")
+    known = _PART_KEYS.get(section.text("sharing"), ())
+    for key in sorted({*_PART_KEYS["hami"]}.difference(known)):
+        if section.get(key):
+            ways = [name for name, keys in _PART_KEYS.items() if key in keys]
+            section.entries[key].problem(f"is for types with sharing: {' or '.join(ways)}.")
+    if claim is not None:
+        section.need("gpus_per_node")
+        return replace(kind, resource=f"{CLAIM}/{claim.text(_CLAIM_TEMPLATE, 'the name of a ResourceClaimTemplate')}")
+    if sharing is None:
+        found = section.need("resource")
+        return replace(kind, resource=found.text(RESOURCE, "a resource such as nvidia.com/gpu") if found else "")
+    section.need("share")
+    memory, cores = section.get("gpu_memory"), section.maybe_integer("gpu_cores", 1, 100)
+    mib = math.ceil(memory.quantity() / 2**20) if memory else None
+    replicas = section.integer("replicas", 10, 1, 1024)
+    match sharing.one_of(Sharing):
+        case Sharing.HAMI:
+            if (memory, cores) == (None, None):
+                section.entry.problem("a part of a GPU by HAMi needs gpu_memory, gpu_cores or both.")
+            if share * replicas < 1:
+                sentence = (
+                    f"nodes show {replicas} of each GPU, which are fewer than its parts: give replicas as HAMi has it."
+                )
+                section.entry.problem(sentence)
+            said = (("nvidia.com/gpumem", mib), ("nvidia.com/gpucores", cores))
+            beside = tuple((name, amount) for name, amount in said if amount is not None)
+            return replace(kind, resource="nvidia.com/gpu", beside=beside, shown=("nvidia.com/gpu", replicas))
+        case Sharing.ALNAIR:
+            if mib is None or cores is None:
+                section.entry.problem("a part of a GPU by Alnair needs gpu_memory and gpu_cores.")
+            beside, shown = (("alnair/vgpu-memory", math.ceil((mib or 0) / 1024)),), ("alnair/vgpu-compute", 100)
+            return replace(_one(section, kind), resource=shown[0], amount=cores or 1, beside=beside, shown=shown)
+        case Sharing.KAI:
+            asked = f"{KAI_MEMORY}/{mib}" if mib else f"{KAI_FRACTION}/{kind.milli / GPU:g}"
+            return replace(_one(section, kind), resource=asked, shown=("nvidia.com/gpu", 1))
+
+
+def _one(section: Section, kind: GpuType) -> GpuType:
+    """A job has one part by these, on one GPU."""
+    if section.integer("max_per_job", 1, 1, 1024) != 1:
+        section.entries["max_per_job"].problem("a job has one part of a GPU of this kind: make types of larger parts.")
+    return replace(kind, max_per_job=1)
 
 
 def _share(section: Section) -> Fraction:

@@ -35,6 +35,7 @@ from typing import Any
 
 from dlspawner.core import naming, unix_account
 from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
+from dlspawner.core.gpus import without_claims_of
 from dlspawner.core.launch import options, pod_set, rendering, security
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch.options import InvalidOptions, SelectedOptions
@@ -369,7 +370,8 @@ def check_place(spawner: Any, template: Template, *, has_manager: bool) -> None:
 
 def check_permissions(spawner: Any, manifest: dict[str, Any], template: Template, cluster: ClusterConfig) -> None:
     """Refuses a final manifest with more permissions than its template asks for and the cluster has."""
-    found = disallowed(manifest, template.special & cluster.special) if spawner.special_namespace else ()
+    permitted = template.special & cluster.special
+    found = disallowed(without_claims_of(manifest, cluster.gpu_types), permitted) if spawner.special_namespace else ()
     if not found:
         return
     all_of_them = "; ".join(f"{use.special.value}: {use.what}" for use in found)

@@ -485,7 +485,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         pod_builder.check_permissions(self, manifest, self._launch.wish.template, self.settings.cluster)
         kind = self._launch.wish.choices.gpu_type  # which cluster.yaml may have no more
         return launch_pod.disable_gpus_by_default(
-            manifest, self.settings.cluster.gpu_resources | ({kind.resource} if kind else set())
+            manifest, self.settings.cluster.gpu_resources | (kind.resources if kind else set())
         )
 
     async def _create(self, manifest: dict[str, Any], until: float = math.inf) -> PodDict:

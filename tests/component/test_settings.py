@@ -278,6 +278,37 @@ WRONG_CLUSTERS = {
         "  b: {resource: gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
         "gpu_types.b.resource: “gpu” must be a resource such as nvidia.com/gpu.",
     ),
+    "a type by nothing": ("  b: {cpu_per_gpu: 1, memory_per_gpu: 1Gi}", "gpu_types.b.resource: is missing."),
+    "a part of a GPU of unknown size": (
+        "  b: {sharing: alnair, gpu_cores: 25, share: 1/4, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b: a part of a GPU by Alnair needs gpu_memory and gpu_cores.",
+    ),
+    "a size of a GPU that is not shared": (
+        "  b: {resource: a/b, gpu_cores: 25, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b.gpu_cores: is for types with sharing: hami or alnair.",
+    ),
+    "GPUs in two ways": (
+        "  b: {resource: a/b, claim_template: c, gpus_per_node: 8, cpu_per_gpu: 1, memory_per_gpu: 1Gi, "
+        "node_selector: {a: b}}",
+        "gpu_types.b.claim_template: pods ask for a GPU in one way: by resource, claim_template or sharing.",
+    ),
+    "claims of GPUs of which the number is not known": (
+        "  b: {claim_template: gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b.gpus_per_node: is missing.",
+    ),
+    "GPUs of every node": (
+        "  b: {claim_template: gpu, gpus_per_node: 8, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b.gpus_per_node: needs a node_selector",
+    ),
+    "two parts of a GPU where a job can have one": (
+        "  b: {sharing: alnair, gpu_memory: 1Gi, gpu_cores: 25, share: 1/4, max_per_job: 2, cpu_per_gpu: 1, "
+        "memory_per_gpu: 1Gi}",
+        "gpu_types.b.max_per_job: a job has one part of a GPU of this kind",
+    ),
+    "parts of GPUs on nodes that show whole ones": (
+        "  b: {sharing: kai, share: 1/4, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
+        "gpu_types.b: its nodes show nvidia.com/gpu as those of a100, and a node could be of both",
+    ),
     "more than a whole GPU as a share": (
         "  b: {resource: a/b, share: 3/2, cpu_per_gpu: 1, memory_per_gpu: 1Gi}",
         "gpu_types.b.share: must be between 0 and 1, not “3/2”.",
@@ -307,7 +338,7 @@ WRONG_CLUSTERS = {
     ),
     "two types that one node could be": (
         "  b: {resource: nvidia.com/gpu, cpu_per_gpu: 1, memory_per_gpu: 1Gi, node_selector: {zone: x}}",
-        "gpu_types.b: it has the resource of a100, and a node could be of both",
+        "gpu_types.b: its nodes show nvidia.com/gpu as those of a100, and a node could be of both",
     ),
     "an unknown scheduler": ("scheduler: {name: kueu}", "scheduler.name: must be one of native, kueue"),
     "a scheduler without a name": ("scheduler: {queues: {vision: v}}", "scheduler.name: is missing."),
@@ -863,6 +894,23 @@ def test_the_examples_of_the_readme_are_valid(files: Files) -> None:
     assert titles == ["Training", "Training over InfiniBand"]
 
 
+def test_parts_by_hami_have_a_size_and_are_no_more_than_nodes_show(files: Files) -> None:
+    kind = "cpu_per_gpu: 1, memory_per_gpu: 1Gi, sharing: hami, share: 1/20"
+    files.write(cluster=f"gpu_types: {{a100: {{{kind}}}}}\n")
+    assert [one.partition("a100: ")[2] for one in files.problems()] == [
+        "a part of a GPU by HAMi needs gpu_memory, gpu_cores or both.",
+        "nodes show 10 of each GPU, which are fewer than its parts: give replicas as HAMi has it.",
+    ]
+
+
+IN_DOCS = {  # where that is not one of the resource
+    "t4-part": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "25"},
+    "v100-part": {"alnair/vgpu-compute": "50", "alnair/vgpu-memory": "16"},
+    "h100-or-a100": {"gpu-0": "h100-or-a100"},
+    "a10-half": {"gpu-fraction": "0.5", "gpu-fraction-container-name": "notebook"},
+}
+
+
 def test_a_pod_of_each_kind_of_gpu_in_the_docs_asks_for_one_of_it(files: Files) -> None:
     text = (ROOT / "hub_config/SHARING.md").read_text(encoding="utf-8").partition("## Kinds of GPUs\n")[2]
     files.write(
@@ -878,6 +926,13 @@ def test_a_pod_of_each_kind_of_gpu_in_the_docs_asks_for_one_of_it(files: Files) 
         assert isinstance(choices, options.SelectedOptions), kind.name
         pod = rendering.render(loaded.templates[0], choices, context)
         assert isinstance(pod, dict)
+        (work,) = pod["spec"]["containers"]
+        asked = {name: str(one) for name, one in work["resources"]["limits"].items() if "/" in name}
+        asked |= pod["metadata"].get("annotations", {})
+        claims = pod["spec"].get("resourceClaims", [])
+        asked |= {one["name"]: one["resourceClaimTemplateName"] for one in claims}
+        assert work["resources"].get("claims", []) == [{"name": one["name"]} for one in claims]
+        assert asked == IN_DOCS.get(kind.name, {kind.resource: "1"})
         charged = request_of([pod], loaded.cluster)
         assert isinstance(charged, ResourceRequest), charged
         assert (charged.gpu_type, charged.gpus) == (kind.name, int(GPU * kind.share))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.people import Person, Stack, wait_for
 
@@ -113,3 +116,41 @@ def test_of_two_jobs_of_four_pods_where_six_have_room_one_runs_whole_and_the_oth
         admin.stop("rest")
     for person in (admin, *people):
         person.close()
+
+
+# Ends once the third pod has joined: until then torchrun starts it again with each that comes.
+TORCH = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+print("world", dist.get_world_size(), flush=True)
+while dist.get_world_size() < 3:
+    time.sleep(0.1)
+total = torch.tensor([dist.get_rank()])
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "sum", int(total))
+"""
+# Debian's PyTorch takes its own default, 0, for nothing: a program's output goes to a file, and is shown as well.
+TORCHRUN = "PYTHONUNBUFFERED=1 PET_REDIRECTS=1 PET_TEE=1 torchrun reduce.py"
+# As pods of a job with `start: incremental` have them, for two to three pods.
+ELASTIC = f"PET_NNODES=2:3 PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=chief:29500 {TORCHRUN}"
+
+
+@pytest.mark.slow
+def test_torchrun_needs_no_arguments_and_lets_pods_join(stack: Stack, tmp_path: Path) -> None:
+    person = stack.person("pytor")
+    client = person.ssh(tmp_path)
+    person.launch("torch", template="distributed", workers=2, gpus=0)
+    assert client.run("torch", "cat >~/reduce.py", text=TORCH).returncode == 0
+
+    together = client.run("torch", f"for one in worker-0 worker-1 chief; do ssh $one {TORCHRUN} & done; wait")
+    ranks = [f"rank {rank} sum 3" for rank in range(3)]
+    assert sorted(re.findall(r"rank \d sum \d", together.stdout)) == ranks, together.stderr
+
+    client.run("torch", f"for one in chief worker-0; do ssh $one {ELASTIC} >~/$one.out 2>&1 </dev/null & done")
+    wait_for(lambda: client.run("torch", "grep -l 'world 2' *.out").stdout.count("out") == 2, "two have begun", 120)
+    joined = client.run("torch", f"ssh worker-1 {ELASTIC}", seconds=120)
+    wait_for(lambda: client.run("torch", "grep -l rank *.out").stdout.count("out") == 2, "the others know", 60)
+    told = joined.stdout + client.run("torch", "cat *.out").stdout
+    assert sorted(re.findall(r"rank \d sum \d", told)) == ranks, joined.stderr
+    person.stop("torch")
+    person.close()

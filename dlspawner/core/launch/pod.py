@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dlspawner.core import naming, units
+from dlspawner.core.gpus import kai_container
 from dlspawner.core.units import Manifest
 
 _NVIDIA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -67,8 +68,10 @@ def disable_gpus_by_default(pod: Manifest, gpu_resources: Collection[str]) -> Ma
     device plugin where one is; so are the variables of the other vendors.
     """
     hidden: Manifest = copy.deepcopy(pod)
+    parts = kai_container(hidden)  # whose part of a GPU no limit asks for
     for container in _containers(hidden):
         asked = {name.split("/")[0] for name in _asked(container, gpu_resources)}
+        asked |= {"nvidia.com"} if container.get("name") == parts else set()
         hiding = [_NVIDIA] if asked <= _OTHERS.keys() else []
         hiding += [one for vendor, one in _OTHERS.items() if vendor not in asked]
         kept = [one for one in container.get("env") or [] if one.get("name") not in VISIBLE_DEVICES]

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dlspawner.core import naming, units
+from dlspawner.core.gpus import recounted, without_gpus
 from dlspawner.core.launch import additions, host_ports
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, JobPorts, PodFailurePolicy
 from dlspawner.core.units import Manifest
@@ -55,10 +56,7 @@ class Role:
     resources: dict[str, str]
     command: tuple[str, ...] = ()
     least: int | None = None
-
-    @property
-    def gpus(self) -> int:
-        return sum(int(amount) for name, amount in self.resources.items() if "/" in name)
+    gpus: int = 0  # as the job asks for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,9 @@ class PodSet:
         return replace(self, nodes=tuple(None if waits else next(known, None) for waits in self.waits))
 
     def annotation(self) -> str:
-        roles = [[one.name, one.count, dict(one.resources), list(one.command), one.least] for one in self.roles]
+        roles = [
+            [one.name, one.count, dict(one.resources), list(one.command), one.least, one.gpus] for one in self.roles
+        ]
         told = {"roles": roles, "on_failure": self.on_failure.value, "nodes": self.nodes}
         return json.dumps(told | ({"additions": self.additions} if self.additions else {}))
 
@@ -106,7 +106,10 @@ def read_pod_set(metadata: Mapping[str, Any]) -> PodSet | None:
     if written is None:
         return None
     found = json.loads(written)
-    roles = (Role(name, count, each, tuple(command), least) for name, count, each, command, least in found["roles"])
+    roles = (
+        Role(name, count, each, tuple(command), least, gpus)
+        for name, count, each, command, least, gpus in found["roles"]
+    )
     more = tuple(found.get("additions", ()))
     return PodSet(tuple(roles), PodFailurePolicy(found["on_failure"]), tuple(found["nodes"]), more)
 
@@ -190,10 +193,15 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
     kept = [one for one in work.get("env") or () if one["name"] not in own and not one["name"].startswith(_HUBS_OWN)]
     work["env"] = [*kept, *_variables(pods, number, ports), *amount_variables({"limits": role.resources})]
     roles_own = {name for one in pods.roles for name in one.resources}
+    amounts = {kind: (work.get("resources") or {}).get(kind) or {} for kind in ("limits", "requests")}
     work["resources"] = {
-        kind: {name: amount for name, amount in (amounts or {}).items() if name not in roles_own} | role.resources
-        for kind, amounts in {"limits": {}, "requests": {}, **(work.get("resources") or {})}.items()
+        kind: {name: amount for name, amount in known.items() if name not in roles_own} | role.resources
+        for kind, known in amounts.items()
     }
+    if spec.get("resourceClaims"):
+        claims = recounted(spec["resourceClaims"], role.gpus)
+        spec["resourceClaims"] = list(claims.claims)
+        work["resources"]["claims"] = claims.claim_names
     # `--main` tells the login proxy beside it about its end, and further pods have none.
     work["command"] = [part for part in work.get("command") or () if part != "--main"]
     work["args"] = list(role.command or _WAIT)
@@ -207,8 +215,9 @@ def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) ->
         spec["schedulingGates"] = [{"name": naming.CAPACITY_GATE}]
     # KubeSpawner's watch follows its own component only: the Hub takes no further pod for a server's.
     labels = {**metadata["labels"], "component": "job-pod", naming.POD_LABEL: host}
+    told = metadata["annotations"] if role.gpus else without_gpus(metadata["annotations"])
     annotations = (
-        {key: value for key, value in metadata["annotations"].items() if key != naming.PODS_ANNOTATION}
+        {key: value for key, value in told.items() if key != naming.PODS_ANNOTATION}
         | {
             naming.FIRST_POD_ANNOTATION: metadata["name"],
             naming.NUMBER_ANNOTATION: str(number - sum(pods.waits[:number])),  # among those that the job starts with

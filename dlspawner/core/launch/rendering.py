@@ -26,6 +26,7 @@ from typing import Any
 
 from dlspawner.core import naming, units
 from dlspawner.core.config import CpuMemory, TeamMount
+from dlspawner.core.gpus import request_units
 from dlspawner.core.launch import host_ports, pod_set
 from dlspawner.core.launch import pod as launch_pod
 from dlspawner.core.launch.options import HTTP_PORT, InvalidOptions, SelectedOptions
@@ -110,19 +111,18 @@ def render_roles(template: Template, choices: SelectedOptions, facts: RenderCont
         pod_set.Role(
             role.name,
             role.count,
-            _resources(choices, role.amount, role.gpus),
+            _resources(template, choices, role.amount, role.gpus),
             tuple(map(str, substitute(list(role.command), values, ("args",)))),
             role.least,
+            role.gpus,
         )
         for role in choices.roles
     )
 
 
-def _resources(choices: SelectedOptions, amount: CpuMemory, gpus: int) -> dict[str, str]:
+def _resources(template: Template, choices: SelectedOptions, amount: CpuMemory, gpus: int) -> dict[str, str]:
     resources = {"cpu": units.cpu(amount.cpu_milli), "memory": units.memory(amount.memory_bytes)}
-    if choices.gpu_type is not None and gpus:
-        resources[choices.gpu_type.resource] = str(gpus)
-    return resources
+    return resources | request_units(choices.gpu_type, gpus, template.work_container).limits
 
 
 def log_dir(choices: SelectedOptions, facts: RenderContext, home: str) -> str | None:
@@ -197,9 +197,10 @@ def _fragment(
     spec = _with_amounts(template, merge_pod(base, substitute(template.pod, values)))
     if facts.files_secret is not None:
         spec = _with_start(template, facts, spec)
+    asks = request_units(choices.gpu_type, choices.gpus, template.work_container)
     metadata = {
         "labels": substitute(dict(template.labels), values, ("labels",)),
-        "annotations": substitute(dict(template.annotations), values, ("annotations",)),
+        "annotations": substitute(dict(template.annotations), values, ("annotations",)) | asks.annotations,
     }
     return {"metadata": {key: value for key, value in metadata.items() if value}, "spec": spec}
 
@@ -207,11 +208,12 @@ def _fragment(
 def _work_container(
     template: Template, choices: SelectedOptions, facts: RenderContext, values: Mapping[str, Any]
 ) -> Manifest:
-    resources = _resources(choices, choices.amount, choices.gpus)
+    resources = _resources(template, choices, choices.amount, choices.gpus)
+    claims = request_units(choices.gpu_type, choices.gpus, template.work_container).claim_names
     container: Manifest = {
         "name": template.work_container,
         "env": _environment(template, choices, facts, values),
-        "resources": {"limits": resources, "requests": dict(resources)},
+        "resources": {"limits": resources, "requests": dict(resources)} | ({"claims": claims} if claims else {}),
         "volumeMounts": [*_storage_mounts(template, facts, values["home"]), *_file_mounts(facts)],
         "terminationMessagePolicy": "FallbackToLogsOnError",  # a failed job's last words reach its owner
     }
@@ -307,8 +309,13 @@ def _pod(template: Template, choices: SelectedOptions, facts: RenderContext) -> 
         "terminationGracePeriodSeconds": int(template.grace_period.total_seconds()),
     }
     kind = choices.gpu_type
+    claims = request_units(kind, choices.gpus, template.work_container).claims
+    if claims:
+        pod["resourceClaims"] = list(claims)
     if kind is not None and kind.node_selector:
         pod["nodeSelector"] = dict(kind.node_selector)
+    if kind is not None and kind.scheduler_name:
+        pod["schedulerName"] = kind.scheduler_name
     if kind is not None and kind.tolerations:
         pod["tolerations"] = [toleration.manifest() for toleration in kind.tolerations]
     return pod

@@ -72,9 +72,7 @@ def schedule(
     decided, by a fault of ours, is told to ``failed`` and passed over; without that the fault is the caller's.
     """
     vain = _SkipCache(world)
-    for job in queue.order(world, now):
-        if job.id not in world.jobs or (not job.reserved and vain.for_all_like(job)):
-            continue  # a promise is of its own: what holds for others of the lane may hold because of it
+    for job in queue.in_order(world, now, vain.for_all_like, vain.full):
         try:
             found = evaluate(job, world, now)
         except Exception as error:
@@ -93,41 +91,50 @@ class _SkipCache:
 
     def __init__(self, world: ClusterState) -> None:
         self._world = world
-        self._lanes: set[QueueKey] = set()
+        self.full = {lane for lane in world.queues if self._is_full(lane)}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
             tuple[str, ResourceRequest], tuple[datetime, str]
         ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
+    def _is_full(self, lane: QueueKey) -> bool:
+        """True if a team's quota is used up: no job of it can start, but those with a reservation."""
+        name, kind = lane
+        if not name or kind is None or self._world.available_quota(name, kind) > 0:
+            return False
+        team = self._world.team(name)
+        return not (team and team.preempt_within_team)  # there a job may stop a victim
+
     def for_all_like(self, job: Job) -> bool:
-        """True if a search for this job cannot succeed."""
+        """True if a search for this job cannot succeed.
+
+        A reservation is of its own: what holds for others of the lane may hold because of it.
+        """
+        if job.nodes:
+            return False
         alike = (self._payer(job), job.request)
-        if queue_key(job) in self._lanes or alike in self._charges:
+        if alike in self._charges:
             return True
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
             return True  # an earlier job may start first
+        if not self._too_large:
+            return False
         pod = job.request.pods[0]
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
 
     def note(self, job: Job, reason: Reason) -> None:
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
-        payer = self._world.team(job.team)
         if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
-        elif reason is Reason.NO_FIT and len(job.request.pods) == 1:
+            return
+        self._charges.add(alike)
+        if reason is Reason.NO_FIT and len(job.request.pods) == 1:
             self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
-        elif (
-            reason is Reason.TEAM_QUOTA
-            and kind is not None
-            and self._world.available_quota(job.team, kind) <= 0
-            and not (payer and payer.preempt_within_team)  # there a smaller job may stop a victim
-        ):
-            self._lanes.add(queue_key(job))
-        else:
-            self._charges.add(alike)
+        elif reason is Reason.TEAM_QUOTA and self._is_full(queue_key(job)):
+            self.full.add(queue_key(job))
 
     @staticmethod
     def _payer(job: Job) -> str:

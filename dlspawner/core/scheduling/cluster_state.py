@@ -89,6 +89,8 @@ class ClusterState:
         self.usage: dict[str, DecayedUsage] = {}
         self.verdicts: dict[str, EngineVerdict] = {}  # of the engine that queues jobs, by job
         self.queues: dict[QueueKey, dict[str, list[JobOrderKey]]] = {}  # by lane and team
+        self.promised: set[str] = set()  # the queued jobs with a reservation
+        self.noticed: set[str] = set()  # the jobs with a notice
         self._held: dict[str, TeamUsage] = {}  # by team
         self._homeless: dict[str, set[str]] = {}  # jobs on unknown nodes, by node
         self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
@@ -182,15 +184,19 @@ class ClusterState:
         for memo in (self.memo, self._team_memos, self._lasting):
             memo.clear()
 
-    def tick(self, now: datetime) -> None:
-        """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew."""
+    def tick(self, now: datetime, *, steady: bool = False) -> None:
+        """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew.
+
+        ``steady``: the clock never goes back, so that teams which hold what they held are counted already.
+        """
         half_life = self.cluster.scheduling.half_life
         for team in {*self._held, *self.usage}:
             held = self._held_by(team)
             milli = sum(held.guaranteed.values()) + sum(held.borrowed.values())
             if milli or team in self.usage:
                 old = self.usage.get(team) or DecayedUsage(0.0, now)
-                self.usage[team] = old.advanced_to(now, half_life, milli)
+                if not steady or milli != old.rate:
+                    self.usage[team] = old.advanced_to(now, half_life, milli)
 
     # questions
 
@@ -376,6 +382,7 @@ class ClusterState:
         if held is None:
             held = self._held[job.team] = TeamUsage()
         leaving = job.terminating
+        (self.noticed.add if sign > 0 and holds and job.notice is not None else self.noticed.discard)(job.id)
         held.count(job, sign, holds, leaving)
         rooms, pools = self.rooms, self._pools
         for pod, node in zip(job.request.pods, job.nodes):  # noqa: B905 - strict= costs more than the rest of the loop
@@ -403,6 +410,8 @@ class ClusterState:
             del self._homeless[node]
 
     def _queue(self, job: Job, sign: int, sort: bool) -> None:
+        if job.nodes:
+            (self.promised.add if sign > 0 else self.promised.discard)(job.id)
         where = queue_key(job)
         teams = self.queues.get(where)
         if teams is None:

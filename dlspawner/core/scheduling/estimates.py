@@ -27,11 +27,9 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from math import ceil, floor
 
-from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.scheduling import admission, queue
+from dlspawner.core.scheduling import cycle, queue
 from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, Snapshot, queue_key
-from dlspawner.core.scheduling.preemption import stale_reservations, stop_time, unneeded_victims
 
 MIN_SIMULATIONS = 8  # plays that say anything
 _LOW, _HIGH = 0.2, 0.8
@@ -156,42 +154,18 @@ class _Simulation:
             end = self._ends.get(name)
             if end is not None and end <= now:
                 self._world.remove(name)
-            elif job.notice is not None and job.notice <= now:
-                self._leaves(job)
         return now
 
-    def _leaves(self, job: Job) -> None:
-        self._ends.pop(job.id, None)
-        if job.requeue:
-            again = replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=())
-            self._world.put(again)
-        else:
-            self._world.remove(job.id)
-
     def _cycle(self, now: datetime) -> None:
-        world = self._world
-        for job in stale_reservations(world):
-            world.put(replace(job, nodes=()))
-        for job in unneeded_victims(world):
-            world.put(replace(job, notice=None))
-        world.tick(now)
-        for job, found in admission.schedule(world, now, failed=lambda _job, _error: None):
-            if isinstance(found, Preempt):
-                self._asked_to_leave(found.victims, now)
-                world.put(replace(job, nodes=found.nodes))
-                continue
+        done = cycle.run(self._world, now, failed=lambda _job, _error: None)
+        for job in done.stopped:
+            self._ends.pop(job.id, None)
+        for job in done.noticed:
+            heappush(self._agenda, (job.notice or now, job.id))
+        for job in done.started:
             self._starts.setdefault(job.id, now)
             self._waiting.discard(job.id)
-            runs = replace(admission.as_admitted(job, found.nodes, world), state=JobState.RUNNING, started=now)
-            world.put(runs)
-            self._holds(runs, now)
-
-    def _asked_to_leave(self, victims: Iterable[str], now: datetime) -> None:
-        for name in victims:
-            victim = self._world.jobs[name]
-            at = stop_time(victim, self._world, now)
-            self._world.put(replace(victim, notice=at))
-            heappush(self._agenda, (at, name))
+            self._holds(job, now)
 
 
 LEAST_RUNS = 10  # ended jobs that ran as long, before anything is said

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
 
 from dlspawner.core.decisions import Admit, Preempt, Reason
 from dlspawner.core.job import Job
@@ -187,7 +188,9 @@ class NodeSearch:
         least = min(pod.gpus for pod in self.pods)
         shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
         open_to_it = (room for room in self._share_nodes() if room.node.name not in shut)
-        bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in open_to_it}
+        bounds = {
+            room.node.name: self._share_left(room) + victims(room, stop) for room in self._without_equals(open_to_it)
+        }
         rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
@@ -200,6 +203,18 @@ class NodeSearch:
             return (left.gpus, self.share[room.node.name], -idle, *self._tie_break(room))
 
         return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
+
+    def _without_equals(self, rooms: Iterable[NodeInfo]) -> Iterator[NodeInfo]:
+        """The nodes of the share without those that no pod would take: of equal empty ones the last names."""
+        equal: dict[object, list[str]] = {}
+        by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
+        for room in rooms:
+            if room.allocations or room.reservations or by_name:
+                yield room
+            else:
+                equal.setdefault((room.size, self.share[room.node.name]), []).append(room.node.name)
+        for names in equal.values():
+            yield from (self.world.rooms[name] for name in nsmallest(len(self.pods), names))
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         spare = self.world.unassigned(self.kind)
@@ -301,7 +316,7 @@ class NodeSearch:
 
     def _with_borrowed(self, room: NodeInfo) -> Resources:
         """Returns the same free resources of a node for all jobs, but for jobs with a reservation there."""
-        if self.request.id in room.reservations:
+        if not room.preemptible or self.request.id in room.reservations:
             return self._and_of(room, self._stops_borrowed, room.preemptible)
         known: tuple[datetime, Resources] | None = room.cache.get(("lent", self.resource))
         if known is None or known[0] != self.now:

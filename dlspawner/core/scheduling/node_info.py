@@ -102,6 +102,7 @@ class NodeInfo:
     preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
     terminating: set[str] = field(default_factory=set)  # and those that are leaving
     cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
+    size: object = None  # the same for nodes that differ in their names alone
 
     @classmethod
     def empty(cls, node: Node) -> NodeInfo:
@@ -110,7 +111,9 @@ class NodeInfo:
         gpus = dict(node.gpus)
         for resource, milli in others.gpus:
             gpus[resource] = gpus.get(resource, 0) - milli
-        return cls(node, gpus, node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes)
+        cpu, memory = node.cpu_milli - others.cpu_milli, node.memory_bytes - others.memory_bytes
+        size = (node.gpus, cpu, memory, node.labels, node.taints, others)
+        return cls(node, gpus, cpu, memory, size=hash(size))
 
     def allocate(self, job: Job, pod: PodRequest, leaving: bool) -> None:
         if self.cache:

@@ -22,8 +22,9 @@ they turn back, the oldest first, with nothing that another guaranteed job holds
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from math import inf
 
 from dlspawner.core.job import Job, JobState
@@ -114,7 +115,7 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
     wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
     kept: dict[str, Resources] = {}  # the resources that spared jobs keep, by node
     quota: dict[tuple[str, str], int] = {}  # the freed quota beyond the needs of the team's pending jobs
-    noticed = [job for job in world.jobs.values() if job.notice is not None and job.state in _BEFORE_STOP]
+    noticed = [job for job in (world.jobs[name] for name in world.noticed) if job.state in _BEFORE_STOP]
     for job in sorted(noticed, key=lambda job: _order(job, world), reverse=True):
         kind = job.request.gpu_type
         whose = (job.team, kind) if kind and not job.preemptible and (job.team, kind) in wanting else None
@@ -135,6 +136,31 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
             if whose is not None:
                 quota[whose] -= job.request.gpus
     return tuple(found)
+
+
+class Step(Enum):
+    """What is due on a reservation or a notice."""
+
+    RELEASE = "release the nodes that were reserved"
+    SPARE = "cancel the notice"
+    DEFER = "move the notice"
+    STOP = "stop the victim"
+
+
+def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, datetime | None]]:
+    """What is due before the next pass over the queue, with the time of the notice from then on.
+
+    Each step must have been put into the world before the next one is asked for.
+    """
+    native = world.cluster.scheduler.is_native  # an engine names its own victims
+    for job in stale_reservations(world):
+        yield Step.RELEASE, job, None
+    for job in unneeded_victims(world) if native else ():
+        yield Step.SPARE, job, None
+    noticed = sorted(world.noticed)
+    for job in [job for job in (world.jobs[name] for name in noticed) if job.notice is not None and job.notice <= now]:
+        later = deferred_stop_time(job, world, now) if native else None
+        yield (Step.STOP if later is None else Step.DEFER), job, later
 
 
 def _leaves_share(job: Job, room: NodeInfo, resource: str, world: ClusterState) -> float:
@@ -187,8 +213,7 @@ def stale_reservations(world: ClusterState) -> tuple[Job, ...]:
 
 
 def _reserved(world: ClusterState) -> list[Job]:
-    queued = (key[-1] for teams in world.queues.values() for keys in teams.values() for key in keys)
-    return [job for job in (world.jobs[name] for name in queued) if job.reserved]
+    return sorted((world.jobs[name] for name in world.promised), key=job_order_key)
 
 
 def _nodes_open(job: Job, world: ClusterState) -> bool:

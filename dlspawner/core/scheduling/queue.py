@@ -17,9 +17,10 @@ something else (an approval, a login, an own cap, a node that is closed) blocks 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import heapify, heappop, heapreplace
 from math import inf
 
 from dlspawner.core.decisions import EngineWaits, Reason
@@ -43,18 +44,44 @@ def order_key(job: Job, world: ClusterState, now: datetime) -> OrderKey:
 
 def order(world: ClusterState, now: datetime) -> list[Job]:
     """All queued jobs, the first one first."""
-    usage: dict[str, float] = {}
-    ranks: list[OrderKey] = []
-    for (team, kind), teams in world.queues.items():
-        later = not team or kind is None
-        for name, keys in teams.items():
-            if name not in usage:
-                usage[name] = world.usage_of(name, now)
-            used = inf if kind is None else usage[name]
-            ranks += [(later, level, used, submitted, job_id) for level, submitted, job_id in keys]
-    ranks.sort()
-    jobs = [world.jobs[one[-1]] for one in ranks]
+    jobs = list(in_order(world, now))
     return sorted(jobs, key=lambda job: position(job, world, now)) if world.verdicts else jobs
+
+
+def in_order(
+    world: ClusterState, now: datetime, skip: Callable[[Job], bool] = lambda _: False, full: Collection[QueueKey] = ()
+) -> Iterator[Job]:
+    """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
+
+    A job that is to be skipped once is skipped for ever. Of a lane that is ``full`` only jobs with a reservation come.
+    """
+
+    def line(lane: QueueKey, used: float, keys: tuple[JobOrderKey, ...]) -> Iterator[OrderKey]:
+        later = not lane[0] or lane[1] is None
+        for level, submitted, job_id in keys:
+            if lane in full and job_id not in world.promised:
+                if not world.promised:
+                    return
+            elif not skip(world.jobs[job_id]):
+                yield later, level, used, submitted, job_id
+
+    lines = [
+        line(lane, inf if lane[1] is None else world.usage_of(team, now), tuple(keys))
+        for lane, teams in world.queues.items()
+        for team, keys in teams.items()
+    ]
+    heads = [(rank, index) for index, one in enumerate(lines) if (rank := next(one, None)) is not None]
+    heapify(heads)
+    while heads:
+        rank, index = heads[0]
+        job = world.jobs.get(rank[-1])
+        if job is not None and not skip(job):
+            yield job
+        following = next(lines[index], None)
+        if following is None:
+            heappop(heads)
+        else:
+            heapreplace(heads, (following, index))
 
 
 def position(request: Job, world: ClusterState, now: datetime) -> int:

@@ -21,14 +21,7 @@ from dlspawner.core.decisions import EngineEvicts, Preempt
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.cluster_state import ClusterState
 from dlspawner.core.scheduling.placement import find_free_nodes
-from dlspawner.core.scheduling.preemption import (
-    deferred_stop_time,
-    over_quota_jobs,
-    restorable,
-    stale_reservations,
-    stop_time,
-    unneeded_victims,
-)
+from dlspawner.core.scheduling.preemption import Step, due_steps, over_quota_jobs, restorable, stop_time
 from dlspawner.core.text import WHEN
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.notice import NoticeKind
@@ -63,22 +56,21 @@ def reconcile_preemptions(turn: Transaction) -> None:
     """One step of the consequences of changes or time; to be repeated until nothing changes."""
     by = turn.now
     turn.cluster_state.memo[_UNCHANGED] = True
-    native = turn.cluster_state.cluster.scheduler.is_native
     _restore(turn)
-    for job in stale_reservations(turn.cluster_state):
-        lifecycle.release_nodes(turn, turn.store.records[job.id])
-    for job in unneeded_victims(turn.cluster_state) if native else ():
-        lifecycle.cancel_preemption(turn, turn.store.records[job.id])
-        if job.user:
-            post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
-    for job in [job for job in turn.cluster_state.jobs.values() if job.notice is not None and job.notice <= by]:
-        later = deferred_stop_time(job, turn.cluster_state, turn.now) if native else None
-        if later is None:
-            text = _stop_text(turn.store.records[job.id], turn.cluster_state)
-            lifecycle.stop(turn, job.id, EventReason.PREEMPTED, text)
-        else:
-            lifecycle.move_notice(turn, turn.store.records[job.id], later)
-            _move(turn, job, NoticeKind.PREEMPTED, later)
+    for step, job, later in due_steps(turn.cluster_state, by):
+        record = turn.store.records[job.id]
+        match step:
+            case Step.RELEASE:
+                lifecycle.release_nodes(turn, record)
+            case Step.SPARE:
+                lifecycle.cancel_preemption(turn, record)
+                if job.user:
+                    post(turn, job, NoticeKind.PREEMPTION_CANCELLED, CONTINUES)
+            case Step.STOP:
+                lifecycle.stop(turn, job.id, EventReason.PREEMPTED, _stop_text(record, turn.cluster_state))
+            case Step.DEFER if later is not None:
+                lifecycle.move_notice(turn, record, later)
+                _move(turn, job, NoticeKind.PREEMPTED, later)
     _reclaim(turn)
     if _UNCHANGED not in turn.cluster_state.memo:
         return

@@ -20,7 +20,7 @@ from dlspawner.core.launch import pod_status
 from dlspawner.core.nodes import Node, has_type
 from dlspawner.core.resources import MOST_GPUS, PodRequest, ResourceRequest, foreign_usage, request_of, strip_manifest
 from dlspawner.core.template import PodFailurePolicy
-from dlspawner.core.units import Manifest
+from dlspawner.core.units import GPU, Manifest
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.namespaces import JobNamespaces
 from dlspawner.manager.model.records import JobRecord, PodRef
@@ -119,20 +119,21 @@ def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> 
     found = request_of([pod.manifest], unlimited)
     if isinstance(found, Refuse) and node is not None:
         spec = {**pod.manifest["spec"], "nodeSelector": dict(node.labels)}
-        found = request_of([{"spec": spec}], unlimited)
+        found = request_of([{**pod.manifest, "spec": spec}], unlimited)
     return _as_it_is(pod, cluster, node) if isinstance(found, Refuse) else found
 
 
 def _as_it_is(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> ResourceRequest:
     """Returns what a pod holds that no job could request."""
     found = foreign_usage([pod.manifest])
-    known = [(milli, name) for name, milli in found.gpus if milli and name in cluster.gpu_resources]
-    gpus, resource = max(known, default=(0, ""))
-    kinds = [kind for kind in cluster.gpu_types if kind.resource == resource]
+    asked = {name: milli // GPU for name, milli in found.gpus}
+    kinds = [kind for kind in cluster.gpu_types if asked.get(kind.resource)]
     kinds = [kind for kind in kinds if node is not None and has_type(node, kind)] or kinds
     extended = tuple((name, milli) for name, milli in found.gpus if milli and name not in cluster.gpu_resources)
-    charged = PodRequest(resource, gpus, found.cpu_milli, found.memory_bytes, extended=extended)
-    return ResourceRequest(kinds[0].name if kinds else None, (charged,))
+    costs = [(kind.milli_of(asked[kind.resource]), kind) for kind in kinds]
+    gpus, kind = max(costs, key=lambda cost: cost[0], default=(0, None))
+    charged = PodRequest(kind.resource if kind else "", gpus, found.cpu_milli, found.memory_bytes, extended=extended)
+    return ResourceRequest(kind.name if kind else None, (charged,))
 
 
 def claimed_name(claim: str) -> str:

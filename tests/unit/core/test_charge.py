@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "another name for a GPU of a known vendor": (pod(box({"nvidia.com/A100": 1})), UNKNOWN_TYPE, "no GPU type"),
     "a claimed device": (pod(box(), resourceClaims=[{"name": "gpu"}]), NOT_ALLOWED, "can not be claimed"),
     "a container's claim": (
-        pod(box() | {"resources": {"claims": [{"name": "gpu"}]}}),
+        pod(box() | {"resources": {"claims": [{"name": "gpu"}]}}, resourceClaims=[{"name": "gpu"}]),
         NOT_ALLOWED,
         "can not be claimed",
     ),

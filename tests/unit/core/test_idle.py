@@ -25,6 +25,7 @@ from dlspawner.core.idle import (
     idle_rule_of,
     is_idle,
     merge_samples,
+    next_change,
 )
 from dlspawner.core.template import ActivitySource, IdlePolicy
 from tests.unit.core.factories import GIB, HOUR, MINUTE, NOW
@@ -284,3 +285,29 @@ def test_unused_job_is_warned_twice_and_stopped(activity: JobActivity) -> None:
         now += timedelta(minutes=7)
     assert words in ([50, 90], [90])
     assert isinstance(verdict, StopJob)
+
+
+@given(st.floats(0.1, 30), st.floats(0.2, 30), st.one_of(st.none(), st.floats(0.2, 30)))
+def test_looks_at_the_changes_alone_decide_like_looks_all_the_time(idle: float, window: float, life: float) -> None:
+    """The times of the warnings and of the stop are those of a caller that looks every minute, to the minute."""
+    policy = replace(POLICY, window=window * HOUR, lifetime=None if life is None else life * HOUR)
+
+    def play(every_minute: bool) -> list[tuple[str, int]]:
+        activity, now, told = JobActivity(ago(0), watched=NOW + idle * HOUR), NOW + idle * HOUR, []
+        while now < NOW + 100 * HOUR:
+            found = evaluate(activity, policy, now)
+            if not isinstance(found, KeepJob):
+                told.append((repr(getattr(found, "percent", "stop")), round((now - NOW) / MINUTE)))
+            if isinstance(found, StopJob):
+                break
+            if isinstance(found, WarnUser):
+                warned = (*activity.warned, SentWarning(now, found.percent, found.why))
+                activity = replace(activity, warned=warned)
+            later = next_change(activity, policy, now)
+            assert later is not None
+            now = now + MINUTE if every_minute else later
+        return told
+
+    often, seldom = play(True), play(False)
+    assert [what for what, _ in often] == [what for what, _ in seldom]
+    assert all(abs(one[1] - other[1]) <= 3 for one, other in zip(often, seldom, strict=True))

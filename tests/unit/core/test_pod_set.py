@@ -14,7 +14,7 @@ from dlspawner.core.template import JobPorts, PodFailurePolicy
 
 GPU = "nvidia.com/gpu"
 CHIEF = Role("chief", 1, {"cpu": "2", "memory": "4Gi"})
-WORKER = Role("worker", 2, {"cpu": "8", "memory": "32Gi", GPU: "4"}, ("python", "train.py"))
+WORKER = Role("worker", 2, {"cpu": "8", "memory": "32Gi", GPU: "4"}, ("python", "train.py"), gpus=4)
 PODS = PodSet((CHIEF, WORKER), nodes=("a", "b", None))
 POD: dict[str, Any] = {
     "metadata": {"name": "jupyter-ann", "labels": {"component": "singleuser-server", naming.JOB_LABEL: "j-1"}},

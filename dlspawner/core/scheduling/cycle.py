@@ -1,0 +1,74 @@
+"""A scheduling cycle in memory: the decisions carried out at once, without users, pods and database.
+
+The Manager takes the same steps in the same order (``preemption.due_steps``, then ``admission.schedule``), writes each
+to its database and tells people. Here a pod runs as soon as its job was admitted, and is gone as soon as it was
+stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from dlspawner.core.decisions import Preempt
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.scheduling import admission
+from dlspawner.core.scheduling.cluster_state import ClusterState
+from dlspawner.core.scheduling.preemption import Step, due_steps, stop_time
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The jobs of one cycle: those that run now, those with a notice since, and those that were stopped (as before)."""
+
+    started: list[Job] = field(default_factory=list)
+    noticed: list[Job] = field(default_factory=list)
+    stopped: list[Job] = field(default_factory=list)
+
+
+def run(world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None) -> Changes:
+    """Carries out what is due; a stopped job that requeues is in the queue again, the others are gone.
+
+    A job without a decision, by a fault of ours, is told to ``failed``; without that the fault is the caller's.
+    """
+    done, due = Changes(), True
+    while due:
+        _carry_out_steps(world, now, done)
+        world.tick(now, steady=True)
+        due = False
+        for job, found in admission.schedule(world, now, failed):
+            if isinstance(found, Preempt):
+                for victim in (world.jobs[name] for name in found.victims):
+                    told = replace(victim, notice=stop_time(victim, world, now))
+                    world.put(told)
+                    done.noticed.append(told)
+                    due = due or (told.notice is not None and told.notice <= now)
+                world.put(replace(job, nodes=found.nodes))
+            else:
+                done.started.append(start(job, found.nodes, world, now))
+    return done
+
+
+def start(job: Job, nodes: tuple[str | None, ...], world: ClusterState, now: datetime) -> Job:
+    """Puts an admitted job as running, and returns it."""
+    runs = replace(admission.as_admitted(job, nodes, world), state=JobState.RUNNING, started=now)
+    world.put(runs)
+    return runs
+
+
+def _carry_out_steps(world: ClusterState, now: datetime, done: Changes) -> None:
+    for step, job, until in due_steps(world, now):
+        if step is Step.RELEASE:
+            world.put(replace(job, nodes=()))
+        elif step is not Step.STOP:
+            told = replace(job, notice=until)
+            world.put(told)
+            if until is not None:
+                done.noticed.append(told)
+        else:
+            done.stopped.append(job)
+            if job.requeue:
+                world.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=()))
+            else:
+                world.remove(job.id)

@@ -233,6 +233,13 @@ class ManagerClient:
         body = {"server": server, "job": job}
         await self._call("POST", f"{_of_user(user)}/interrupted", body, math.inf, _LONGEST_REPORT_DELAY)
 
+    async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
+        """How many GPUs of each type are free, and how many of them on one node."""
+        answer = await self._call("GET", "/api/internal/free-gpus", seconds=PAGE_SECONDS)
+        return answer.read(
+            lambda found: {str(one["gpu_type"]): (float(one["free"]), float(one["most"])) for one in found["gpu_types"]}
+        )
+
     async def good_files(self) -> Mapping[str, str]:
         """The texts of the administrators' files in their last good version, by name; none if there has been none."""
         answer = await self._call("GET", "/api/internal/files")

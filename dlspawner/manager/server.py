@@ -120,6 +120,7 @@ INTERNAL_ROUTES: Routes = (
     (f"{_INTERNAL_USER}/starting", hub.PrepareStartHandler),
     (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
     ("api/internal/files", hub.GoodFilesHandler),
+    ("api/internal/free-gpus", hub.FreeGpusHandler),
 )
 
 

@@ -7,7 +7,7 @@ know which template they mean use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -84,18 +84,24 @@ def read_form_options(form: Mapping[str, Any], template: Template) -> dict[str, 
 
 
 def panels(
-    settings: Settings, teams: Sequence[Team], checked: str, given: Mapping[str, object], *, counted: bool = False
+    settings: Settings,
+    teams: Sequence[Team],
+    checked: str,
+    given: Mapping[str, object],
+    free: Mapping[str, tuple[float, float]] | None = None,
 ) -> list[TemplatePanel]:
     """Returns the panels for a member of these teams: the checked template with the given options, others with
     defaults.
 
-    ``counted``: a Manager counts the resources of jobs, so the form names the quota.
+    ``free``: of each GPU type, how many are free now, and on one node, as far as known; ``None`` where no Manager
+    counts: otherwise the form names the quota.
     """
     shown, cluster = [], settings.cluster
     for template in options.usable_templates(settings.templates, teams):
         values = given if template.name == checked else {}
         offered = options.offered_options(template, cluster, teams)
-        told = _allowances(template, offered, settings, teams) if counted else ""
+        told = "" if free is None else _allowances(template, offered, settings, teams)
+        told = " ".join(filter(None, (*_free(template, offered, cluster, free or {}), told)))
         fields = (_field(template, option, cluster, values.get(option.name), told) for option in offered)
         shown.append(
             TemplatePanel(
@@ -141,6 +147,17 @@ def _allowances(template: Template, offered: Sequence[Option], settings: Setting
     quotas, preemptible = settings.teams.has_quota, "preemptible" in names
     found = (quota_hint(team, kinds, quotas=quotas, preemptible=preemptible) for team in paying)
     return " ".join(one for one in found if one)
+
+
+def _free(
+    template: Template, offered: Sequence[Option], cluster: ClusterConfig, free: Mapping[str, tuple[float, float]]
+) -> Iterator[str]:
+    """Yields a sentence for each GPU type that the template offers."""
+    named = {choice.value for option in offered if option.name == "gpu_type" for choice in option.choices}
+    for kind in cluster.gpu_types:
+        if kind.name in free and (not named or kind.name in named) and template.option("gpus"):
+            total, most = free[kind.name]
+            yield f"{kind.title}: {total:g} free now{f', at most {most:g} on one node' if most < total else ''}."
 
 
 def _field(

@@ -133,6 +133,10 @@ class ManagerLink:
         """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         return await self._or_none(self._client.queue_status(user))
 
+    async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
+        """How many GPUs of each type are free, and on one node; empty without an answer in time."""
+        return await self._or_none(self._client.free_gpus()) or {}
+
     async def admission(
         self, job: str, question: Mapping[str, object], waits: Callable[[Sequence[str], str], StartRefused]
     ) -> Admission:

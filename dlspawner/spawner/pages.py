@@ -128,8 +128,11 @@ def keys_url(spawner: PageSpawner) -> str | None:
 # The form
 
 
-def form(spawner: PageSpawner) -> str:
-    """The options form; after a refusal with what had been chosen, else with what was chosen last time."""
+def form(spawner: PageSpawner, free: Mapping[str, tuple[float, float]] | None = None) -> str:
+    """The options form; after a refusal with what had been chosen, else with what was chosen last time.
+
+    ``free``: how many GPUs of each type are free, and on one node, as far as known.
+    """
     server, given = _submitted.get() or (spawner.name or "", _stored(spawner.orm_spawner))
     settings, person = spawner.settings, spawner.person
     if person.name in settings.teams.blocked:
@@ -147,7 +150,7 @@ def form(spawner: PageSpawner) -> str:
             _payer_first(spawner, person.teams),
             checked.name,
             given,
-            counted=bool(spawner.manager_url and spawner.manager_token),
+            (free or {}) if spawner.manager_url and spawner.manager_token else None,
         ),
         server=server,
         ssh_login=ssh_command(spawner, server),

@@ -80,6 +80,10 @@ def _check(spawner: DLSpawner, given: object) -> None:
         spawner.check_options(given)
 
 
+async def _form(spawner: DLSpawner) -> str:
+    return pages.form(spawner, await spawner._manager.free_gpus() if spawner._has_quota else {})
+
+
 def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
@@ -345,7 +349,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
 
     @default("options_form")
     def _options_form_default(self) -> Any:
-        return pages.form if self.offers_jobs else super()._options_form_default()
+        return _form if self.offers_jobs else super()._options_form_default()
 
     @default("options_from_form")
     def _options_from_form_default(self) -> Any:

@@ -190,6 +190,7 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
     # for the Hub alone, by a token of its own
+    "GET api/internal/free-gpus": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/files": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/internal/jobs/{id}/admission": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
@@ -273,6 +274,7 @@ _UIDS = {"first_uid": 20000, "last_uid": 59999}
 # What the Hub sends to addresses which are for it alone, without changing what the rows above are about.
 BY_THE_HUB: dict[str, Any] = {
     "GET api/internal/files": None,
+    "GET api/internal/free-gpus": None,
     "PUT api/internal/jobs/{id}/admission": {
         **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
         **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},

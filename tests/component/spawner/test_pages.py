@@ -45,6 +45,12 @@ def test_the_form_shows_the_limits() -> None:
         assert f"A100, 80 GB: {most}" in next(one.help for one in shown.fields if one.name == "gpu_type")
 
 
+def test_the_form_says_what_is_free_now() -> None:
+    shown = forms.panels(SETTINGS, (VISION,), "ipython", {}, {"a100": (3, 2)})
+    gpus = next(one for one in shown[0].fields if one.name == "gpus")
+    assert "A100 80 GB: 3 free now, at most 2 on one node." in gpus.help
+
+
 def test_the_form_does_not_ask_a_user_of_one_team_for_the_team() -> None:
     assert "team" not in [one.name for one in forms.panels(SETTINGS, (VISION,), "ipython", {})[0].fields]
 
@@ -103,7 +109,7 @@ def test_a_refused_form_comes_back_with_its_values(spawner: Any, monkeypatch: py
         spawner.options_from_form({"template": ["custom"], "custom--image": ['"><script>'], "custom--command": ["id"]})
     default_server = make_spawner(monkeypatch)
     default_server.templates_dir = str(TEMPLATES)
-    form = default_server.options_form(default_server)
+    form = pages.form(default_server)
 
     assert "<strong>train</strong>" in form
     assert 'value="&#34;&gt;&lt;script&gt;"' in form
@@ -111,10 +117,10 @@ def test_a_refused_form_comes_back_with_its_values(spawner: Any, monkeypatch: py
 
 def test_the_form_links_to_the_free_gpus_of_the_manager(spawner: Any) -> None:
     link = 'href="/services/jobs/cluster"'
-    assert link in spawner.options_form(spawner)
-    assert "Notebook &lt;b&gt;" in spawner.options_form(spawner)
+    assert link in pages.form(spawner)
+    assert "Notebook &lt;b&gt;" in pages.form(spawner)
     spawner.manager_url = ""
-    assert link not in spawner.options_form(spawner)
+    assert link not in pages.form(spawner)
 
 
 HALF = "\ud800"  # half a surrogate pair: valid in JSON, not in UTF-8
@@ -130,7 +136,7 @@ HALF = "\ud800"  # half a surrogate pair: valid in JSON, not in UTF-8
 def test_the_form_is_shown_whatever_is_stored(stored: object, spawner: Any) -> None:
     spawner.orm_spawner.user_options = stored
 
-    assert 'value="ipython"' in spawner.options_form(spawner).encode().decode()
+    assert 'value="ipython"' in pages.form(spawner).encode().decode()
 
 
 def notes_of(spawner: Any, **servers: Any) -> list[pages.ServerNote]:

@@ -166,7 +166,7 @@ def test_without_quotas_only_limits_are_named() -> None:
 def test_the_form_shows_the_quota_if_jobs_are_counted(counts: bool) -> None:
     vision = replace(VISION, quota=(TeamQuota("a100", 2),))
     settings = replace(SHARED, teams=TeamsConfig((vision,)))
-    (panel,) = forms.panels(settings, (vision,), "ipython", {}, counted=counts)
+    (panel,) = forms.panels(settings, (vision,), "ipython", {}, {} if counts else None)
     field = next(field for field in panel.fields if field.name == "gpus")
     assert ("2 A100 80 GB;" in field.help) is counts
 

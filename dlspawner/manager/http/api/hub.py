@@ -9,6 +9,7 @@
     POST  users/{name}/renamed      account, keys and history belong to the new name from now on; 409 says why not
     POST  users/{name}/removed      the user is about to be removed: the keys go, account and history stay
     POST  users/{name}/interrupted  the Hub stops a server, or its start
+    GET   free-gpus                 of each GPU type that is counted here: how many are free, and on one node
     GET   files                     the administrators' files in their last good version, for a Hub that starts
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
@@ -26,6 +27,7 @@ import json
 
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
+from dlspawner.core.scheduling import usage_report
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
 from dlspawner.manager.db import config_versions
@@ -43,6 +45,8 @@ from dlspawner.manager.http.api.models.requests import (
 from dlspawner.manager.http.api.models.responses import (
     AccountModel,
     AdmissionModel,
+    AllFreeGpusModel,
+    FreeGpusModel,
     GoodFilesModel,
     PrepareStartModel,
     StopReasonModel,
@@ -104,6 +108,17 @@ class GoodFilesHandler(HubOnlyHandler):
     async def get(self) -> None:
         acting = self.manager.leader
         self.reply(GoodFilesModel(files=await acting.ledger.read(config_versions.read_versions) if acting else {}))
+
+
+class FreeGpusHandler(_ForJobs):
+    """For the Hub's form; empty where an engine counts."""
+
+    async def get(self) -> None:
+        world = self.desk().store.cluster_state
+        native = world.cluster.scheduler.is_native
+        found = usage_report.type_statuses(world, usage_report.node_statuses(world)) if native else ()
+        kinds = [FreeGpusModel(gpu_type=one.gpu_type.name, free=one.free, most=one.most) for one in found]
+        self.reply(AllFreeGpusModel(gpu_types=kinds))
 
 
 class StopReasonHandler(HubOnlyHandler):

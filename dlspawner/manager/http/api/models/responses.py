@@ -545,6 +545,16 @@ class UserPendingJobsModel(ResponseModel):
     waiting: list[UserPendingJobModel]
 
 
+class FreeGpusModel(ResponseModel):
+    gpu_type: str
+    free: Milli
+    most: Milli = Field(description="On one node.")
+
+
+class AllFreeGpusModel(ResponseModel):
+    gpu_types: list[FreeGpusModel]
+
+
 class AccountModel(ResponseModel):
     account: str
 

@@ -176,11 +176,14 @@ async def test_job_that_cannot_start_any_more_waits_for_no_approval(
 ) -> None:
     await wait_for_approval(leader, job := wants(gpus=5))
     (office.folder / "teams.yaml").write_text(teams)
-    await until(lambda: kinds(leader) == ["cannot-start"], "it is told")
+    # The notice comes with the file, the approval goes and comes with the next scheduling cycle.
+    await until(lambda: kinds(leader) == ["cannot-start"] and leader.state(job) is JobState.QUEUED, "it is told")
     status = leader.service.explainer.explain(leader.record(job))
     assert (status.state, status.sentence.startswith(sentence)) == ("queued", True), status.sentence
     set_caps(office)
-    await until(lambda: not leader.notices(), "it can be approved again")
+    await until(
+        lambda: not leader.notices() and leader.state(job) is JobState.PENDING_APPROVAL, "it can be approved again"
+    )
     assert await standings(leader, job) == ["waiting", "withdrawn"]
 
 

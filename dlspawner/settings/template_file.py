@@ -214,8 +214,8 @@ def _check_roles(template: Template, file: Section) -> None:
     incremental = file.one_of("start", PodStart.TOGETHER) is PodStart.INCREMENTAL
     if incremental is not any(role.least is not None for role in template.roles):
         (start or found or file.entry).problem("start: incremental and the min of a role need each other.")
-    if incremental and template.ports:
-        (start or file.entry).problem("a job with ports of the host starts with all of its pods.")
+    if incremental and template.pod.get("hostNetwork") is True:
+        (start or file.entry).problem("a job on the host's network starts with all of its pods: its ports are theirs.")
     if found is None or not isinstance(found.value, list):
         return
     if len(template.roles) < 2:

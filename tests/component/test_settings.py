@@ -694,6 +694,14 @@ def test_least_number_of_pods_is_read(files: Files) -> None:
     files.write(job=f"title: Elastic\nstart: incremental\n{ssh}\n{pods}\n")
     assert files.load().templates[0].roles == (PodRole("chief"), PodRole("worker", 8, least=2))
 
+    host = "special_permissions: [host_network]\n"
+    files.write(
+        job=f"title: Elastic\nstart: incremental\n{ssh}\n{pods}\n{host}pod: {{hostNetwork: true}}\n",
+        cluster=f"{CLUSTER}{host}",
+    )
+    with pytest.raises(InvalidConfiguration, match="a job on the host's network starts with all of its pods"):
+        files.load()
+
 
 def test_every_key_of_cluster_and_teams_is_read(files: Files) -> None:
     files.write(

@@ -156,26 +156,29 @@ def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> J
     return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports)
 
 
-def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> Job | None:
-    """Returns a running job with one more pod, if a job of that pod that comes now may start; else ``None``.
+def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> Job | str:
+    """Returns a running job with one more pod, if a job of that pod that comes now may start; else why it may not.
 
     No other job is stopped for it, and what was approved was the job without it.
     """
     kind = world.cluster.gpu_type(job.request.gpu_type or "")
     request = replace(job.request, pods=(*job.request.pods, *pod.pods))
     if job.state is not JobState.RUNNING or job.notice is not None or pod.gpu_type not in {None, job.request.gpu_type}:
-        return None
+        return ""
     if kind is not None and request.gpus > kind.max_per_job * GPU:
-        return None
-    if limits.config_violation(replace(job, request=request), world) is not None:
-        return None
+        return f"A job may have {counted(kind.max_per_job * GPU)} of type {kind.name}."
+    never = limits.config_violation(replace(job, request=request), world)
+    if never is not None:
+        return never.sentence
     alone = replace(
         job, id=f"{job.id}+", submitted=now, request=pod, state=JobState.SUBMITTED, nodes=(), approved=False
     )
     # The caps of jobs without GPUs are numbers of jobs.
     found = evaluate(alone, world, now) if pod.gpu_type else _idle(alone, world, now)
+    if not isinstance(found, Admit):
+        return "" if isinstance(found, Preempt) else found.sentence
     known = (*job.nodes, *[None] * (len(job.request.pods) - len(job.nodes)))
-    return replace(job, request=request, nodes=(*known, *found.nodes)) if isinstance(found, Admit) else None
+    return replace(job, request=request, nodes=(*known, *found.nodes))
 
 
 def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preempt | Refuse | Blocked:

@@ -114,15 +114,18 @@ class Explainer:
             blocked = limits.config_violation(job, self.book.cluster_state) or limits.caps(job, self.book.cluster_state)
             return blocked.sentence if blocked is not None else _NEXT
         if job.state is JobState.RUNNING:
-            return self._growth(job)
+            return self._growth(job, now)
         return self._why_queued(job, now) if job.state is JobState.QUEUED else ""
 
-    def _growth(self, job: Job) -> str:
-        """Returns how many pods a job has that starts with some of them; empty with all."""
+    def _growth(self, job: Job, now: datetime) -> str:
+        """Returns how many pods a job has that starts with some of them, and why no more; empty with all."""
         own, has = self.book.records[job.id].uids, len(job.request.pods)
-        waits = sum(pod.job == job.id and uid not in own for uid, pod in self.book.gated.items())
+        waits = [pod.request for uid, pod in self.book.gated.items() if pod.job == job.id and uid not in own]
+        if not waits:
+            return ""
+        why = admission.grow(job, waits[0], self.book.cluster_state, now)
         later = "the others start when quota and nodes have room for them"
-        return f"{has} of {has + waits} pods: {later}." if waits else ""
+        return f"{has} of {has + len(waits)} pods: {later}. {why if isinstance(why, str) else ''}".strip()
 
     def _why_queued(self, job: Job, now: datetime) -> str:
         if job.reserved:

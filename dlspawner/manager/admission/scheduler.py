@@ -107,10 +107,10 @@ class Scheduler:
         vain = set[tuple[str, ResourceRequest]]()
         for pod, _ in wait:
             record = turn.store.records[pod.job]
-            larger = None
+            larger: Job | str = ""
             if (pod.job, pod.request) not in vain:
                 larger = admission.grow(record.job, pod.request, turn.cluster_state, turn.now)
-            if larger is None:
+            if isinstance(larger, str):
                 vain.add((pod.job, pod.request))
             else:
                 lifecycle.grow(turn, record, larger, pod.ref)

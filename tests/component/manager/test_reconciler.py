@@ -375,7 +375,8 @@ async def test_job_grows_when_there_is_room_and_starts_small_again_after_it_had_
         await until_observed(office, leader)
         assert len(leader.record(request).job.request.pods) == 3
         why = "3 of 5 pods: the others start when quota and nodes have room for them."
-        assert leader.service.explainer.why(leader.record(request).job, office.clock()) == why
+        full = "Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1."
+        assert leader.service.explainer.why(leader.record(request).job, office.clock()) == f"{why} {full}"
         assert (await leader.ask(wants("carol"))).decision == "wait"
 
     # The next Manager knows the same, and the others come when there is room.

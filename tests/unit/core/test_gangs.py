@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlspawner.core.decisions import Admit, MustWait
-from dlspawner.core.job import JobState
+from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import ResourceRequest
 from dlspawner.core.scheduling.admission import admit, grow
 from tests.unit.core.factories import NOW, ask, node, one_pass, team, wants, world
@@ -84,7 +84,7 @@ def test_jobs_grow_by_what_no_other_may_have_and_never_start_with_fewer_than_the
         queued = [job for job in here.jobs.values() if job.state is JobState.QUEUED]
         assert not [job for job in queued if isinstance(admit(job, here, now), Admit)]
         for job in list(here.jobs.values()):
-            while waits[job.id] and (larger := grow(here.jobs[job.id], waits[job.id][-1], here, now)) is not None:
+            while waits[job.id] and isinstance(larger := grow(here.jobs[job.id], waits[job.id][-1], here, now), Job):
                 waits[job.id].pop()
                 here.put(larger)
         running = [job for job in here.jobs.values() if job.holds]

@@ -293,6 +293,10 @@ WRONG_CLUSTERS = {
         "scheduler: {name: kueue, queues: {visoin: v}}",
         "scheduler.queues.visoin: there is no team “visoin” (did you mean vision?).",
     ),
+    "a queue of Kueue that is the default": (
+        "scheduler: {name: kueue, queues: {vision: default}}",
+        "scheduler.queues.vision: Kueue takes every pod beside a queue called default",
+    ),
     "a class of a priority that is not there": (
         "scheduler: {name: kueue, priority_classes: {high: h}}",
         "scheduler.priority_classes.high: there is no priority “high”.",

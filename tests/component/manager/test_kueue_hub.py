@@ -53,8 +53,9 @@ class KueueHub(QuotaHub):
         assert self.plane is not None
         self._stops = contextlib.ExitStack()
         self.kueue = self._stops.enter_context(kueue.running(self.plane, self.state / "kueue"))
-        assert "ClusterQueue default: made" in self.apply_queues()
-        assert "ClusterQueue default: as it was" in self.apply_queues()
+        assert "ClusterQueue team-default: made" in self.apply_queues()
+        again = self.apply_queues()
+        assert not re.search("made|changed", again), self.kubectl("get", "clusterqueues", "-o", "json")
         extra = {"spec": {"tolerations": [{"key": "of-the-flavor", "operator": "Exists"}]}}
         self.kubectl("patch", "resourceflavor", "gpu", "--type=merge", f"--patch={json.dumps(extra)}")
 
@@ -78,7 +79,7 @@ class KueueHub(QuotaHub):
 
     def holds(self) -> int:
         """Workloads with a reservation, as Kueue counts them."""
-        return int(self.kubectl("get", "clusterqueue", "default", "-o", "jsonpath={.status.reservingWorkloads}"))
+        return int(self.kubectl("get", "clusterqueue", "team-default", "-o", "jsonpath={.status.reservingWorkloads}"))
 
 
 @pytest.fixture(scope="module")

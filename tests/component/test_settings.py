@@ -409,6 +409,15 @@ WRONG_PORTS = {
 }
 
 
+def test_template_has_no_keys_of_the_scheduler_underneath(files: Files) -> None:
+    labels = "labels: {kueue.x-k8s.io/queue-name: mine, other.x-k8s.io/a: b}\n"
+    files.write(job=JOB + labels)
+    files.load()
+    files.write(job=JOB + labels, cluster=CLUSTER + "scheduler: {name: kueue}\n")
+    expected = "labels.kueue.x-k8s.io/queue-name: kueue.x-k8s.io/queue-name is a key of Kueue, which"
+    _one_problem(files.problems(), expected, "jobs/job.yaml:3: ")
+
+
 @pytest.mark.parametrize(("cluster", "text", "problem"), WRONG_PORTS.values(), ids=WRONG_PORTS)
 def test_invalid_ports(files: Files, cluster: str, text: str, problem: str) -> None:
     files.write(job=JOB + text + "\n", cluster=cluster)

@@ -80,6 +80,10 @@ class Engine(Protocol):
     def kinds(self) -> tuple[ObjectKind, ...]:
         """The kinds of objects to watch."""
 
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains of labels and annotations that are the engine's: no template has any of them."""
+
     def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
         """Returns the objects that exist as long as the job may wait for GPUs or holds them."""
 

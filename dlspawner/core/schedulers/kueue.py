@@ -54,6 +54,7 @@ class Kueue:
     """The engine; see `Engine`."""
 
     kinds = (WORKLOADS, FLAVORS, PRIORITY_CLASSES)
+    domains = ("kueue.x-k8s.io",)
 
     def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
         scheduler = cluster.scheduler
@@ -116,9 +117,7 @@ class Kueue:
             told = "; ".join(f"{one['name']} {one.get('message') or 'is pending'}" for one in checks)
             return EngineWaits(f"Kueue has reserved its quota, and waits for its checks: {_sentence(told)}")
         message = _message(workload, _RESERVED)
-        if not message:
-            return EngineWaits("Kueue has it in its queue.")
-        return EngineWaits(f"Kueue has not admitted it yet: {_sentence(message)}")
+        return EngineWaits(f"Kueue has not admitted it yet: {_sentence(message)}") if message else None
 
     def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
         return QueueView(_VIEWS, _queue(job.team, cluster, preemptible=job.preemptible), "pendingworkloads")

@@ -11,15 +11,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import Plain, ask
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Person
+from tests.harness.spawner_hub import ROOT, Person
 from tests.kubernetes import kueue, planes
 
 pytestmark = pytest.mark.real
@@ -58,6 +60,21 @@ class KueueHub(QuotaHub):
         assert not re.search("made|changed", again), self.kubectl("get", "clusterqueues", "-o", "json")
         extra = {"spec": {"tolerations": [{"key": "of-the-flavor", "operator": "Exists"}]}}
         self.kubectl("patch", "resourceflavor", "gpu", "--type=merge", f"--patch={json.dumps(extra)}")
+        self.manager_kubeconfig = self._as_manager()
+
+    def _as_manager(self) -> Path:
+        """A kubeconfig with the rights of the product's manifests, and no others."""
+        self.kubectl("create", "namespace", "dlspawner")
+        for file in ("base/access.yaml", "components/kueue/access.yaml"):
+            content = (ROOT / "hub_config" / "kubernetes" / file).read_text().replace("dlspawner-jobs", self.namespace)
+            made = self.state / f"{Path(file).parts[-2]}.yaml"
+            made.write_text(content)
+            self.kubectl("apply", "-f", str(made))
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {"token": self.kubectl("create", "token", "manager", "-n", "dlspawner")}
+        made = self.state / "manager.kubeconfig"
+        made.write_text(yaml.safe_dump(config))
+        return made
 
     def apply_queues(self) -> str:
         files = {"templates": self.templates / "jobs", "cluster": self.config / "cluster.yaml"}

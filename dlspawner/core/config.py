@@ -132,7 +132,7 @@ class SchedulingConfig:
 
 
 class SchedulerName(Enum):
-    """Who counts quotas and orders jobs: this product, or an engine of the cluster (`core.schedulers`)."""
+    """The counter of quotas and orderer of jobs: this product, or an engine of the cluster (`core.schedulers`)."""
 
     NATIVE = "native"
     KUEUE = "kueue"

@@ -64,14 +64,16 @@ class KueueHub(QuotaHub):
 
     def _as_manager(self) -> Path:
         """A kubeconfig with the rights of the product's manifests, and no others."""
-        self.kubectl("create", "namespace", "dlspawner")
+        self.kueue.kubectl("create", "namespace", "dlspawner")
         for file in ("base/access.yaml", "components/kueue/access.yaml"):
             content = (ROOT / "hub_config" / "kubernetes" / file).read_text().replace("dlspawner-jobs", self.namespace)
             made = self.state / f"{Path(file).parts[-2]}.yaml"
             made.write_text(content)
-            self.kubectl("apply", "-f", str(made))
+            self.kueue.kubectl("apply", "-f", str(made))
         config = yaml.safe_load(self.kubeconfig.read_text())
-        config["users"][0]["user"] = {"token": self.kubectl("create", "token", "manager", "-n", "dlspawner")}
+        config["users"][0]["user"] = {
+            "token": self.kueue.kubectl("-n", "dlspawner", "create", "token", "manager").strip()
+        }
         made = self.state / "manager.kubeconfig"
         made.write_text(yaml.safe_dump(config))
         return made
@@ -95,7 +97,7 @@ class KueueHub(QuotaHub):
         return {users.get(one["metadata"]["name"], one["metadata"]["name"]): one for one in items}
 
     def holds(self) -> int:
-        """Workloads with a reservation, as Kueue counts them."""
+        """Workloads with a reservation, as Kueue counts them a moment later."""
         return int(self.kubectl("get", "clusterqueue", "team-default", "-o", "jsonpath={.status.reservingWorkloads}"))
 
 
@@ -164,7 +166,8 @@ def test_preempted_job_has_its_notice_and_waits_again_at_its_old_place(hub: Kueu
     wait_for(lambda: hub.workloads()["high"]["spec"]["priority"] == 100, "the class is in the Workload")
     words = "Kueue takes its GPUs back: Preempted to accommodate a workload due to prioritization in the ClusterQueue."
     wait_for(lambda: words in str(hub.rows("SELECT text FROM notices WHERE user_name = 'low'")), "a notice")
-    assert hub.holds() == 1, "Kueue waits until the pod is gone"
+    assert hub.workloads()["low"]["status"]["admission"], "Kueue waits until the pod is gone"
+    assert "admission" not in hub.workloads()["high"]["status"]
     assert hub.ready() == ["low/"]
     wait_for(lambda: hub.ready() == ["high/"], "the job of higher priority runs", 150)
     until_told(hub, "low", 1)  # before the one that came later

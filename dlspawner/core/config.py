@@ -187,7 +187,7 @@ class SchedulingConfig:
 
 
 class SchedulerName(Enum):
-    """Who counts quotas and orders jobs: this product, or an engine of the cluster (`core.schedulers`)."""
+    """The counter of quotas and orderer of jobs: this product, or an engine of the cluster (`core.schedulers`)."""
 
     NATIVE = "native"
     KUEUE = "kueue"
@@ -198,8 +198,7 @@ class SchedulerConfig:
     """The engine underneath, with its names of ours.
 
     ``queues``: the engine's queue of a team, where that is not the team's name; ``priority_classes``: the engine's
-    class of a priority level, by the level's name. Preemptible jobs have a queue of their own, with the suffix
-    ``-preemptible``, unless ``queues`` names the team's one.
+    class of a priority level, by the level's name.
     """
 
     name: SchedulerName = SchedulerName.NATIVE
@@ -220,8 +219,8 @@ class SchedulerConfig:
         """The engine's name in sentences."""
         return self.name.value.capitalize()
 
-    def queue(self, team: str, *, preemptible: bool = False) -> str:
-        return dict(self.queues).get(team) or (f"{team}-preemptible" if preemptible else team)
+    def queue(self, team: str) -> str:
+        return dict(self.queues).get(team, team)
 
 
 @dataclass(frozen=True, slots=True)

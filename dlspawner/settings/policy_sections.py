@@ -91,6 +91,11 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel]) -> Sche
     classes, levels = section.children("priority_classes"), [one.name for one in priorities]
     for level in classes.keys() - set(levels):
         classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
+    for team, entry in section.children("queues").items():
+        if name is SchedulerName.KUEUE and entry.value == "default":
+            entry.problem(
+                f"Kueue takes every pod beside a queue called default for one of that queue: rename {team}'s."
+            )
     hint = "the name of an object"
     return SchedulerConfig(
         name,

@@ -11,6 +11,7 @@ from dlspawner.core.launch import host_ports, rendering
 from dlspawner.core.launch.rendering import CONTEXT_PLACEHOLDERS, placeholder_names
 from dlspawner.core.naming import PREEMPTION_LABEL, PREFIX
 from dlspawner.core.resources import MOST_GPUS
+from dlspawner.core.schedulers import find_engine
 from dlspawner.core.template import (
     DEFAULT_HOME,
     DEFAULT_NOTEBOOK_DIR,
@@ -97,6 +98,7 @@ def read_template(
         annotations=_annotations(file),
         pod=_pod(file),
     )
+    _check_engine(file, cluster)
     known = "special_permissions" not in root.problems.unread
     _check(template, file, special & cluster.special if known else special)
     if start_timeout is not None:
@@ -286,6 +288,15 @@ def _idle(file: Section) -> IdlePolicy:
         dry_run=section.boolean("dry_run", True) if section.get("dry_run") else None,
         counts=tuple(entry.one_of(ActivitySource) for entry in counts.items()) if counts else IdlePolicy().counts,
     )
+
+
+def _check_engine(file: Section, cluster: ClusterConfig) -> None:
+    """Finds labels and annotations of the engine underneath: they are its own, or the Manager's."""
+    engine = find_engine(cluster.scheduler)
+    for part in ("labels", "annotations"):
+        for key, entry in file.children(part).items():
+            if engine is not None and any(f".{key.split('/')[0]}".endswith(f".{one}") for one in engine.domains):
+                entry.problem(f"{key} is a key of {cluster.scheduler.title}, which gets its jobs from the Manager.")
 
 
 def _labels(file: Section) -> tuple[tuple[str, str], ...]:

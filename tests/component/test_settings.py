@@ -350,6 +350,10 @@ WRONG_CLUSTERS = {
         "scheduler: {name: kueue, queues: {visoin: v}}",
         "scheduler.queues.visoin: there is no team “visoin” (did you mean vision?).",
     ),
+    "a queue of Kueue that is the default": (
+        "scheduler: {name: kueue, queues: {vision: default}}",
+        "scheduler.queues.vision: Kueue takes every pod beside a queue called default",
+    ),
     "a class of a priority that is not there": (
         "scheduler: {name: kueue, priority_classes: {high: h}}",
         "scheduler.priority_classes.high: there is no priority “high”.",
@@ -468,6 +472,15 @@ WRONG_PORTS = {
         "endpoints: on the host's network the ssh endpoint must be named ssh.",
     ),
 }
+
+
+def test_template_has_no_keys_of_the_scheduler_underneath(files: Files) -> None:
+    labels = "labels: {kueue.x-k8s.io/queue-name: mine, other.x-k8s.io/a: b}\n"
+    files.write(job=JOB + labels)
+    files.load()
+    files.write(job=JOB + labels, cluster=CLUSTER + "scheduler: {name: kueue}\n")
+    expected = "labels.kueue.x-k8s.io/queue-name: kueue.x-k8s.io/queue-name is a key of Kueue, which"
+    _one_problem(files.problems(), expected, "jobs/job.yaml:3: ")
 
 
 @pytest.mark.parametrize(("cluster", "text", "problem"), WRONG_PORTS.values(), ids=WRONG_PORTS)

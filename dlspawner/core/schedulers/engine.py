@@ -47,7 +47,7 @@ class EngineObject:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the cluster has of one job, objects and pods, and what all jobs share; objects by kind and name."""
+    """One job in the cluster, objects and pods, and the objects that all jobs share; objects by kind and name."""
 
     own: Mapping[tuple[ObjectKind, str], Manifest]
     shared: Mapping[tuple[ObjectKind, str], Manifest]
@@ -66,7 +66,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """Where the engine tells the order of the jobs that wait with this one: a subresource of its queue."""
+    """The subresource of the engine's queue that tells the order of waiting jobs."""
 
     kind: ObjectKind
     name: str
@@ -79,6 +79,10 @@ class Engine(Protocol):
     @property
     def kinds(self) -> tuple[ObjectKind, ...]:
         """The kinds of objects to watch."""
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains of labels and annotations that are the engine's: no template has any of them."""
 
     def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
         """Returns the objects that exist as long as the job may wait for GPUs or holds them."""

@@ -47,20 +47,21 @@ _FOR_MACHINES = re.compile(r" \(UID: [^)]*\)|; preemptor path: .*")
 COHORT = "dlspawner"
 MANAGED = {"app.kubernetes.io/managed-by": "dlspawner"}
 _ANY_NODE = "dlspawner-any-node"  # the flavor of CPU and memory
-_NO_LIMIT = {"cpu": "1000000", "memory": "1000Ti"}  # our own limits hold: CPU and memory go with GPUs
+_NO_LIMIT = {"cpu": "1M", "memory": "1000Ti"}  # our own limits hold: CPU and memory go with GPUs
 
 
 class Kueue:
     """The engine; see `Engine`."""
 
     kinds = (WORKLOADS, FLAVORS, PRIORITY_CLASSES)
+    domains = ("kueue.x-k8s.io",)
 
     def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
         scheduler = cluster.scheduler
         named = dict(scheduler.priority_classes).get(cluster.priority_name(job.priority))
         known = observed.shared.get((PRIORITY_CLASSES, named)) if named else None
         spec: Manifest = {
-            "queueName": scheduler.queue(job.team, preemptible=job.preemptible),
+            "queueName": _queue(job.team, cluster, preemptible=job.preemptible),
             "priority": known["value"] if known else job.priority,
             "podSets": [
                 {"name": name, "count": len(numbers), "template": {"spec": _pod_spec(job.request.pods[numbers[0]])}}
@@ -116,17 +117,22 @@ class Kueue:
             told = "; ".join(f"{one['name']} {one.get('message') or 'is pending'}" for one in checks)
             return EngineWaits(f"Kueue has reserved its quota, and waits for its checks: {_sentence(told)}")
         message = _message(workload, _RESERVED)
-        if not message:
-            return EngineWaits("Kueue has it in its queue.")
-        return EngineWaits(f"Kueue has not admitted it yet: {_sentence(message)}")
+        return EngineWaits(f"Kueue has not admitted it yet: {_sentence(message)}") if message else None
 
     def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
-        queue = cluster.scheduler.queue(job.team, preemptible=job.preemptible)
-        return QueueView(_VIEWS, queue, "pendingworkloads")
+        return QueueView(_VIEWS, _queue(job.team, cluster, preemptible=job.preemptible), "pendingworkloads")
 
     def positions(self, view: Manifest) -> Mapping[str, int]:
         items = view.get("items") or ()
         return {one["metadata"]["name"]: int(one.get("positionInClusterQueue", 0)) + 1 for one in items}
+
+
+def _queue(team: str, cluster: ClusterConfig, *, preemptible: bool) -> str:
+    """The queue that the file names, else one of our own.
+
+    It is never called ``default``: Kueue would take every pod of the namespace for one of that queue.
+    """
+    return dict(cluster.scheduler.queues).get(team) or f"team-{team}{'-preemptible' if preemptible else ''}"
 
 
 def _pod_sets(pods: Sequence[PodRequest]) -> dict[str, list[int]]:
@@ -227,7 +233,7 @@ def queue_objects(cluster: ClusterConfig, teams: TeamsConfig, namespaces: Sequen
     own = dict(cluster.scheduler.queues)
     for team in (one for one in teams.teams if one.name not in own):
         for preemptible in (False, True):
-            name = cluster.scheduler.queue(team.name, preemptible=preemptible)
+            name = _queue(team.name, cluster, preemptible=preemptible)
             spec = _cluster_queue(cluster, team, namespaces, preemptible=preemptible)
             made.append(_shared(CLUSTER_QUEUES, "ClusterQueue", name, spec))
             for namespace in namespaces:
@@ -240,9 +246,9 @@ def queue_objects(cluster: ClusterConfig, teams: TeamsConfig, namespaces: Sequen
 def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str], *, preemptible: bool) -> Manifest:
     groups: dict[str, list[Manifest]] = {}
     for kind in cluster.gpu_types:
-        quota: Manifest = {"name": kind.resource, "nominalQuota": 0}
+        quota: Manifest = {"name": kind.resource, "nominalQuota": "0"}
         if not preemptible:
-            quota |= {"nominalQuota": team.entitled(kind.name) // GPU, "borrowingLimit": 0}
+            quota |= {"nominalQuota": str(team.entitled(kind.name) // GPU), "borrowingLimit": "0"}
         groups.setdefault(kind.resource, []).append({"name": kind.name, "resources": [quota]})
     plenty = [{"name": name, "nominalQuota": amount} for name, amount in _NO_LIMIT.items()]
     within = "LowerPriority" if team.preempt_within_team and not preemptible else "Never"

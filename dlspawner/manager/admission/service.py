@@ -49,6 +49,7 @@ _LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
 WRONG_NAMESPACE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_SPECIAL_NAMESPACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
 NOT_YOURS = "Another job has this id already. Start the job again."
+_VERDICT_SECONDS = 1.0  # for which a request waits for an engine's verdict; most take a tenth of that
 _ASKED = 10_000  # servers with a remembered latest start
 
 
@@ -124,6 +125,9 @@ class AdmissionService:
                 ),
             )
         answer = await self.store.transact(lambda turn: self._answer(turn, question))
+        if answer.decision == "wait" and answer.reason == Reason.ENGINE.value:
+            await self.store.until_verdict(question.job, _VERDICT_SECONDS)
+            answer = await self.store.transact(lambda turn: self._answer(turn, question))
         self._remember_start(question, answer)
         waits = self.store.records.get(question.job)
         if answer.decision != "wait" or waits is None:

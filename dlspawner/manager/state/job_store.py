@@ -169,6 +169,7 @@ class JobStore:
         self.there = ServerIndex()
         self.gated: dict[str, GatedPod] = {}  # the pods that running jobs may grow by, by uid; never written
         self._ended: dict[str, None] = {}  # in their order
+        self._awaited: dict[str, asyncio.Event] = {}  # verdicts, by job
         self.cluster_state = ClusterState(settings.cluster, settings.teams)
         self.notices = NoticeStore()
         self.subscribers: list[
@@ -215,6 +216,8 @@ class JobStore:
         verdicts = self.cluster_state.verdicts
         if verdicts.get(job) == verdict:
             return
+        if verdict is not None and job in self._awaited:
+            self._awaited[job].set()
         if verdict is None:
             del verdicts[job]
         else:
@@ -223,6 +226,14 @@ class JobStore:
             self.capacity_changed.set()
         for hear in self.subscribers:
             hear(())
+
+    async def until_verdict(self, job: str, seconds: float) -> None:
+        """Returns when the engine has said something of a job, or when the time is over."""
+        if job not in self.cluster_state.verdicts:
+            event = self._awaited.setdefault(job, asyncio.Event())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), seconds)
+            self._awaited.pop(job, None)
 
     def _mark(self, marked: JobRecord) -> None:
         self.records[marked.job.id] = marked

@@ -11,15 +11,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import Plain, ask
 from tests.e2e.people import wait_for
-from tests.harness.spawner_hub import Person
+from tests.harness.spawner_hub import ROOT, Person
 from tests.kubernetes import kueue, planes
 
 pytestmark = pytest.mark.real
@@ -53,10 +55,28 @@ class KueueHub(QuotaHub):
         assert self.plane is not None
         self._stops = contextlib.ExitStack()
         self.kueue = self._stops.enter_context(kueue.running(self.plane, self.state / "kueue"))
-        assert "ClusterQueue default: made" in self.apply_queues()
-        assert "ClusterQueue default: as it was" in self.apply_queues()
+        assert "ClusterQueue team-default: made" in self.apply_queues()
+        again = self.apply_queues()
+        assert not re.search("made|changed", again), self.kubectl("get", "clusterqueues", "-o", "json")
         extra = {"spec": {"tolerations": [{"key": "of-the-flavor", "operator": "Exists"}]}}
         self.kubectl("patch", "resourceflavor", "gpu", "--type=merge", f"--patch={json.dumps(extra)}")
+        self.manager_kubeconfig = self._as_manager()
+
+    def _as_manager(self) -> Path:
+        """A kubeconfig with the rights of the product's manifests, and no others."""
+        self.kueue.kubectl("create", "namespace", "dlspawner")
+        for file in ("base/access.yaml", "components/kueue/access.yaml"):
+            content = (ROOT / "hub_config" / "kubernetes" / file).read_text().replace("dlspawner-jobs", self.namespace)
+            made = self.state / f"{Path(file).parts[-2]}.yaml"
+            made.write_text(content)
+            self.kueue.kubectl("apply", "-f", str(made))
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        config["users"][0]["user"] = {
+            "token": self.kueue.kubectl("-n", "dlspawner", "create", "token", "manager").strip()
+        }
+        made = self.state / "manager.kubeconfig"
+        made.write_text(yaml.safe_dump(config))
+        return made
 
     def apply_queues(self) -> str:
         files = {"templates": self.templates / "jobs", "cluster": self.config / "cluster.yaml"}
@@ -77,8 +97,8 @@ class KueueHub(QuotaHub):
         return {users.get(one["metadata"]["name"], one["metadata"]["name"]): one for one in items}
 
     def holds(self) -> int:
-        """Workloads with a reservation, as Kueue counts them."""
-        return int(self.kubectl("get", "clusterqueue", "default", "-o", "jsonpath={.status.reservingWorkloads}"))
+        """Workloads with a reservation, as Kueue counts them a moment later."""
+        return int(self.kubectl("get", "clusterqueue", "team-default", "-o", "jsonpath={.status.reservingWorkloads}"))
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +166,8 @@ def test_preempted_job_has_its_notice_and_waits_again_at_its_old_place(hub: Kueu
     wait_for(lambda: hub.workloads()["high"]["spec"]["priority"] == 100, "the class is in the Workload")
     words = "Kueue takes its GPUs back: Preempted to accommodate a workload due to prioritization in the ClusterQueue."
     wait_for(lambda: words in str(hub.rows("SELECT text FROM notices WHERE user_name = 'low'")), "a notice")
-    assert hub.holds() == 1, "Kueue waits until the pod is gone"
+    assert hub.workloads()["low"]["status"]["admission"], "Kueue waits until the pod is gone"
+    assert "admission" not in hub.workloads()["high"]["status"]
     assert hub.ready() == ["low/"]
     wait_for(lambda: hub.ready() == ["high/"], "the job of higher priority runs", 150)
     until_told(hub, "low", 1)  # before the one that came later

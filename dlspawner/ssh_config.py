@@ -58,10 +58,14 @@ def is_place(login: str) -> bool:
     return bool(_USER.fullmatch(user) and _HOST.fullmatch(host))
 
 
-def vscode_link(server: str) -> str | None:
-    """Opens a window of VS Code's in a job, where this configuration is installed."""
-    host = alias(server)
-    return f"vscode://vscode-remote/ssh-remote+{quote(host)}?windowId=_blank" if host else None
+def editor_links(server: str) -> tuple[tuple[str, str], ...]:
+    """Names and addresses of editors that open a window in a job, where this configuration is installed."""
+    host = quote(alias(server) or "")
+    if not host:
+        return ()
+    forks = (("VS Code", "vscode"), ("Cursor", "cursor"), ("Windsurf", "windsurf"))
+    links = [(name, f"{scheme}://vscode-remote/ssh-remote+{host}?windowId=_blank") for name, scheme in forks]
+    return (*links, ("Zed", f"zed://ssh/{host}/~"))
 
 
 def config(access: SshAccessConfig) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dlspawner.ssh_config import SshAccessConfig, Unwritable, alias, config, known_hosts, vscode_link
+from dlspawner.ssh_config import SshAccessConfig, Unwritable, alias, config, editor_links, known_hosts
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBx0"
 ALICE = SshAccessConfig(
@@ -69,7 +69,7 @@ def test_invalid_names_are_not_written(change: dict[str, object]) -> None:
 @pytest.mark.parametrize("server", ["*", "a b", "a\nProxyCommand sh", "-x", "!a", "x" * 64])
 def test_server_names_that_openssh_cannot_have_are_left_out(server: str) -> None:
     assert alias(server) is None
-    assert vscode_link(server) is None
+    assert editor_links(server) == ()
     assert config(SshAccessConfig("alice", "h", 22, (server,))) == config(SshAccessConfig("alice", "h", 22))
 
 
@@ -88,5 +88,8 @@ def test_known_hosts(access: SshAccessConfig, line: str) -> None:
 
 
 def test_the_editor_s_link_names_the_host() -> None:
-    assert vscode_link("train") == "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank"
-    assert vscode_link("") == "vscode://vscode-remote/ssh-remote+dl?windowId=_blank"
+    links = dict(editor_links("train"))
+    assert links["VS Code"] == "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank"
+    assert links["Cursor"] == "cursor://vscode-remote/ssh-remote+train.dl?windowId=_blank"
+    assert links["Zed"] == "zed://ssh/train.dl/~"
+    assert dict(editor_links(""))["VS Code"] == "vscode://vscode-remote/ssh-remote+dl?windowId=_blank"

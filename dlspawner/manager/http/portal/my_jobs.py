@@ -55,7 +55,7 @@ from dlspawner.manager.model.job_history import (
 )
 from dlspawner.manager.model.notice import CannotKeep
 from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobRecord
-from dlspawner.ssh_config import vscode_link
+from dlspawner.ssh_config import editor_links
 
 _STOPPED = {
     JobState.STOPPING: "{} is being stopped. Its files are kept.",
@@ -110,6 +110,7 @@ class MyJobsPageBase(PortalPage):
             },
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
+            has_keys=bool(await self.manager.store.keys(name)),
             blocked=name in settings.teams.blocked,
         )
 
@@ -356,7 +357,8 @@ class ServerRow:
     position: int = 0
     estimate: Estimate | None = None  # of its start, while it waits
     ssh: str = ""
-    vscode: str = ""
+    editors: tuple[tuple[str, str], ...] = ()  # names and links
+    lacks_key: bool = False  # true while its owner has registered no SSH key
     ports: tuple[PortLink, ...] = ()
     log_dir: str = ""
     shows_logs: bool = False  # whether a TensorBoard can show its log directory
@@ -394,6 +396,7 @@ class RowContext:
     growing: Mapping[str, str] = field(default_factory=dict)  # how many of their pods those that run have, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
+    has_keys: bool = True
     blocked: bool = False  # whether they may not start jobs at all
 
 
@@ -456,7 +459,8 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         position=look.position if look and look.state == "queued" and not facts.blocked else 0,
         estimate=look.estimate if look and not facts.blocked else None,
         ssh=command if runs else "",
-        vscode=vscode_link(job.server) or "" if runs and command else "",
+        editors=editor_links(job.server) if runs and command else (),
+        lacks_key=not facts.has_keys,
         ports=_ports(facts, job, has_ssh=bool(command)) if runs else (),
         log_dir=pod.log_dir or "" if pod else "",
         shows_logs=_shows_logs(facts, job.template, pod.log_dir if pod else None),

@@ -50,10 +50,14 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     before = (await portal.ask("bob", "cluster"))[1]["gpu_types"][0]
     assert (before["total"], before["free"], before["most_on_one_node"], before["unschedulable"]) == (12, 9, 5, 0)
     assert "None: every node takes jobs." in page.text
+    assert page.body.count('role="listitem" class="guaranteed"') == 3
+    assert ("team Everybody" in page.text, "alice / " in page.text) == (True, False), "only her team is told to others"
+    assert "alice / default server" in (await portal.read("alice", "cluster")).text
     node = portal.served.book.nodes["gpu-2"]
     portal.served.book.put_node(replace(node, cordoned=True))
     page = await portal.read("bob", "cluster")
     assert "GPU 5 of 12 free, at most 5 on one node; 4 on closed nodes" in page.text
+    assert page.body.count('role="listitem" class="closed"') == 4
     assert "gpu-2 cordoned: nothing new starts there, what runs goes on" in page.text
     told = (await portal.ask("bob", "cluster"))[1]
     assert {node["name"]: node["state"] for node in told["nodes"]}["gpu-2"] == "cordoned"

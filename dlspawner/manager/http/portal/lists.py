@@ -25,6 +25,7 @@ from dlspawner.core.launch.options import usable_templates
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
 from dlspawner.core.scheduling.estimates import Estimate
+from dlspawner.core.units import GPU
 from dlspawner.manager.http.api.models.requests import LIVE, STATES, JobsQuery, write_cursor
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, quota_shares
@@ -33,6 +34,7 @@ from dlspawner.manager.model.job_history import JobCursor, JobHistory, end_sente
 
 PER_PAGE = 50
 NO_GPUS = "-"  # as a GPU type, of the choices of a form in which an empty one is any
+_DRAWN = 16  # GPUs of a node at most that are drawn one by one
 _MEMBERS = 200  # that are named
 _QUESTIONS = 10  # that the Hub is asked at one time for one page
 
@@ -67,6 +69,46 @@ class QueuePage(PortalPage):
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 0
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSquare:
+    """One GPU of a node as the page draws it: ``kind`` is its colour, ``told`` what the viewer may know of its job."""
+
+    kind: str  # guaranteed, borrowed, other, free or closed
+    told: str
+    job: str = ""  # that the viewer may open
+
+
+def gpu_squares(world: ClusterState, viewer: Viewer) -> dict[str, list[GpuSquare]]:
+    """Returns a square for each whole GPU of each node, those in use first; nodes with parts of GPUs are left out."""
+    found: dict[str, list[GpuSquare]] = {}
+    for job in world.jobs.values():
+        square = _square(job, world, viewer)
+        for node, pod in zip(job.nodes, job.request.pods, strict=False):
+            if job.holds and node is not None and pod.gpus % GPU == 0:
+                found.setdefault(node, []).extend([square] * (pod.gpus // GPU))
+    drawn: dict[str, list[GpuSquare]] = {}
+    for here in usage_report.node_statuses(world):
+        total, free = (sum(getattr(one, name) for one in here.gpus) for name in ("total", "free"))
+        if here.gpus and total <= _DRAWN * GPU and not any(one.total % GPU or one.free % GPU for one in here.gpus):
+            held = found.get(here.name, [])
+            left = GpuSquare("free", "free") if here.state == "ready" else GpuSquare("closed", f"node {here.state}")
+            rest = total // GPU - len(held)
+            others = max(0, rest - free // GPU) if here.state == "ready" else 0
+            other = GpuSquare("other", "in use outside this Hub, or reserved")
+            drawn[here.name] = [*held, *[other] * others, *[left] * (rest - others)]
+    return drawn
+
+
+def _square(job: Job, world: ClusterState, viewer: Viewer) -> GpuSquare:
+    team = world.team(job.team)
+    sees = viewer.reaches(job.user, job.team)
+    words = [f"team {(team.title or team.name) if team else job.team}"]
+    words += [f"{job.user} / {job.server or 'default server'}"] if sees else []
+    words += ["preemptible"] if job.preemptible else []
+    words += ["idle"] if job.idle else []
+    return GpuSquare("borrowed" if job.preemptible else "guaranteed", ", ".join(words), job.id if sees else "")
+
+
 class ClusterPage(PortalPage):
     """The free and the closed part of the cluster."""
 
@@ -79,6 +121,7 @@ class ClusterPage(PortalPage):
             "cluster.html",
             kinds=kinds,
             nodes=nodes,
+            squares=gpu_squares(book.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
             extended={one.name: one.title or one.name for one in book.cluster_state.cluster.extended_resources},

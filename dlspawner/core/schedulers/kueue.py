@@ -85,7 +85,7 @@ class Kueue:
             changed += [_condition(_RESERVED, "False", "Pending", why), _condition("Requeued", "True", "Evicted", why)]
             changed += [_condition(_ADMITTED, "False", "NoReservation", "The workload has no reservation")]
             status["admission"] = None
-        if job.state is JobState.RUNNING and not _is(workload, _READY):
+        if job.state is JobState.RUNNING and _is(workload, _ADMITTED) and not _is(workload, _READY):
             changed.append(_condition(_READY, "True", "Started", "All pods reached readiness"))
         if not changed:
             return ()

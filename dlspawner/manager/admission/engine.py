@@ -37,6 +37,7 @@ from dlspawner.manager.state.job_store import JobStore, Transaction
 from dlspawner.manager.state.notify import post
 
 POSITION_SECONDS = 5.0
+_COMPARE_SECONDS = 1.0
 SPEC_ANNOTATION = naming.PREFIX + "spec"  # the digest of what an object was made of
 _Objects = dict[tuple[ObjectKind, str], Manifest]
 log = logging.getLogger("dlspawner.manager")
@@ -56,8 +57,7 @@ class EngineController:
     _positions: dict[str, int] = field(default_factory=dict)  # by job
     _changed: dict[str, None] = field(default_factory=dict)  # jobs to reconcile
     _unlisted: set[tuple[ObjectKind, str | None]] = field(init=False)
-    _stale: bool = True  # whether any job has changed
-    _files: int = 0  # as they were then
+    _compared_at: float = 0.0  # in the loop's time
 
     def __post_init__(self) -> None:
         kinds = self.engine.kinds
@@ -100,7 +100,6 @@ class EngineController:
             self._changed[job] = None
 
     def _on_events(self, events: Sequence[JobEvent]) -> None:
-        self._stale |= bool(events)
         self._changed |= dict.fromkeys(event.record.job.id for event in events)
         self.wake.set()
 
@@ -116,8 +115,9 @@ class EngineController:
         """Returns the jobs that changed, or whose objects did; none before everything was listed."""
         if self._unlisted:
             return []
-        if self._stale or self._files != self.book.files:  # caps of users and teams may hold a job back, or no more
-            self._stale, self._files = False, self.book.files
+        now = asyncio.get_running_loop().time()
+        if now >= self._compared_at + _COMPARE_SECONDS:  # caps of users and teams may hold a job back, or no more
+            self._compared_at = now
             records = self.book.records.items()
             self._changed |= {job: None for job, record in records if self._wants(record) != bool(self._own.get(job))}
         return list(self._changed)

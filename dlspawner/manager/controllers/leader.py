@@ -68,8 +68,8 @@ _USAGE_SECONDS = 60.0  # usage of that time is lost if every process is killed
 log = logging.getLogger("dlspawner.manager")
 
 
-class _SchedulerChanged(Exception):
-    """The files name another scheduler: a new term begins with it."""
+class _SchedulerChanged(NotLeader):
+    """The files name another scheduler: this term ends, and the next one begins with it."""
 
 
 class _LeaseLost(Exception):

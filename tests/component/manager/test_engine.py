@@ -1,0 +1,216 @@
+"""The Manager with an engine underneath: one of the tests' own, whose objects are ConfigMaps that say the verdict.
+
+What the engines themselves are told and tell is in `tests/unit/core/test_schedulers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from dlspawner.clients.kubernetes import CONFIG_MAPS, ObjectNotFound
+from dlspawner.core import naming, schedulers
+from dlspawner.core.config import ClusterConfig, SchedulerName
+from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
+from dlspawner.core.job import Job, JobState
+from dlspawner.core.schedulers.engine import EngineObject, ObjectKind, Observed, Patch, QueueView
+from dlspawner.core.units import Manifest
+from dlspawner.manager.admission import approvals
+from dlspawner.manager.admission.service import AdmissionRequest
+from dlspawner.manager.model.event_reason import EventReason
+from dlspawner.manager.state import lifecycle
+from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, until, wants
+
+KIND = ObjectKind("v1", "configmaps")
+VERDICTS: dict[str, EngineVerdict] = {
+    "short": EngineWaits("Too little is free."),
+    "admitted": EngineAdmits(),
+    "evicted": EngineEvicts("Others are entitled to it."),
+}
+
+
+class ConfigMapEngine:
+    """Reads its verdict from a ConfigMap of the job's name, and gives its pods a label."""
+
+    kinds, domains = (KIND,), ("test",)
+
+    def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
+        metadata = {"name": job.id, "labels": {naming.JOB_LABEL: job.id}}
+        data = {"gpus": str(job.request.gpus)}
+        return (EngineObject(KIND, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}),)
+
+    def patches(self, job: Job, observed: Observed, now: datetime) -> tuple[Patch, ...]:
+        there = observed.own.get((KIND, job.id)) or {}
+        gone = there.get("data", {}).get("verdict") == "evicted" and not job.holds
+        return (Patch(KIND, job.id, {"data": {"verdict": "short"}}),) if gone else ()
+
+    def additions(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[Manifest, ...]:
+        return tuple({"metadata": {"labels": {"engine": job.id}}} for _ in job.request.pods)
+
+    def verdict(self, job: Job, observed: Observed) -> EngineVerdict | None:
+        there = observed.own.get((KIND, job.id)) or {}
+        return VERDICTS.get(there.get("data", {}).get("verdict", ""))
+
+    def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
+        return QueueView(KIND, "positions", "")
+
+    def positions(self, view: Manifest) -> Mapping[str, int]:
+        return {job: int(place) for job, place in view["data"].items()}
+
+
+@pytest.fixture
+async def leader(office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
+    """A Manager with this engine; its team has one GPU by the file, and one of its members at most two."""
+    monkeypatch.setitem(schedulers._ENGINES, SchedulerName.KUEUE, ConfigMapEngine())
+    monkeypatch.setattr("dlspawner.manager.controllers.leader.POSITION_SECONDS", 0.1)
+    monkeypatch.setattr("dlspawner.manager.admission.service._VERDICT_SECONDS", 0.1)
+    with (office.folder / "cluster.yaml").open("a") as file:
+        file.write("scheduler: {name: kueue}\n")
+    (office.folder / "teams.yaml").write_text(
+        "teams:\n  default: {quota: {gpu: 1}}\n  few: {user_caps: {soft: 1, hard: 4}}\n"
+    )
+    async with office.manager() as made:
+        yield made
+
+
+async def objects(office: Office) -> set[str]:
+    """The jobs that the engine has."""
+    found = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
+    return {one["metadata"]["name"] for one in found}
+
+
+async def until_objects(office: Office, *jobs: AdmissionRequest) -> None:
+    async def right() -> bool:
+        return await objects(office) == {one.job for one in jobs}
+
+    await until(right, f"the engine has {len(jobs)} jobs")
+
+
+async def say(office: Office, job: AdmissionRequest, verdict: str) -> None:
+    async def said() -> bool:
+        try:
+            await office.cluster.patch(CONFIG_MAPS, job.job, {"data": {"verdict": verdict}}, NAMESPACE)
+        except ObjectNotFound:
+            return False
+        return True
+
+    await until(said, "the engine has the job")
+
+
+async def run(leader: Acting, office: Office, job: AdmissionRequest) -> dict[str, Any]:
+    """Has the engine admit the job and the Hub start it; returns its pod."""
+    leader.hub_starts(job)
+    await leader.ask(job)
+    await say(office, job, "admitted")
+    await until(lambda: leader.started(job), "the Hub was asked for its start")
+    pod = await office.make_pod(job)
+    await office.bind(pod)
+    await leader.until_state(job, JobState.RUNNING)
+    return pod
+
+
+async def test_job_waits_for_the_engine_and_starts_with_its_additions(leader: Acting, office: Office) -> None:
+    job = wants(gpus=4)  # more than the quota in the file: the engine counts
+    answer = await leader.ask(job)
+    assert (answer.decision, answer.reason) == ("wait", "engine")
+    await say(office, job, "short")
+    positions = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "positions"}, "data": {job.job: "7"}}
+    await office.cluster.create(CONFIG_MAPS, positions, NAMESPACE)
+
+    def told() -> tuple[int, str]:
+        look = leader.service.explainer.explain(leader.record(job))
+        return look.position, look.sentence
+
+    await until(lambda: told() == (7, "Too little is free."), "position and reason are the engine's")
+    pod = await run(leader, office, job)
+    again = await leader.ask(job)
+    assert again.decision == "admit"
+    assert again.additions == ({"metadata": {"labels": {"engine": job.job}}},)
+    await leader.stop(job.job, EventReason.IDLE)
+    await until_objects(office, job)  # it holds its GPUs until its pod is gone
+    await office.delete(pod, 0)
+    await until_objects(office)
+
+
+async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_gone(
+    leader: Acting, office: Office
+) -> None:
+    job = wants(requeue=True)
+    pod = await run(leader, office, job)
+    submitted = leader.record(job).job.submitted
+    await say(office, job, "evicted")
+    await until(lambda: leader.record(job).job.notice is not None, "it has notice")
+    assert [notice.text for notice in leader.notices()] == ["Others are entitled to it. The job has to leave {when}."]
+    office.clock.moved += timedelta(minutes=6)
+    await leader.until_state(job, JobState.STOPPING)
+    stop = leader.record(job).stop
+    assert stop is not None
+    assert stop.message.startswith("Others are entitled to it. It waits in the queue after that, at its old place")
+    await office.delete(pod, 0)
+    await leader.until_state(job, JobState.QUEUED)
+    assert leader.record(job).job.submitted == submitted
+
+    async def given_back() -> bool:
+        found = await office.cluster.get(CONFIG_MAPS, job.job, NAMESPACE)
+        return bool(found["data"]["verdict"] == "short")
+
+    await until(given_back, "the same object waits again")
+
+
+async def test_job_that_is_evicted_before_its_pod_exists_waits_again(leader: Acting, office: Office) -> None:
+    job = wants()
+    await leader.ask(job)
+    await say(office, job, "admitted")
+    await until(lambda: leader.is_due(job), "it is scheduled")
+    await say(office, job, "evicted")
+    await leader.until_reason(job, "engine-evicted")
+    await until(lambda: leader.state(job) is JobState.QUEUED, "it waits")
+
+
+async def test_engine_has_no_job_that_our_limits_hold_back(leader: Acting, office: Office) -> None:
+    beyond = wants("bob", team="few", gpus=2)
+    assert (await leader.ask(beyond)).reason == "approval"
+    first, second = wants("carl", team="few"), wants("carl", team="few", server="two")
+    pod = await run(leader, office, first)
+    await leader.ask(second)
+    assert await objects(office) == {first.job}
+    await office.delete(pod, 0)
+    await leader.service.store.transact(approvals.reevaluate_all)
+    await until_objects(office, second)
+    assert leader.state(beyond) is JobState.PENDING_APPROVAL
+    await leader.service.store.transact(lambda turn: lifecycle.cancel_request(turn, "carl", "two", "carl"))
+    await until_objects(office)
+
+
+async def test_objects_of_no_job_are_deleted_and_another_scheduler_takes_over_within_seconds(leader: Acting, office: Office) -> None:
+    job = wants()
+    await leader.ask(job)
+    await until_objects(office, job)
+    left = {"name": "j-left", "labels": {naming.JOB_LABEL: "j-left"}}
+    await office.cluster.create(CONFIG_MAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": left}, NAMESPACE)
+    await until_objects(office, job)
+    (before,) = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
+    (office.folder / "cluster.yaml").write_text(
+        (office.folder / "cluster.yaml").read_text().replace("{name: kueue}", "{name: native}")
+    )
+    await until(lambda: leader.admission is not None and leader.is_due(job), "the native queue starts it")
+    (after,) = await office.cluster.list(CONFIG_MAPS, NAMESPACE, labels=naming.JOB_LABEL)
+    assert before["metadata"]["uid"] == after["metadata"]["uid"]
+
+
+async def test_owner_reads_that_the_engine_does_not_take_the_job(
+    leader: Acting, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
+    job = wants()
+    await leader.ask(job)
+    words = "Kueue does not take this job now. It keeps its place, and is offered again and again."
+    await until(lambda: leader.service.explainer.why(leader.record(job).job, office.clock()) == words, "it reads so")
+
+
+def _refused(self: ConfigMapEngine, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
+    """An object that the API server refuses."""
+    return (EngineObject(KIND, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not a name"}}),)

@@ -2,8 +2,8 @@
 
 The users' commands (``login``, ``submit``, ``list``, …) are in ``dlspawner.client``; they send requests to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
-makes the secrets of a deployment on Kubernetes. ``dlspawner run`` and ``dlspawner devcluster`` are other programs of
-this package under one name, and parse their own arguments.
+makes the secrets of a deployment on Kubernetes; ``dlspawner simulate`` replays traces with other policies. ``dlspawner
+run`` and ``dlspawner devcluster`` are other programs of this package under one name, and parse their own arguments.
 
 Exit codes: 0 success, 1 problems were found, 2 wrong usage (argparse's own), 141 the reader of the output has closed
 it; the users' commands have more of them.
@@ -19,11 +19,15 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import shtab
 
 from dlspawner.client import arguments as people
 from dlspawner.client import commands
+
+if TYPE_CHECKING:
+    from dlspawner.simulate.trace import Trace
 
 READ_ENOUGH = 141  # a shell's exit code for a program that ended because the reader of its output had closed it
 
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "kueue", "completion"})
+    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "kueue", "completion", "simulate"})
     parsed = parser.parse_args(given)
     if parsed.command == "completion":
         print(shtab.complete(parser, parsed.shell))
@@ -66,6 +70,10 @@ def _run(given: list[str]) -> int:
         from dlspawner import bootstrap
 
         return bootstrap.main(parsed)
+    if parsed.command == "simulate":
+        from dlspawner.simulate import command
+
+        return command.main(parsed, _history)
     return commands.run(parsed)
 
 
@@ -111,12 +119,19 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         help="make Kueue's queues of the teams",
         description="Create Kueue's flavors, queues and priority classes by the files, or change those made so before.",
     )
+    replay = programs.add_parser(
+        "simulate",
+        help="replay a trace with other policies",
+        description="Replay a trace, or the Manager's history, with the Manager's own decisions and other settings.",
+    )
     if whole:
         from dlspawner import bootstrap, kueue
+        from dlspawner.simulate import command
 
         bootstrap.add_arguments(secrets)
         _add_files(queues)
         kueue.add_arguments(queues)
+        command.add_arguments(replay)
     for name, (_, what) in _PROGRAMS.items():
         programs.add_parser(name, help=what, add_help=False)
     return parser
@@ -165,6 +180,13 @@ def _validate(given: argparse.Namespace) -> int:
     )
     print("ok: " + ", ".join(f"{count} {what}{'s' if count != 1 else ''}" for count, what in counts))
     return 0
+
+
+def _history(url: str) -> Trace:
+    """Reads the Manager's history; imported only then, because the database's packages take a while."""
+    from dlspawner.manager.history import trace
+
+    return trace.read(url)
 
 
 def _run_program(name: str, arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 from alembic import command
 from alembic.config import Config
@@ -65,6 +66,15 @@ def open_engine(url: str, threads: int) -> Engine:
         raise DatabaseUnusable(f"Manager.db_url is not a database URL that SQLAlchemy knows: {error}") from error
     except ModuleNotFoundError as error:
         raise DatabaseUnusable(f"Manager.db_url needs the Python package {error.name!r}; install it.") from error
+
+
+def open_to_read(url: str) -> Engine:
+    """An engine that can change nothing, for a look from beside the Manager: no schema is made, no file created."""
+    engine = open_engine(url, 1)
+    if engine.dialect.name != "sqlite":
+        return engine.execution_options(postgresql_readonly=True)
+    file = f"file:{quote(str(engine.url.database))}?mode=ro"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(file, uri=True))
 
 
 def upgrade(engine: Engine) -> None:

@@ -55,6 +55,7 @@ setup(
             "paramiko>=4",
             "ssh-audit>=3.3",
             "asciinema>=2.4,<3",
+            "grpcio>=1.60",
         ],
         "lint": ["ruff>=0.14", "mypy>=1.18", "import-linter>=2", "types-PyYAML", "types-requests"],
     },

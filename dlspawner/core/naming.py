@@ -49,6 +49,7 @@ FIRST_POD_ANNOTATION = PREFIX + "first-pod"
 NUMBER_ANNOTATION = PREFIX + "pod-number"
 FAILURE_ANNOTATION = PREFIX + "on-pod-failure"
 CAPACITY_GATE = PREFIX + "capacity"  # a scheduling gate: the pod waits until the Manager admits it
+ENGINE_ANNOTATION = PREFIX + "waits-in"  # the engine in which a pod waits for its node (`core.schedulers`)
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

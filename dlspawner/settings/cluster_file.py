@@ -136,7 +136,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         extended_resources=tuple(
             _extended(name, entry, kinds) for name, entry in file.children("extended_resources").items()
         ),
-        scheduler=read_scheduler(file, priorities),
+        scheduler=read_scheduler(file, priorities, [kind.name for kind in kinds]),
     )
 
 

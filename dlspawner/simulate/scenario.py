@@ -56,14 +56,10 @@ class Scenario:
         whole, nodes = ClusterState.of(Snapshot(self.cluster, self.teams, self.nodes)), []
         for quota in team.quota:
             share = whole.quota_by_team(quota.gpu_type).get(team.name)
-            size = self.sizes[quota.gpu_type]
-            parts = (
-                list(share.values())
-                if share
-                else [min(size, quota.gpus - at) * GPU for at in range(0, quota.gpus, size)]
-            )
+            size, milli = self.sizes[quota.gpu_type] * GPU, int(quota.gpus * GPU)
+            parts = list(share.values()) if share else [min(size, milli - at) for at in range(0, milli, size)]
             names = list(share) if share else [f"{quota.gpu_type}-{number:05}" for number in range(len(parts))]
-            nodes += [self._node(quota.gpu_type, name, milli) for name, milli in zip(names, parts, strict=True)]
+            nodes += [self._node(quota.gpu_type, name, part) for name, part in zip(names, parts, strict=True)]
         if not jobs or not nodes:
             return None
         world = ClusterState.of(Snapshot(self.cluster, TeamsConfig((team,)), tuple(nodes)))
@@ -230,5 +226,5 @@ def _nodes_for(jobs: Iterable[TraceJob], span: float, load: float) -> int:
     return max(ceil(busy / NODE_GPUS / load), ceil(largest / NODE_GPUS))
 
 
-def quota_gpus(team: Team | None) -> int:
-    return sum(quota.gpus for quota in team.quota) if team else 0
+def quota_gpus(team: Team | None) -> float:
+    return float(sum(quota.gpus for quota in team.quota)) if team else 0.0

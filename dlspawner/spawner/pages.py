@@ -270,4 +270,6 @@ def _place(place: PendingJobStatus) -> str:
         return "Starting: its resources are reserved."
     if place.never:
         return f"Queued, but it cannot start as requested. {place.why}".rstrip()
+    if not place.position:
+        return f"Waiting in the cluster; it starts automatically. {place.why}".rstrip()
     return f"Number {place.position} in the queue; it starts automatically. {place.why}".rstrip()

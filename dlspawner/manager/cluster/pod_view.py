@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from dlspawner.core import naming, text
+from dlspawner.core import naming, pod_events, text
 from dlspawner.core.config import ClusterConfig, CpuMemory
 from dlspawner.core.decisions import Refuse
 from dlspawner.core.job import Job, JobState
@@ -49,6 +49,8 @@ class ObservedPod:
     sentence: str = ""  # about the end, as the Hub tells it, without the program's last words
     alone: bool = False  # the failure of this pod does not end its job
     gated: bool = False  # it waits until its job gets it
+    engine: str = ""  # the one that places it
+    preempted: str = ""  # the words of that engine, which stops it for another job
 
     @property
     def stopped(self) -> bool:
@@ -68,6 +70,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
     _, program = pod_status.program_end(manifest)
     over = phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status)))
     ended = bool(program or over) and (not terminating or pod_status.ended_before_deletion(manifest))
+    engine = str((metadata.get("annotations") or {}).get(naming.ENGINE_ANNOTATION, ""))
     judged, how, sentence = pod_status.evaluate(manifest), EventReason.REMOVED, ""
     if (terminating or over) and (evicted := pod_status.ended_by_cluster(manifest)):
         how, sentence = EventReason.EVICTED, evicted
@@ -89,6 +92,8 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         ended=ended,
         how=how,
         sentence=sentence,
+        engine=engine,
+        preempted=(pod_events.preempted(manifest) or (before.preempted if before else "")) if engine else "",
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
         gated={"name": naming.CAPACITY_GATE} in ((manifest.get("spec") or {}).get("schedulingGates") or ()),
     )
@@ -153,7 +158,7 @@ def observe(
     if index is None:
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, pod.job.number if pod.job else 0)
-        job = _charged(job, index, actual, pod.name)
+        job = job if pod.engine else _charged(job, index, actual, pod.name)
     before = pods[index]
     pods[index] = ref = pod_ref(pod, grown=before is not None and before.grown)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]

@@ -343,6 +343,7 @@ class Reconciler:
             if pod.uid not in record.uids:
                 self.book.capacity_changed.set()
                 return
+        record = lifecycle.preempt_by_engine(turn, record, pod.engine, pod.preempted) if pod.preempted else record
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
@@ -411,8 +412,11 @@ class Reconciler:
         for record in tuple(turn.store.records.values()):
             if not any(pod.uid == uid for pod in record.seen):
                 continue
-            if self._was_last(record, uid):
-                lifecycle.on_pods_gone(turn, record, (last.how, last.sentence) if last else None)
+            now = record
+            if last is not None and last.preempted:
+                now = lifecycle.preempt_by_engine(turn, record, last.engine, last.preempted)
+            if self._was_last(now, uid):
+                lifecycle.on_pods_gone(turn, now, (last.how, last.sentence) if last else None)
             else:
                 self._end_of_several(turn, record.job.id, last)
 

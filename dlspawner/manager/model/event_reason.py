@@ -78,6 +78,12 @@ class EventReason(StrEnum):
     # The start
     SCHEDULED = "scheduled", "Scheduled", "the scheduling cycle reserved nodes and dispatches the start to the Hub"
     ADMITTED = "admitted", "Admitted", "the Hub may create the pods until the deadline"
+    WAITS_IN_CLUSTER = (
+        "waits-in-cluster",
+        "Waiting in the cluster",
+        "the Hub left the pods to the engine, which has not placed them",
+    )
+    REJOINED = "rejoined", "Placed by the cluster", "the Hub starts the server of the pods that were left"
     START_TIMEOUT = (
         "start-timeout",
         "Start timed out, requeued",

@@ -2,6 +2,7 @@
 
     PUT   jobs/{id}/admission       may it start? asking again gets the same answer
     POST  jobs/{id}/released        its pod was not made and will not be, or is given up: why, for its person
+    POST  jobs/{id}/left            its pods wait in the cluster and stay, the start ends: why; null: not yet
     GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, account, and uid
@@ -36,6 +37,7 @@ from dlspawner.manager.http.api.base import as_name
 from dlspawner.manager.http.api.models.requests import (
     AdmissionBody,
     InterruptedStartBody,
+    LeftBody,
     PrepareStartBody,
     ReleasedBody,
     RenamedBody,
@@ -48,6 +50,7 @@ from dlspawner.manager.http.api.models.responses import (
     AllFreeGpusModel,
     FreeGpusModel,
     GoodFilesModel,
+    LeftModel,
     PrepareStartModel,
     StopReasonModel,
     UnixAccountModel,
@@ -104,6 +107,11 @@ class ReservationReleasedHandler(_ForJobs):
         self.set_status(204)
 
 
+class LeftInClusterHandler(_ForJobs):
+    async def post(self, job: str) -> None:
+        self.reply(LeftModel(sentence=await self.desk().leave_in_cluster(job, self.read_body(LeftBody).user)))
+
+
 class GoodFilesHandler(HubOnlyHandler):
     async def get(self) -> None:
         acting = self.manager.leader
@@ -145,7 +153,7 @@ class PendingJobsHandler(_ForJobs):
             UserPendingJobModel(
                 job=one.job.id,
                 server=one.job.server,
-                state=one.job.state.value,
+                state=one.job.state.value if one.position else JobState.QUEUED.value,
                 position=one.position,
                 why=desk.explainer.why(one.job, now),
                 never=desk.explainer.inadmissible(one.job),

@@ -477,7 +477,8 @@ def _says(record: JobRecord, look: QueueStatus | None, happened: Mapping[str, st
     if job.state is JobState.LOGIN_REQUIRED:
         return "It can start now: log in to the Hub again."
     if record.awaiting_start:
-        return "Starting: its resources are reserved."
+        in_cluster = f"Waiting in the cluster. {look.sentence if look is not None else ''}".strip()
+        return in_cluster if record.waits_in_cluster else "Starting: its resources are reserved."
     if look is not None and job.state is JobState.PENDING_APPROVAL:
         return f"Waiting for approval. {look.sentence}"
     if look is not None and look.state == "queued":

@@ -23,7 +23,7 @@ class Row:
     """Of one team, or of all; seconds and GPU-hours. ``None``: there is nothing that it could be of."""
 
     team: str
-    quota: int
+    quota: float
     jobs: int
     started: int
     refused: int
@@ -95,7 +95,7 @@ def summarize(replay: Replay, scenario: Scenario, alone: Waits | None = None, *,
         for name, some in by_team.items()
         if some
     ]
-    rows.append(_row(ALL, int(gpus), outcomes, span, _excess(outcomes, alone), allowed))
+    rows.append(_row(ALL, gpus, outcomes, span, _excess(outcomes, alone), allowed))
     samples = [one for one in replay.samples if one.total]
     reasons = dict.fromkeys(one.refused for one in outcomes if one.refused)
     return Report(
@@ -120,7 +120,7 @@ def _excess(some: Iterable[Outcome], alone: Waits | None) -> list[float]:
 
 
 def _row(  # noqa: PLR0913, PLR0917 - a row of a table
-    name: str, quota: int, some: Sequence[Outcome], span: float, excess: Sequence[float], allowed: float
+    name: str, quota: float, some: Sequence[Outcome], span: float, excess: Sequence[float], allowed: float
 ) -> Row:
     waits = sorted(one.waited for one in some if one.started is not None)
     hours = {key: sum(getattr(one, key) for one in some) / 3600 for key in ("lost", "held", "active", "reclaimed")}

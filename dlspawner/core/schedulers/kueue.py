@@ -248,7 +248,7 @@ def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str]
     for kind in cluster.gpu_types:
         quota: Manifest = {"name": kind.resource, "nominalQuota": "0"}
         if not preemptible:
-            quota |= {"nominalQuota": str(team.entitled(kind.name) // GPU), "borrowingLimit": "0"}
+            quota |= {"nominalQuota": str(team.entitled(kind.name) // kind.milli), "borrowingLimit": "0"}
         groups.setdefault(kind.resource, []).append({"name": kind.name, "resources": [quota]})
     plenty = [{"name": name, "nominalQuota": amount} for name, amount in _NO_LIMIT.items()]
     within = "LowerPriority" if team.preempt_within_team and not preemptible else "Never"

@@ -1,9 +1,8 @@
 """GPU-hours of jobs, by day: what was asked for, what was held, and what culling gave back.
 
-Counted are, for a job with GPUs:
+Counted are, for a job with GPUs, at each moment those that it asked for then:
 
 * *asked*: its GPUs, from submit until it ends, whether it waits or holds them;
-* a job that grows: at each moment the GPUs that it had then;
 * *held*: its GPUs, from being let in until its pods are gone (the states that hold); what waits again after a
   preemption holds nothing meanwhile;
 * *reclaimed*: its GPUs, after it was stopped for being unused: until its user requests the server again, a day at most.

@@ -81,14 +81,14 @@ class JobResource(JobApiHandler):
 
 
 def live(desk: AdmissionService, kept: JobHistory, now: datetime) -> LiveStatus | None:
-    """Returns the queue's status of a pending job; ``None`` for any other."""
+    """Returns the queue's status of a pending job, and the growth of a running one; ``None`` for any other."""
     record = None if kept.state is JobState.ENDED else desk.store.records.get(kept.id)
     if record is None:
         return None
     job = record.job
     if job.state is JobState.LOGIN_REQUIRED:
         return LiveStatus(LOG_IN)
-    if job.state is JobState.PENDING_APPROVAL:
+    if job.state in {JobState.PENDING_APPROVAL, JobState.RUNNING}:
         return LiveStatus(desk.explainer.why(job, now))
     if job.state is not JobState.QUEUED:
         return None

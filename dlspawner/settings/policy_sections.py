@@ -33,7 +33,7 @@ _ENGINE_KEYS: dict[SchedulerName, tuple[str, ...]] = {
     SchedulerName.NATIVE: (),
     SchedulerName.KUEUE: ("queues", "priority_classes"),
 }
-SCHEDULER_KEYS = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
+_SCHEDULER = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
 _IDLE = (
     *("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "silent_ssh_seconds", "keep_alive_seconds"),
     *("gpu_busy_percent", "metrics_age_seconds", "dry_run"),
@@ -82,7 +82,7 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel]) -> Sche
     found = file.get("scheduler")
     if found is None:
         return SchedulerConfig()
-    section = found.section(SCHEDULER_KEYS)
+    section = found.section(_SCHEDULER)
     if section.need("name") is None:
         return SchedulerConfig()
     name = section.one_of("name", SchedulerName.NATIVE)

@@ -185,7 +185,9 @@ async def test_engine_has_no_job_that_our_limits_hold_back(leader: Acting, offic
     await until_objects(office)
 
 
-async def test_objects_of_no_job_are_deleted_and_another_scheduler_takes_over_within_seconds(leader: Acting, office: Office) -> None:
+async def test_objects_of_no_job_are_deleted_and_another_scheduler_takes_over_within_seconds(
+    leader: Acting, office: Office
+) -> None:
     job = wants()
     await leader.ask(job)
     await until_objects(office, job)

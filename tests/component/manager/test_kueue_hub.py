@@ -116,11 +116,16 @@ def told(hub: KueueHub, user: str) -> tuple[str, int, str]:
 
 
 def until_told(hub: KueueHub, user: str, position: int, words: re.Pattern[str] = SHORT) -> None:
+    last: list[object] = []
+
     def right() -> bool:
-        state, place, why = told(hub, user)
+        state, place, why = last[:] = told(hub, user)
         return state == "queued" and place == position and bool(words.match(why))
 
-    wait_for(right, f"{user} is number {position} and reads {words.pattern}", 60)
+    try:
+        wait_for(right, f"{user} is number {position} and reads {words.pattern}", 60)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {last}") from None
 
 
 def stop(hub: KueueHub, user: str) -> None:

@@ -27,7 +27,6 @@ from dlspawner.core.unix_account import LARGEST, NOBODY, UidRange
 from dlspawner.settings.document import Entry, Problems, Section, did_you_mean
 from dlspawner.settings.policy_sections import (
     CPU_JOBS,
-    SCHEDULER_KEYS,
     read_cpu_jobs,
     read_culling,
     read_priorities,
@@ -142,9 +141,10 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
 
 def check_queues(root: Entry, teams: Collection[str]) -> None:
     """Finds teams in the file's `scheduler.queues` that the teams file does not have."""
-    file = root.section(_KEYS)
-    scheduler = _section(file, "scheduler", SCHEDULER_KEYS)
-    for team, entry in scheduler.children("queues").items() if scheduler else ():
+    found: Entry | None = root
+    for key in ("scheduler", "queues"):  # what is no mapping was a problem before
+        found = found.value.get(key) if found is not None and isinstance(found.value, dict) else None
+    for team, entry in found.value.items() if found is not None and isinstance(found.value, dict) else ():
         if team not in teams:
             entry.problem(f"there is no team “{team}”{did_you_mean(team, teams)}.")
 

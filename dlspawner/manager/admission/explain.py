@@ -88,7 +88,7 @@ class Explainer:
         if job.state is not JobState.QUEUED:
             return QueueStatus(job, job.state.value, position, position, "", ())
         advice = self.advice(job, now) if advises else ()
-        waiting, why = _waiting(job, self.book), self.why(job, now)
+        waiting, why = max(position, _waiting(job, self.book)), self.why(job, now)  # an engine may have other jobs
         return QueueStatus(
             job, "queued", position, waiting, why, advice, self.estimate(job, now), self.inadmissible(job)
         )

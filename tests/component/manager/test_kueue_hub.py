@@ -43,12 +43,13 @@ class KueueHub(QuotaHub):
         (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
         with (self.config / "cluster.yaml").open("a") as file:
             file.write(SCHEDULER)
-        with (self.config / "teams.yaml").open("a") as file:
-            file.write("    preempt_within_team: true\n")
 
     def set_quota(self, gpus: int) -> None:
-        quota = f"    title: Everybody\n    quota: {{gpu: {gpus}}}\n"
-        (self.config / "teams.yaml").write_text(f"teams:\n  default:\n{quota}")
+        quota = f"quota: {{gpu: {gpus}}}"
+        (self.config / "teams.yaml").write_text(
+            f"teams:\n  lenders: {{members: [owner], {quota}}}\n"
+            f"  default: {{title: Everybody, preempt_within_team: true, {quota}}}\n"
+        )
 
     def start_cluster(self) -> None:
         super().start_cluster()
@@ -115,11 +116,16 @@ def told(hub: KueueHub, user: str) -> tuple[str, int, str]:
 
 
 def until_told(hub: KueueHub, user: str, position: int, words: re.Pattern[str] = SHORT) -> None:
+    last: list[object] = []
+
     def right() -> bool:
-        state, place, why = told(hub, user)
+        state, place, why = last[:] = told(hub, user)
         return state == "queued" and place == position and bool(words.match(why))
 
-    wait_for(right, f"{user} is number {position} and reads {words.pattern}", 60)
+    try:
+        wait_for(right, f"{user} is number {position} and reads {words.pattern}", 60)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {last}") from None
 
 
 def stop(hub: KueueHub, user: str) -> None:
@@ -157,19 +163,32 @@ def test_jobs_wait_in_kueue_and_run_when_it_admits_them(hub: KueueHub) -> None:
 
 
 def test_preempted_job_has_its_notice_and_waits_again_at_its_old_place(hub: KueueHub) -> None:
-    hub.add_users(["low", "next", "high"])
+    hub.add_users(["low", "next", "high", "borrower", "owner"])
     hub.start_server("low", gpus=1, requeue=True)
-    wait_for(lambda: hub.ready() == ["low/"], "the job of lower priority runs")
+    hub.start_server("borrower", gpus=1, preemptible=True)
+    wait_for(lambda: set(hub.ready()) == {"borrower/", "low/"}, "a job of lower priority runs, and one on a lent GPU")
     hub.start_server("next", gpus=1)
+    hub.start_server("owner", gpus=1)
     until_told(hub, "next", 1)
     hub.start_server("high", gpus=1, priority="prod")
     wait_for(lambda: hub.workloads()["high"]["spec"]["priority"] == 100, "the class is in the Workload")
-    words = "Kueue takes its GPUs back: Preempted to accommodate a workload due to prioritization in the ClusterQueue."
-    wait_for(lambda: words in str(hub.rows("SELECT text FROM notices WHERE user_name = 'low'")), "a notice")
+    words = "Kueue takes its GPUs back: Preempted to accommodate a workload due to"
+    expected = {
+        ("low", f"{words} prioritization in the ClusterQueue."),
+        ("borrower", f"{words} reclamation within the cohort."),
+    }
+
+    def told() -> set[tuple[str, str]]:
+        return {(user, text.partition(" The job")[0]) for user, text in hub.rows("SELECT user_name, text FROM notices")}
+
+    wait_for(lambda: expected <= told(), "both have notice, with Kueue's reason")
     assert hub.workloads()["low"]["status"]["admission"], "Kueue waits until the pod is gone"
     assert "admission" not in hub.workloads()["high"]["status"]
-    assert hub.ready() == ["low/"]
-    wait_for(lambda: hub.ready() == ["high/"], "the job of higher priority runs", 150)
+    assert set(hub.ready()) == {"borrower/", "low/"}
+    wait_for(lambda: set(hub.ready()) == {"high/", "owner/"}, "the jobs that the others had to leave for run", 150)
+    stop(hub, "owner")
+    wait_for(lambda: hub.ready() == ["high/"], "its owner's job is gone")
+    assert set(hub.workloads()) == {"high", "low", "next"}, "the borrower did not ask for a requeue"
     until_told(hub, "low", 1)  # before the one that came later
     until_told(hub, "next", 2)
     stop(hub, "high")

@@ -267,10 +267,10 @@ def queued_rows(
 def _one(world: ClusterState, now: datetime, viewer: Viewer, job: Job, telling: QueuedReason) -> QueuedRow:
     mine, knows = job.user == viewer.name, viewer.reaches(job.user, job.team)
     team = world.team(job.team)
-    kind = telling.kind(job)
+    kind, place = telling.kind(job), queue.position(job, world, now)
     return QueuedRow(
-        place=queue.position(job, world, now),
-        of=sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values()),
+        place=place,
+        of=max(place, sum(len(keys) for keys in world.queues.get(queue_key(job), {}).values())),
         team=(team.title or team.name) if team else job.team,
         size=size_text(job),
         preemptible=job.preemptible,

@@ -104,6 +104,10 @@ class GpuType:
         """Returns how many units so many milli-GPUs are; a part of a unit counts as one."""
         return -(-milli // self.milli)
 
+    def amount_of(self, milli: int) -> int:
+        """Returns how much of the resource asks for so many milli-GPUs."""
+        return self.units(milli) * self.amount
+
     def milli_of(self, amount: int) -> int:
         """Returns the milli-GPUs that so much of the resource asks for; a part of a unit costs one."""
         return -(-amount // self.amount) * self.milli

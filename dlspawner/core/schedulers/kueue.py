@@ -25,7 +25,7 @@ from datetime import datetime
 from typing import Any
 
 from dlspawner.core import naming
-from dlspawner.core.config import ClusterConfig, Team, TeamsConfig
+from dlspawner.core.config import ClusterConfig, GpuType, Team, TeamsConfig
 from dlspawner.core.decisions import EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.nodes import NodePlacement
@@ -58,13 +58,18 @@ class Kueue:
 
     def objects(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
         scheduler = cluster.scheduler
+        kind = cluster.gpu_type(job.request.gpu_type or "")
         named = dict(scheduler.priority_classes).get(cluster.priority_name(job.priority))
         known = observed.shared.get((PRIORITY_CLASSES, named)) if named else None
         spec: Manifest = {
             "queueName": _queue(job.team, cluster, preemptible=job.preemptible),
             "priority": known["value"] if known else job.priority,
             "podSets": [
-                {"name": name, "count": len(numbers), "template": {"spec": _pod_spec(job.request.pods[numbers[0]])}}
+                {
+                    "name": name,
+                    "count": len(numbers),
+                    "template": {"spec": _pod_spec(job.request.pods[numbers[0]], kind)},
+                }
                 for name, numbers in _pod_sets(job.request.pods).items()
             ],
         }
@@ -145,10 +150,10 @@ def _pod_sets(pods: Sequence[PodRequest]) -> dict[str, list[int]]:
     return dict(zip(names, found.values(), strict=True))
 
 
-def _pod_spec(pod: PodRequest) -> Manifest:
+def _pod_spec(pod: PodRequest, kind: GpuType | None) -> Manifest:
     requests: dict[str, str | int] = {"cpu": f"{pod.cpu_milli}m", "memory": pod.memory_bytes}
     if pod.gpus:
-        requests[pod.resource] = pod.gpus // GPU
+        requests[pod.resource] = kind.amount_of(pod.gpus) if kind else pod.gpus // GPU
     resources = {"requests": {name: amount for name, amount in requests.items() if amount not in {0, "0m"}}}
     spec: Manifest = {"restartPolicy": "Never", "containers": [{"name": "job", "image": "job", "resources": resources}]}
     placement = pod.placement
@@ -248,7 +253,7 @@ def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str]
     for kind in cluster.gpu_types:
         quota: Manifest = {"name": kind.resource, "nominalQuota": "0"}
         if not preemptible:
-            quota |= {"nominalQuota": str(team.entitled(kind.name) // kind.milli), "borrowingLimit": "0"}
+            quota |= {"nominalQuota": str(kind.amount_of(team.entitled(kind.name))), "borrowingLimit": "0"}
         groups.setdefault(kind.resource, []).append({"name": kind.name, "resources": [quota]})
     plenty = [{"name": name, "nominalQuota": amount} for name, amount in _NO_LIMIT.items()]
     within = "LowerPriority" if team.preempt_within_team and not preemptible else "Never"

@@ -165,8 +165,8 @@ def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> 
     request = replace(job.request, pods=(*job.request.pods, *pod.pods))
     if job.state is not JobState.RUNNING or job.notice is not None or pod.gpu_type not in {None, job.request.gpu_type}:
         return ""
-    if kind is not None and request.gpus > kind.max_per_job * GPU:
-        return f"A job may have {counted(kind.max_per_job * GPU)} of type {kind.name}."
+    if kind is not None and request.gpus > kind.max_per_job * kind.milli:
+        return f"A job may have {counted(kind.max_per_job * kind.milli)} of type {kind.name}."
     never = limits.config_violation(replace(job, request=request), world)
     if never is not None:
         return never.sentence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -122,6 +123,9 @@ def test_workload_is_what_the_pods_ask_for() -> None:
     (made,) = Kueue().objects(job, KUEUE, with_class)
     assert made.manifest["spec"]["priority"] == 7000
     assert made.manifest["spec"]["priorityClassRef"]["name"] == "high"
+    (made,) = Kueue().objects(queues("j", "a", 3, kind="a100-1g"), KUEUE, observed())
+    (container,) = made.manifest["spec"]["podSets"][0]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["nvidia.com/mig-1g.10gb"] == 3, "parts in units, as Kueue counts them"
     for preemptible, name in ((False, "team-a"), (True, "team-a-preemptible")):
         (made,) = Kueue().objects(queues("j", "a", preemptible=preemptible), KUEUE, observed())
         assert made.manifest["spec"]["queueName"] == name
@@ -173,7 +177,8 @@ def test_kueue_hears_that_pods_run_and_that_the_pods_of_an_evicted_job_are_gone(
 
 def test_queues_of_teams_do_what_the_files_say() -> None:
     kinds = (replace(CLUSTER.gpu_types[0], tolerations=(Toleration("gpu", "Exists"),)), *CLUSTER.gpu_types[1:])
-    here = world(team("a", {"a100": 4, "mi300": 2, "a100-1g": 1}, preempt_within_team=True), team("b", 8))
+    quota = {"a100": 4, "mi300": 2, "a100-1g": Fraction(284, 1000)}
+    here = world(team("a", quota, preempt_within_team=True), team("b", 8))
     made = queue_objects(replace(KUEUE, gpu_types=kinds), here.teams, ("jobs", "special"))
     found = {
         (one.manifest["kind"], one.manifest["metadata"].get("namespace", ""), one.name): one.manifest for one in made
@@ -189,8 +194,8 @@ def test_queues_of_teams_do_what_the_files_say() -> None:
         for name in ("team-a", "team-a-preemptible")
     }, "team b has a queue of its own"
     for name, quotas, limit, within in (
-        ("team-a", {"a100": "4", "v100": "0", "a100-1g": "7", "mi300": "2"}, "0", "LowerPriority"),
-        ("team-a-preemptible", {"a100": "0", "v100": "0", "a100-1g": "0", "mi300": "0"}, None, "Never"),
+        ("team-a", {"a100": "4", "v100": "0", "mi300": "2", "a100-1g": "2"}, "0", "LowerPriority"),
+        ("team-a-preemptible", dict.fromkeys(("a100", "v100", "mi300", "a100-1g"), "0"), None, "Never"),
     ):
         spec = found["ClusterQueue", "", name]["spec"]
         assert spec["cohortName"] == "dlspawner"

@@ -34,7 +34,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes reference tour images clean
+.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -101,6 +101,11 @@ bench: $(VENV)/.tests
 
 bench-kubernetes: $(VENV)/.tests
 	$(TEST_ENV) $(ON_KUBERNETES) $(BIN)/python -m tests.bench.kubernetes
+
+# The figures of hub_config/POLICY.md, from public traces that are not part of the project: make simulations TRACES=DIRECTORY
+simulations: $(VENV)/.tests
+	@test -n '$(TRACES)' || { echo "make simulations TRACES=DIRECTORY: with philly.csv, interactive_sessions.csv and interactive_trainings.csv."; exit 2; }
+	$(BIN)/python -m tests.bench.simulations '$(TRACES)'
 
 # The README's screenshots.
 tour: $(VENV)/.tests

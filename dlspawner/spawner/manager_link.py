@@ -52,6 +52,10 @@ NO_FILES = (
     "This Hub shares out GPUs, and the part of it that decides was not told how, so no job can be started. "
     "Ask an administrator."
 )
+KEPT_BY_MANAGER = (
+    "A renamed person would lose the home directory to the next person of the old name: without a Manager, which keeps "
+    "the two together, remove the person and add the new one."
+)
 SILENT = "The part of this Hub that keeps accounts does not answer. Running jobs go on. Try again soon."
 TAKEN = "Your name was another person's before, and the files of that name are theirs. Ask an administrator."
 BROKEN = "The Hub cannot tell your account in jobs. Ask an administrator."

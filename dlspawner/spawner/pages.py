@@ -86,6 +86,23 @@ class PageSpawner(LinkedSpawner, Protocol):
     def check_options(self, given: object) -> pod_builder.LaunchRequest: ...
 
 
+class PageProperties:
+    """What the Hub's templates ask of a spawner."""
+
+    @property
+    def portal_url(self: LinkedSpawner) -> str | None:
+        return portal_url(self)
+
+    @property
+    def is_team_admin(self: PageSpawner) -> bool:
+        """True if the user decides for a team: the navigation leads to its pages."""
+        return any(self.user.name in team.admins for team in self.settings.teams.teams)
+
+    def server_notes(self: PageSpawner) -> list[ServerNote]:
+        """What the home page of a Hub without a Manager tells besides JupyterHub's own list."""
+        return server_notes(self) if self.templates_dir else []
+
+
 def _render(spawner: PageSpawner, page: str, **values: object) -> str:
     return _environment(str(Path(spawner.templates_dir) / "hub")).get_template(page).render(**values)
 
@@ -112,11 +129,7 @@ def wait_url(spawner: LinkedSpawner, server: str) -> str:
     return f"{service_url(spawner)}wait/{'/'.join(parts)}"
 
 
-def notices_url(spawner: PageSpawner) -> str:
-    return f"{service_url(spawner)}notices"
-
-
-def portal_url(spawner: PageSpawner) -> str | None:
+def portal_url(spawner: LinkedSpawner) -> str | None:
     """The Manager's page of a person's jobs and quota; it has none where there is no Manager."""
     return service_url(spawner) if spawner.manager_url else None
 

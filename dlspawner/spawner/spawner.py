@@ -58,7 +58,7 @@ from dlspawner.spawner.kube.errors import StartQueued, StartRefused
 from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
-from dlspawner.spawner.manager_link import ManagerLink
+from dlspawner.spawner.manager_link import KEPT_BY_MANAGER, ManagerLink
 from dlspawner.spawner.pod_builder import LaunchPlan, LaunchRequest, Owner
 from dlspawner.spawner.traits import JobTraits
 
@@ -66,11 +66,6 @@ STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_ACCOUNT = "dlspawner_account"
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
-
-KEPT_BY_MANAGER = (
-    "A renamed person would lose the home directory to the next person of the old name: without a Manager, which keeps "
-    "the two together, remove the person and add the new one."
-)
 NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
@@ -90,7 +85,7 @@ def _new_id() -> str:
     return naming.job_id(secrets.token_bytes(8))
 
 
-class DLSpawner(JobTraits, LifecycleSpawner):
+class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
     """A KubeSpawner that launches what job templates describe."""
 
     _drawn_id: str | None = None  # for the next one
@@ -182,26 +177,9 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         job = naming.read_job(pod["metadata"]) if pod else None
         return job if job and (job.user, job.server) == (self.user.name, self.name or "") else None
 
-    @property
-    def portal_url(self) -> str | None:
-        return pages.portal_url(self)
-
-    @property
-    def keys_url(self) -> str | None:
-        return pages.keys_url(self)
-
-    @property
-    def is_team_admin(self) -> bool:
-        """True if the user decides for a team: the navigation leads to its pages."""
-        return any(self.user.name in team.admins for team in self.settings.teams.teams)
-
     async def manager_answers(self) -> bool:
         """True if the Manager's pages can be shown now."""
         return await self._manager.queue_status(self.user.name) is not None
-
-    def server_notes(self) -> list[pages.ServerNote]:
-        """What the home page of a Hub without a Manager tells besides JupyterHub's own list."""
-        return pages.server_notes(self) if self.offers_jobs else []
 
     # The Manager
 

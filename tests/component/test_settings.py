@@ -741,7 +741,7 @@ teams:
     members: [alice]
     quota: {a100: 8, rdma/hca: 6}
     borrow_limit: 2
-    user_caps: {soft: 1, hard: 2}
+    user_caps: {soft: 0.5, hard: 2}
     priorities: [prod, test]
     templates: [job]
     mounts: [{claim: data, path: /data/vision, read_only: true}]
@@ -759,8 +759,8 @@ blocked: [eve]
         ExtendedResource("x.io/fpga"),
     )
     team = loaded.teams.teams[0]
-    assert (team.quota, team.extended_quota, team.borrow_limit) == ((TeamQuota("a100", 8),), (("rdma/hca", 6),), 2)
-    assert (team.user_caps.soft, team.user_caps.hard) == (1, 2)
+    assert (team.quota, team.extended_quota, team.borrow_limit) == ((TeamQuota("a100", 8),), (("rdma/hca", 6),), 2000)
+    assert (team.user_caps.soft, team.user_caps.hard) == (500, 2000)
     assert team.mounts[0].read_only
     assert team.idle.guaranteed == timedelta(minutes=10)
     assert loaded.teams.blocked == {"eve"}

@@ -363,6 +363,11 @@ WRONG_CLUSTERS = {
         f"scheduler: {{name: hived, cell_types: {{a10: A100}}}}\n{CLASSES}",
         "scheduler.cell_types.a10: there is no GPU type “a10”",
     ),
+    "HiveD with parts of GPUs": (
+        "  b: {resource: a/b, share: 1/7, cpu_per_gpu: 1, memory_per_gpu: 1Gi}\n"
+        f"scheduler: {{name: hived}}\n{CLASSES}",
+        "gpu_types.b: HiveD gives whole GPUs by resource: no parts, no claims.",
+    ),
     "HiveD without classes": (
         "scheduler: {name: hived}",
         "scheduler: HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass",

@@ -346,7 +346,7 @@ class TeamQuota:
 
 @dataclass(frozen=True, slots=True)
 class UserCaps:
-    """GPUs that one member may hold: above ``soft`` only what is approved, above ``hard`` nothing."""
+    """Milli-GPUs that one member may hold: above ``soft`` only what is approved, above ``hard`` nothing."""
 
     soft: int | None = None
     hard: int | None = None
@@ -370,7 +370,7 @@ class Team:
     members: tuple[str, ...] = ()
     quota: tuple[TeamQuota, ...] = ()
     extended_quota: tuple[tuple[str, int], ...] = ()  # by resource; of others as much as there is
-    borrow_limit: int | None = None
+    borrow_limit: int | None = None  # milli-GPUs
     user_caps: UserCaps = UserCaps()
     priorities: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()

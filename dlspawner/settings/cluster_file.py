@@ -17,6 +17,7 @@ from dlspawner.core.config import (
     ExtendedResource,
     GpuType,
     HostPorts,
+    SchedulerName,
     SpecialPermission,
     StorageConfig,
     Toleration,
@@ -117,8 +118,15 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
     file = root.section(_KEYS)
     default, largest, jobs = _cpu_only(file)
     kinds = tuple(_gpu_type(name, entry) for name, entry in file.children("gpu_types").items())
-    _check_types(kinds, file)
     priorities = read_priorities(file, NAME, NAME_HINT)
+    scheduler = read_scheduler(file, priorities, [kind.name for kind in kinds])
+    _check_types(kinds, file)
+    if scheduler.name is SchedulerName.HIVED:
+        for kind in kinds:
+            if kind.share != 1 or kind.per_node:
+                file.children("gpu_types")[kind.name].problem(
+                    "HiveD gives whole GPUs by resource: no parts, no claims."
+                )
     return ClusterConfig(
         gpu_types=kinds,
         cpu_only_default=default,
@@ -135,7 +143,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         extended_resources=tuple(
             _extended(name, entry, kinds) for name, entry in file.children("extended_resources").items()
         ),
-        scheduler=read_scheduler(file, priorities, [kind.name for kind in kinds]),
+        scheduler=scheduler,
     )
 
 

@@ -52,7 +52,7 @@ def _team(name: str, entry: Entry, cluster: ClusterConfig, templates: Collection
         members=section.texts("members", _PERSON, "a user name"),
         quota=tuple(_quota(kind, amount, cluster) for kind, amount in quotas.items() if "/" not in kind),
         extended_quota=tuple(_extended(name, amount, cluster) for name, amount in quotas.items() if "/" in name),
-        borrow_limit=section.maybe_integer("borrow_limit", 0, _MOST_GPUS),
+        borrow_limit=_milli(section, "borrow_limit"),
         user_caps=_user_caps(section),
         priorities=_priorities(section, cluster),
         preempt_within_team=section.boolean("preempt_within_team", default=False),
@@ -84,12 +84,17 @@ def _extended(name: str, entry: Entry, cluster: ClusterConfig) -> tuple[str, int
     return name, entry.integer(0, _MOST_GPUS)
 
 
+def _milli(section: Section, key: str) -> int | None:
+    found = section.get(key)
+    return None if found is None else int(GPU * found.gpus(0, _MOST_GPUS))
+
+
 def _user_caps(team: Section) -> UserCaps:
     found = team.get("user_caps")
     if found is None:
         return UserCaps()
     section = found.section(("soft", "hard"))
-    caps = UserCaps(section.maybe_integer("soft", 0, _MOST_GPUS), section.maybe_integer("hard", 0, _MOST_GPUS))
+    caps = UserCaps(_milli(section, "soft"), _milli(section, "hard"))
     if caps.soft is not None and caps.hard is not None and caps.soft > caps.hard:
         found.problem("soft is more than hard, so nobody could ever ask for approval.")
     return caps

@@ -56,7 +56,7 @@ class Scenario:
         whole, nodes = ClusterState.of(Snapshot(self.cluster, self.teams, self.nodes)), []
         for quota in team.quota:
             share = whole.quota_by_team(quota.gpu_type).get(team.name)
-            size, milli = self.sizes[quota.gpu_type] * GPU, int(quota.gpus * GPU)
+            size, milli = _milli(self.cluster, quota.gpu_type, self.sizes[quota.gpu_type]), int(quota.gpus * GPU)
             parts = list(share.values()) if share else [min(size, milli - at) for at in range(0, milli, size)]
             names = list(share) if share else [f"{quota.gpu_type}-{number:05}" for number in range(len(parts))]
             nodes += [self._node(quota.gpu_type, name, part) for name, part in zip(names, parts, strict=True)]
@@ -77,8 +77,8 @@ class Scenario:
             if not sum(pods):
                 return ResourceRequest()
             place = NodePlacement(kind.node_selector, tolerations=kind.tolerations) if kind else NodePlacement()
-            resource = kind.resource if kind else "unknown"
-            return ResourceRequest(gpu_type, tuple(PodRequest(resource, gpus * GPU, placement=place) for gpus in pods))
+            resource, unit = (kind.resource, kind.milli) if kind else ("unknown", GPU)
+            return ResourceRequest(gpu_type, tuple(PodRequest(resource, gpus * unit, placement=place) for gpus in pods))
 
         def request_of(one: TraceJob) -> ResourceRequest:
             gpu_type = one.gpu_type or next(iter(kinds), "")
@@ -96,8 +96,14 @@ def _pods(gpus: int, size: int) -> tuple[int, ...]:
 def _node(cluster: ClusterConfig, gpu_type: str, name: str, milli: int) -> Node:
     kind = cluster.gpu_type(gpu_type)
     assert kind is not None  # noqa: S101 - settings have checked the types of quotas and nodes
-    share = kind.per_gpu.times(milli // GPU)
-    return Node(name, ((kind.resource, milli),), share.cpu_milli, share.memory_bytes, kind.node_selector)
+    units = kind.units(milli)
+    share = kind.per_gpu.times(units)
+    return Node(name, ((kind.resource, units * GPU),), share.cpu_milli, share.memory_bytes, kind.node_selector)
+
+
+def _milli(cluster: ClusterConfig, gpu_type: str, units: int) -> int:
+    kind = cluster.gpu_type(gpu_type)
+    return units * (kind.milli if kind else GPU)
 
 
 def make(
@@ -125,7 +131,7 @@ def make(
         kind, counts_of_kind = _parse_nodes(text, kinds)
         counts[kind], sizes[kind] = counts_of_kind
     made = [
-        _node(found.cluster, kind, f"{kind}-{number:05}", sizes[kind] * GPU)
+        _node(found.cluster, kind, f"{kind}-{number:05}", _milli(found.cluster, kind, sizes[kind]))
         for kind in kinds
         for number in range(counts[kind])
     ]

@@ -15,6 +15,7 @@ from itertools import product
 from os import cpu_count
 
 from dlspawner.core.config import IdleWindows
+from dlspawner.core.units import GPU
 from dlspawner.simulate.report import span_text
 from dlspawner.simulate.scenario import Scenario, quota_gpus
 from dlspawner.simulate.trace import Trace
@@ -45,7 +46,7 @@ class Setting:
         rules = replace(rules, notice=self.notice or rules.notice)
         rules = rules if self.min_run is None else replace(rules, min_run=self.min_run)
         if self.borrow is not None:
-            limited = (replace(team, borrow_limit=int(self.borrow * quota_gpus(team))) for team in teams.teams)
+            limited = (replace(team, borrow_limit=int(self.borrow * quota_gpus(team) * GPU)) for team in teams.teams)
             teams = replace(teams, teams=tuple(limited))
         return replace(scenario, cluster=replace(cluster, scheduling=rules), teams=teams)
 

@@ -363,6 +363,11 @@ WRONG_CLUSTERS = {
         f"scheduler: {{name: hived, cell_types: {{a10: A100}}}}\n{CLASSES}",
         "scheduler.cell_types.a10: there is no GPU type “a10”",
     ),
+    "HiveD with parts of GPUs": (
+        "  b: {resource: a/b, share: 1/7, cpu_per_gpu: 1, memory_per_gpu: 1Gi}\n"
+        f"scheduler: {{name: hived}}\n{CLASSES}",
+        "gpu_types.b: HiveD gives whole GPUs by resource: no parts, no claims.",
+    ),
     "HiveD without classes": (
         "scheduler: {name: hived}",
         "scheduler: HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass",
@@ -741,7 +746,7 @@ teams:
     members: [alice]
     quota: {a100: 8, rdma/hca: 6}
     borrow_limit: 2
-    user_caps: {soft: 1, hard: 2}
+    user_caps: {soft: 0.5, hard: 2}
     priorities: [prod, test]
     templates: [job]
     mounts: [{claim: data, path: /data/vision, read_only: true}]
@@ -759,8 +764,8 @@ blocked: [eve]
         ExtendedResource("x.io/fpga"),
     )
     team = loaded.teams.teams[0]
-    assert (team.quota, team.extended_quota, team.borrow_limit) == ((TeamQuota("a100", 8),), (("rdma/hca", 6),), 2)
-    assert (team.user_caps.soft, team.user_caps.hard) == (1, 2)
+    assert (team.quota, team.extended_quota, team.borrow_limit) == ((TeamQuota("a100", 8),), (("rdma/hca", 6),), 2000)
+    assert (team.user_caps.soft, team.user_caps.hard) == (500, 2000)
     assert team.mounts[0].read_only
     assert team.idle.guaranteed == timedelta(minutes=10)
     assert loaded.teams.blocked == {"eve"}

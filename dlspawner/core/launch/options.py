@@ -292,8 +292,8 @@ def _complete_choices(
             f"you asked for {show(values['priority'])}."
         )
     asked = total * (kind.milli if kind else GPU)
-    if preemptible and team.borrow_limit is not None and asked > team.borrow_limit * GPU:
-        may = f"at most {team.borrow_limit} GPUs" if team.borrow_limit else "no GPUs"
+    if preemptible and team.borrow_limit is not None and asked > team.borrow_limit:
+        may = f"at most {counted(team.borrow_limit)}" if team.borrow_limit else "no GPUs"
         sentence = f"Team {team.title or name} may borrow {may} for preemptible jobs; you asked for {shown(asked)}."
         problems.append(sentence)
     if level is None or problems:
@@ -421,15 +421,15 @@ def quota_hint(team: Team, kinds: Sequence[GpuType], *, quotas: bool, preemptibl
 def _borrowed(limit: int | None) -> str:
     if limit is None:
         return "idle ones of others for preemptible jobs"
-    return f"up to {limit} idle ones for preemptible jobs" if limit else "none for preemptible jobs"
+    return f"up to {shown(limit)} idle ones for preemptible jobs" if limit else "none for preemptible jobs"
 
 
 def _for_one(soft: int | None, hard: int | None) -> list[str]:
     """Returns the limit of one user; above ``soft`` an approval is needed."""
     if soft is None or (hard is not None and soft >= hard):
-        return [] if hard is None else [f"at most {counted(hard * GPU)} for one person"]
-    more = "" if hard is None else f", and {shown(hard * GPU)} with one"
-    return [f"at most {counted(soft * GPU)} for one person without an approval{more}"]
+        return [] if hard is None else [f"at most {counted(hard)} for one person"]
+    more = "" if hard is None else f", and {shown(hard)} with one"
+    return [f"at most {counted(soft)} for one person without an approval{more}"]
 
 
 LONGEST = {OptionKind.STRING: 4096, OptionKind.PATH: 1024, OptionKind.IMAGE: 512}

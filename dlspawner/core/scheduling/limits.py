@@ -115,11 +115,11 @@ def _not_special(request: Job, world: ClusterState) -> Refuse | None:
 
 def _more_than_limits(request: Job, kind: str, team: Team, world: ClusterState) -> Refuse | None:
     asked, hard, title = request.request.gpus, team.user_caps.hard, team.title or team.name
-    if hard is not None and asked > hard * GPU:
-        sentence = f"Team {title} gives one person at most {counted(hard * GPU)}; you asked for {shown(asked)}."
-        return Refuse(Reason.EXCEEDS_LIMIT, sentence, hard * GPU)
+    if hard is not None and asked > hard:
+        sentence = f"Team {title} gives one person at most {counted(hard)}; you asked for {shown(asked)}."
+        return Refuse(Reason.EXCEEDS_LIMIT, sentence, hard)
     if request.preemptible:
-        limit = None if team.borrow_limit is None else team.borrow_limit * GPU
+        limit = team.borrow_limit
         if limit is not None and asked > limit:
             sentence = f"Team {title} may borrow at most {counted(limit)}; you asked for {shown(asked)}."
             return Refuse(Reason.EXCEEDS_LIMIT, sentence, limit)
@@ -136,7 +136,7 @@ def _could_borrow(request: Job, team: Team, world: ClusterState) -> bool:
     """True if the same job could be preemptible: its template offers that, and its team may borrow so many GPUs."""
     offering = world.teams.borrowing
     offered = offering is None or not request.template or request.template in offering
-    return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit * GPU)
+    return offered and (team.borrow_limit is None or request.request.gpus <= team.borrow_limit)
 
 
 def larger_than_nodes(charge: ResourceRequest, world: ClusterState) -> Blocked | None:
@@ -260,14 +260,14 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
     held = world.held_by(request.team, request.user) - own
     hold = "hold or were promised" if world.reserved_by_user(request.team, request.user) > own else "hold"
     hard = team.user_caps.hard
-    if hard is not None and held + asked > hard * GPU:
+    if hard is not None and held + asked > hard:
         return Blocked(
             Reason.USER_CAP,
-            f"You {hold} {counted(held)} of the {shown(hard * GPU)} that team {title} gives one person; "
-            f"this job waits until {free_of_them(held + asked - hard * GPU)}.",
+            f"You {hold} {counted(held)} of the {shown(hard)} that team {title} gives one person; "
+            f"this job waits until {free_of_them(held + asked - hard)}.",
         )
     if request.preemptible and team.borrow_limit is not None:
-        borrowed, limit = world.borrowed(request.team), team.borrow_limit * GPU
+        borrowed, limit = world.borrowed(request.team), team.borrow_limit
         if borrowed + asked > limit:
             left = shown(limit - borrowed) if borrowed < limit else "no"
             return Blocked(
@@ -382,7 +382,7 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
     if hard is not None and hard <= team.user_caps.soft:
         return None  # the largest approvable value
     own = asked if job.reserved and job.id in world.jobs else 0
-    soft, held = team.user_caps.soft * GPU, world.held_by(job.team, job.user) - own
+    soft, held = team.user_caps.soft, world.held_by(job.team, job.user) - own
     if held + asked <= soft:
         return None
     promised = world.reserved_by_user(job.team, job.user) > own
@@ -399,8 +399,8 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
             f"Team {title} gives one person at most {counted(soft)} without approval; "
             f"you asked for {shown(asked)}{held_too}, so it waits until somebody approves it."
         )
-    if hard is not None and held + asked > hard * GPU:
-        sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard * GPU)}."
+    if hard is not None and held + asked > hard:
+        sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard)}."
     what = f"{counted(asked)} of type {kind}{', preemptible' if job.preemptible else ''}"
     besides = f"; {holding_text(job.user, held, promised=promised)}" if held else ""
     why = f"Team {title} gives one person at most {counted(soft)} without approval{besides}."

@@ -50,10 +50,11 @@ class Case(NamedTuple):
 
 
 def team(name: str, quota: int | Mapping[str, int | Fraction] = 0, **more: Any) -> Team:
-    """A team with a quota of A100s, or of several types."""
+    """A team with a quota of A100s, or of several types; caps and limits in GPUs."""
     quotas = {"a100": quota} if isinstance(quota, int) else quota
-    if "hard" in more or "soft" in more:
-        more["user_caps"] = UserCaps(more.pop("soft", None), more.pop("hard", None))
+    limits = {name: more.pop(name, None) for name in ("soft", "hard", "borrow_limit")}
+    soft, hard, more["borrow_limit"] = (None if gpus is None else gpus * GPU for gpus in limits.values())
+    more["user_caps"] = UserCaps(soft, hard)
     return Team(name, name, quota=tuple(TeamQuota(kind, gpus) for kind, gpus in quotas.items()), **more)
 
 

@@ -18,7 +18,7 @@ SHARED = replace(
     options=tuple(BUILT_IN[name] for name in ("gpus", "gpu_type", "team", "preemptible", "requeue", "priority")),
 )
 FREE, TESTERS = Team("free"), Team("testers", priorities=("test",))
-STINGY, MODEST = Team("stingy", borrow_limit=0), Team("modest", title="Modest people", borrow_limit=2)
+STINGY, MODEST = Team("stingy", borrow_limit=0), Team("modest", title="Modest people", borrow_limit=2000)
 
 CHOSEN: dict[str, tuple[tuple[Team, ...], dict[str, Any], tuple[str, bool, bool]]] = {
     "by default a job is guaranteed and of the lowest level": ((FREE,), {"gpus": 1}, ("test", False, False)),

@@ -336,7 +336,7 @@ class QuotaModel(ResponseModel):
     used: Milli
     borrowed: Milli
     free: Milli
-    borrow_limit: int | None = Field(validation_alias=AliasPath("team", "borrow_limit"))
+    borrow_limit: Milli | None = Field(validation_alias=AliasPath("team", "borrow_limit"))
 
 
 class WaitingModel(ResponseModel):

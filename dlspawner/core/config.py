@@ -136,6 +136,20 @@ class SchedulerName(Enum):
 
     NATIVE = "native"
     KUEUE = "kueue"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+    KUBE_BATCH = "kube-batch"
+    KAI = "kai"
+    HIVED = "hived"
+    GANG = "gang"
+
+
+_TITLES = {
+    SchedulerName.KUBE_BATCH: "kube-batch",
+    SchedulerName.KAI: "KAI",
+    SchedulerName.HIVED: "HiveD",
+    SchedulerName.GANG: "Kubernetes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,8 @@ class SchedulerConfig:
     name: SchedulerName = SchedulerName.NATIVE
     queues: tuple[tuple[str, str], ...] = ()
     priority_classes: tuple[tuple[str, str], ...] = ()
+    scheduler_name: str = ""  # in the pods; empty for the engine's own default
+    cell_types: tuple[tuple[str, str], ...] = ()  # HiveD's leaf cell type of a GPU type, where that is not its name
 
     @property
     def is_native(self) -> bool:
@@ -162,7 +178,7 @@ class SchedulerConfig:
     @property
     def title(self) -> str:
         """The engine's name in sentences."""
-        return self.name.value.capitalize()
+        return _TITLES.get(self.name, self.name.value.capitalize())
 
     def queue(self, team: str) -> str:
         return dict(self.queues).get(team, team)

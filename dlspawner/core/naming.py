@@ -47,6 +47,7 @@ PODS_ANNOTATION = PREFIX + "pods"
 PORTS_ANNOTATION = PREFIX + "ports"
 FIRST_POD_ANNOTATION = PREFIX + "first-pod"
 FAILURE_ANNOTATION = PREFIX + "on-pod-failure"
+ENGINE_ANNOTATION = PREFIX + "waits-in"  # the engine in which a pod waits for its node (`core.schedulers`)
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UNIX_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")

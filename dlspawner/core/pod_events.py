@@ -14,8 +14,9 @@ That preemption would not help on *any* node means that a pod that lacks CPU, me
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dlspawner.core import text
 
@@ -146,3 +147,16 @@ def _shortage(nodes: int, kinds: dict[str, int], lacking: str, too_large: bool) 
 def _counted(nodes: int, kinds: dict[str, int]) -> str:
     total = "1 node" if nodes == 1 else f"{nodes} nodes"
     return f"{total}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}" if kinds else total
+
+
+def preempted(pod: Mapping[str, Any]) -> str:
+    """A scheduler's words about a pod that it stops for another one; empty for any other pod.
+
+    Kubernetes' and KAI say so by DisruptionTarget, Volcano and kube-batch by Ready.
+    """
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        told = one.get("type"), one.get("status"), one.get("reason")
+        if told in {("DisruptionTarget", "True", "PreemptionByScheduler"), ("Ready", "False", "Evict")}:
+            message = str(one.get("message") or "").strip() or "it had to make room for another job"
+            return message if message.endswith(".") else f"{message}."
+    return ""

@@ -104,7 +104,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         cpu_jobs=jobs,
         culling=read_culling(file),
         host_ports=_host_ports(file),
-        scheduler=read_scheduler(file, priorities),
+        scheduler=read_scheduler(file, priorities, [kind.name for kind in kinds]),
     )
 
 

@@ -15,7 +15,7 @@ from dlspawner.core.config import (
     SchedulerName,
     SchedulingConfig,
 )
-from dlspawner.settings.document import Section, did_you_mean
+from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _HOUR = 3600
 _YEAR = 366 * 24 * _HOUR
@@ -27,11 +27,18 @@ _SCHEDULING = (
     *("notice_seconds", "min_run_seconds", "max_backfill_wait_seconds", "usage_half_life_seconds"),
     "priority_classes",
 )
+_CELL = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"
 _OBJECT = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 # The keys of `scheduler` for each engine, beside its name.
 _ENGINE_KEYS: dict[SchedulerName, tuple[str, ...]] = {
     SchedulerName.NATIVE: (),
     SchedulerName.KUEUE: ("queues", "priority_classes"),
+    SchedulerName.VOLCANO: ("queues", "priority_classes", "scheduler_name"),
+    SchedulerName.COSCHEDULING: ("priority_classes", "scheduler_name"),
+    SchedulerName.KUBE_BATCH: ("queues", "priority_classes", "scheduler_name"),
+    SchedulerName.KAI: ("queues", "priority_classes", "scheduler_name"),
+    SchedulerName.HIVED: ("queues", "priority_classes", "scheduler_name", "cell_types"),
+    SchedulerName.GANG: ("priority_classes", "scheduler_name"),
 }
 _SCHEDULER = ("name", *dict.fromkeys(key for keys in _ENGINE_KEYS.values() for key in keys))
 _IDLE = (
@@ -77,7 +84,7 @@ def read_scheduling(file: Section) -> SchedulingConfig:
     )
 
 
-def read_scheduler(file: Section, priorities: Collection[PriorityLevel]) -> SchedulerConfig:
+def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_types: Collection[str]) -> SchedulerConfig:
     """Returns the engine underneath, and its names for teams and priority levels."""
     found = file.get("scheduler")
     if found is None:
@@ -96,12 +103,28 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel]) -> Sche
             entry.problem(
                 f"Kueue takes every pod beside a queue called default for one of that queue: rename {team}'s."
             )
-    hint = "the name of an object"
+    cells, scheduler = section.children("cell_types"), section.get("scheduler_name")
+    for kind in cells.keys() - set(gpu_types):
+        cells[kind].problem(f"there is no GPU type “{kind}”{did_you_mean(kind, gpu_types)}.")
+    if name is SchedulerName.HIVED:
+        _check_hived(found, read_scheduling(file).classes)
+    hint, object_ = "the name of an object", _CELL if name is SchedulerName.HIVED else _OBJECT
     return SchedulerConfig(
         name,
-        tuple((team, entry.text(_OBJECT, hint)) for team, entry in section.children("queues").items()),
+        tuple((team, entry.text(object_, hint)) for team, entry in section.children("queues").items()),
         tuple((level, entry.text(_OBJECT, hint)) for level, entry in classes.items()),
+        scheduler.text(_CELL, "the name of a scheduler") if scheduler else "",
+        tuple((kind, entry.text(_CELL, "the name of a cell type")) for kind, entry in cells.items()),
     )
+
+
+def _check_hived(found: Entry, classes: PriorityClasses) -> None:
+    """Victims are Kubernetes' to preempt, by its priorities."""
+    if classes == PriorityClasses():
+        found.problem(
+            "HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass: set "
+            "scheduling.priority_classes."
+        )
 
 
 def _classes(scheduling: Section) -> PriorityClasses:

@@ -30,6 +30,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from itertools import islice
 from typing import Any
@@ -255,7 +256,8 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
 
     The first one that is refused ends it: all pods or none.
     """
-    further = [launch_pod.disable_gpus_by_default(pod, gpu_resources) for pod in pod_set.further_pods(first)]
+    hide = partial(launch_pod.disable_gpus_by_default, gpu_resources=gpu_resources)
+    further = list(pod_set.further_pods(first, hide))
     if not further:
         return
     await ensure_service(pods, pod_set.service(first, owned_metadata(first), job.id), look_first=not new)

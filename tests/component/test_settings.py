@@ -255,6 +255,7 @@ WRONG_JOBS |= {
     for name, (text, problem) in WRONG_CONTEXTS.items()
 }
 
+CLASSES = "scheduling: {priority_classes: {guaranteed: high, preemptible: low}}"
 WRONG_CLUSTERS = {
     "uids of nobody": (
         "accounts: {first_uid: 60000, last_uid: 70000}",
@@ -296,6 +297,18 @@ WRONG_CLUSTERS = {
     "a queue of Kueue that is the default": (
         "scheduler: {name: kueue, queues: {vision: default}}",
         "scheduler.queues.vision: Kueue takes every pod beside a queue called default",
+    ),
+    "queues of a scheduler without any": (
+        "scheduler: {name: coscheduling, queues: {vision: v}}",
+        "scheduler.queues: the scheduler coscheduling has no queues.",
+    ),
+    "HiveD's cells of a GPU type that is not there": (
+        f"scheduler: {{name: hived, cell_types: {{a10: A100}}}}\n{CLASSES}",
+        "scheduler.cell_types.a10: there is no GPU type “a10”",
+    ),
+    "HiveD without classes": (
+        "scheduler: {name: hived}",
+        "scheduler: HiveD takes cells back from preemptible jobs only if guaranteed ones have a higher PriorityClass",
     ),
     "a class of a priority that is not there": (
         "scheduler: {name: kueue, priority_classes: {high: h}}",

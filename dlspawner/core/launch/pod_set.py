@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dlspawner.core import naming, units
@@ -140,21 +141,29 @@ def with_additions(first: Manifest, added: Sequence[Manifest]) -> Manifest:
     if pods is not None:
         told = replace(pods, additions=(own, *added[1:])).annotation()
         own = additions.merged(own, {"metadata": {"annotations": {naming.PODS_ANNOTATION: told}}})
-    return additions.merged(first, own)
+    return _with_work(additions.merged(first, own), lambda work: additions.in_container(work, added[0]))
 
 
-def further_pods(first: Mapping[str, Any]) -> Iterator[Manifest]:
-    """The manifests of all pods but the first, from the first one's: as it is to be made, or as the cluster has it."""
+def further_pods(
+    first: Mapping[str, Any], finish: Callable[[Manifest], Manifest] = lambda pod: pod
+) -> Iterator[Manifest]:
+    """The manifests of all pods but the first, from the first one's: as it is to be made, or as the cluster has it.
+
+    ``finish`` is the last step before an engine's additions to the work container.
+    """
     pods, ports = read_pod_set(first["metadata"]), host_ports.assigned(first["metadata"])
     for number, (role, _) in enumerate(pods.members if pods else ()):
         if pods is not None and number:
-            yield _further(host_ports.with_own(dict(first), ports[number]) if ports else first, pods, role, number)
+            made = _further(host_ports.with_own(dict(first), ports[number]) if ports else first, pods, role, number)
+            added = pods.additions[number] if pods.additions else {}
+            yield _with_work(finish(made), partial(additions.in_container, addition=added))
 
 
 def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) -> Manifest:
     host, made = pods.hosts[number], copy.deepcopy(dict(first))
     if pods.additions:
         made = additions.merged(additions.without(made, pods.additions[0]), pods.additions[number])
+        made = _with_work(made, lambda work: additions.out_of_container(work, pods.additions[0]))
     metadata, spec = made["metadata"], made["spec"]
     work = _work(spec)
     for key in ("nodeName", "priority", "preemptionPolicy", "schedulingGates"):
@@ -304,6 +313,11 @@ def _work(spec: Manifest) -> Manifest:
     named = {one["name"]: one for one in spec["containers"]}
     found: Manifest = named.get(MAIN_CONTAINER) or named[NOTEBOOK_CONTAINER]
     return found
+
+
+def _with_work(pod: Manifest, change: Callable[[Manifest], Manifest]) -> Manifest:
+    work, spec = _work(pod["spec"]), pod["spec"]
+    return {**pod, "spec": {**spec, "containers": [change(one) if one is work else one for one in spec["containers"]]}}
 
 
 def _sized(volume: Manifest, role: Role) -> Manifest:

@@ -6,10 +6,19 @@ One module per engine, and `engine` with what an engine is. No other module know
 from __future__ import annotations
 
 from dlspawner.core.config import SchedulerConfig, SchedulerName
+from dlspawner.core.schedulers.coscheduling import COSCHEDULING
 from dlspawner.core.schedulers.engine import Engine
+from dlspawner.core.schedulers.gang import GANG
+from dlspawner.core.schedulers.hived import HIVED
+from dlspawner.core.schedulers.kai import KAI
+from dlspawner.core.schedulers.kube_batch import KUBE_BATCH
 from dlspawner.core.schedulers.kueue import Kueue
+from dlspawner.core.schedulers.volcano import VOLCANO
 
-_ENGINES: dict[SchedulerName, Engine] = {SchedulerName.KUEUE: Kueue()}
+_ENGINES: dict[SchedulerName, Engine] = {
+    SchedulerName.KUEUE: Kueue(),
+    **{engine.name: engine for engine in (VOLCANO, COSCHEDULING, KUBE_BATCH, KAI, HIVED, GANG)},
+}
 
 
 def find_engine(scheduler: SchedulerConfig) -> Engine | None:

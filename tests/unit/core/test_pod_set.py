@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import shlex
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dlspawner.core import naming
 from dlspawner.core.launch import host_ports, pod_set
+from dlspawner.core.launch.pod import disable_gpus_by_default
 from dlspawner.core.launch.pod_set import PodSet, Role
 from dlspawner.core.template import JobPorts, PodFailurePolicy
 
@@ -60,6 +63,26 @@ def test_additions_of_an_engine_reach_each_pod_and_no_other_one() -> None:
         assert pod["spec"]["nodeSelector"] == {"n": "1", "zone": "z"}
         assert pod["spec"]["tolerations"] == [{"key": "own"}, {"key": "cluster's"}]
     assert pod_set.with_additions(plain, ()) is plain
+
+
+def test_work_containers_ask_for_an_engines_token_instead_of_gpus() -> None:
+    workers = PodSet((replace(WORKER, name="chief", count=1), WORKER, replace(CHIEF, name="ps")))
+    visible = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": "cells"}
+    amounts = {"engine/token": "1", GPU: None, "cpu": "16"}
+    cells = {"container": {"resources": {"limits": amounts, "requests": amounts}, "env": [visible]}}
+    plain = first(workers)
+    plain["spec"]["containers"][-1]["resources"] = {"limits": WORKER.resources, "requests": WORKER.resources}
+    made = pod_set.with_additions(plain, (cells, cells, cells, {}))
+    hide = partial(disable_gpus_by_default, gpu_resources=[GPU])
+    pods = [made, *pod_set.further_pods(made, hide)]
+    assert all("container" not in pod for pod in pods)
+    found = [pod["spec"]["containers"][-1] for pod in pods]
+    for work in found[:3]:
+        wanted = {"engine/token": "1", "cpu": "16", "memory": "32Gi"}
+        assert work["resources"] == {"limits": wanted, "requests": wanted}
+        assert [one for one in work["env"] if "NVIDIA" in one["name"]] == [visible]
+    assert found[3]["resources"] == {"limits": CHIEF.resources, "requests": CHIEF.resources}
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in found[3]["env"]
 
 
 def environment(pod: dict[str, Any]) -> dict[str, str]:

@@ -101,7 +101,7 @@ class Admission:
     """The decision about a job: *admit*, *wait* or *refuse*, with sentences and a reason.
 
     The pods of an admitted job may be requested before ``until`` on the event loop's clock, for ``nodes`` if known,
-    with these ``ports`` of the host and ``additions`` to their manifests.
+    with these ``ports`` of the host and ``additions`` to their manifests. ``pods_exist``: they are in the cluster.
     """
 
     decision: str
@@ -111,6 +111,7 @@ class Admission:
     nodes: tuple[str | None, ...] = ()
     ports: tuple[tuple[int, ...], ...] = ()
     additions: tuple[dict[str, Any], ...] = ()
+    pods_exist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,11 @@ class ManagerClient:
         """The pod of this job is about to be deleted, because the job has ended or its start is given up."""
         body = {"user": user, "passes": False, "why": why, "made": True}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)
+
+    async def leave_in_cluster(self, job: str, user: str) -> str:
+        """The pods of this job wait in the cluster, and its start ends: why they wait. Rejected: not yet."""
+        answer = await self._call("POST", f"/api/internal/jobs/{job}/left", {"user": user}, RELEASE_SECONDS)
+        return answer.read(lambda found: str(found["sentence"]))
 
     async def start_interrupted(self, user: str, server: str, job: str) -> None:
         """Reports that this server was stopped during its start; returns once a Manager has answered."""
@@ -378,7 +384,8 @@ def _admission(found: Any, sent: float) -> Admission:
     nodes = tuple(str(node) if node else None for node in found["nodes"])  # none where nothing is packed
     ports = tuple(tuple(map(int, one)) for one in found.get("ports", ()))
     additions = tuple(map(dict, found.get("additions", ())))
-    return Admission(decision, sentences, "", sent + float(found["seconds"]), nodes, ports, additions)
+    exist, until = bool(found.get("pods_exist")), sent + float(found["seconds"])
+    return Admission(decision, sentences, "", until, nodes, ports, additions, exist)
 
 
 def _start_status(found: Any) -> StartStatus:

@@ -110,6 +110,7 @@ _INTERNAL_JOB, _INTERNAL_USER = r"api/internal/jobs/(j-[a-z2-7]{12})", f"api/int
 INTERNAL_ROUTES: Routes = (
     (f"{_INTERNAL_JOB}/admission", hub.AdmissionHandler),
     (f"{_INTERNAL_JOB}/released", hub.ReservationReleasedHandler),
+    (f"{_INTERNAL_JOB}/left", hub.LeftInClusterHandler),
     (f"{_INTERNAL_JOB}/ending", hub.StopReasonHandler),
     (f"{_INTERNAL_JOB}/log-kept", logs.LogCollectedHandler),
     (f"{_INTERNAL_USER}/account", hub.UnixAccountHandler),

@@ -36,6 +36,7 @@ from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado import web
 
 from dlspawner.backoff import delays
+from dlspawner.core import naming
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner import owned_objects, reach, recovery
@@ -197,14 +198,16 @@ class LifecycleSpawner(StartingSpawner):
         Does nothing inside a start: KubeSpawner stops a pod whose Service, Secret or hook has failed, and the reason
         would be lost when the start's time is over before the pod is gone. The Hub (5.5 to 6.1) stops what a failed
         start has left; one that is killed before finds the pod as any other, because its state is saved. Nor inside
-        KubeSpawner's poll.
+        KubeSpawner's poll, nor after a start that has left its pods to an engine.
         """
-        if self._in_start or _PARENT_LOOKS.get():
+        if self._in_start or _PARENT_LOOKS.get() or self._left_in_cluster:
             return
         # The Hub forgets a server whose stop has failed: nothing ends a stop but an answer of the API server.
         with suppress(StartRefused):
             await self._start_watching_pods()
         pod = self.pod() or await self._unseen()
+        if pod is not None and self._unasked and naming.ENGINE_ANNOTATION in (pod["metadata"].get("annotations") or {}):
+            return  # an earlier start has left it in the cluster, and this one was refused
         if pod is not None:
             await self._before_deletion(pod)
             seconds = self.pods.grace(pod, now=now)

@@ -152,6 +152,10 @@ class ManagerLink:
         """
         await self._or_none(self._client.release_reservation(job, user, passes=passes, why=why))
 
+    async def leave_in_cluster(self, job: str, user: str) -> str | None:
+        """Why the pods of this job wait in the cluster, once the Manager starts the server when they have nodes."""
+        return await self._or_none(self._client.leave_in_cluster(job, user))
+
     async def job_failed(self, job: str, user: str, why: str) -> None:
         """The pod of this job is about to be deleted, for its person ``why``. Never fails: the pod tells most of it."""
         await self._or_none(self._client.job_failed(job, user, why))

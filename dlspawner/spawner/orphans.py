@@ -12,7 +12,8 @@ Ended is a pod, with its grace period, that
 3. is not ending already, and not kept for somebody to look at (``delete_stopped_pods`` off),
 4. is the pod of no server that runs, starts, stops or is being looked after; JupyterHub has all of those in memory
    before it looks at the first,
-5. has been all this for ``orphan_seconds`` without a break, counted by this process: whoever starts a Hub with the
+5. waits for no engine of the cluster: its job is the Manager's, which ends it,
+6. has been all this for ``orphan_seconds`` without a break, counted by this process: whoever starts a Hub with the
    wrong database finds the warning in its log before any pod is ended.
 
 With ``enable_user_namespaces`` it is only warned of: the watch spans the cluster, and the address that most Hubs have
@@ -32,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from dlspawner.core import text
+from dlspawner.core import naming, text
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
 from dlspawner.spawner.kube.errors import StartRefused
@@ -89,7 +90,7 @@ async def _in_turns(things: Iterable[Thing]) -> AsyncIterator[Thing]:
 def without_server(
     pods: Mapping[str, PodDict], known: Collection[str], address: str, *, keep_ended: bool
 ) -> Iterator[str]:
-    """Keys of the pods that rules 1 to 4 are true of."""
+    """Keys of the pods that rules 1 to 5 are true of."""
     for key in pods:
         if key not in known:
             pod = pods[key]
@@ -99,8 +100,14 @@ def without_server(
                 and variable(pod, ADDRESS) == address
                 and not pod["metadata"].get("deletionTimestamp")
                 and not (ended and keep_ended)
+                and not _waits(pod)
             ):
                 yield key
+
+
+def _waits(pod: PodDict) -> bool:
+    engine = naming.ENGINE_ANNOTATION in (pod["metadata"].get("annotations") or {})
+    return engine and not (pod.get("spec") or {}).get("nodeName")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class StartingSpawner(KubeSpawner):
     _begun = False  # whether it was saved that a pod is about to be asked for, and none was seen since
     _starting = False  # whether a start was saved that is not known to be over
     _unsure = False  # whether it has asked, and the result is unknown
+    _left_in_cluster = False  # whether the start has ended and its pods wait in the cluster
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -363,6 +364,7 @@ class StartingSpawner(KubeSpawner):
 
     async def _start(self) -> str:
         self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
+        self._left_in_cluster = False
         STARTING.set(True)
         self._began = asyncio.get_running_loop().time()
         self._check_configuration()

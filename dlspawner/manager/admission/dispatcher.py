@@ -16,6 +16,9 @@ reservation has expired: then nothing is left behind, and the job is in its plac
 * It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
+A job whose pods wait in the cluster for an engine (`core.schedulers`) is started when all of them have a node, and then
+until the Hub does it: the job holds what it has, so there is no turn that could be over.
+
 An admitted job without a pod belongs to the Hub for the time of its reservation, unless the Hub reports that it starts
 no such server: it was killed meanwhile. Then no pod will follow, and the reservation is over at once.
 """
@@ -29,6 +32,7 @@ from datetime import timedelta
 from functools import partial
 
 from dlspawner.clients.hub import HubClient, HubFailed, HubRejected, HubServer
+from dlspawner.core.decisions import EngineAdmits
 from dlspawner.core.job import Job, JobState
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.model.event_reason import EventReason
@@ -77,7 +81,12 @@ class Dispatcher:
 
     def due(self) -> list[Turn]:
         """Returns the scheduled jobs, in the order of scheduling."""
-        awaiting = [(job, record.start_attempts) for job, record in self.book.records.items() if record.awaiting_start]
+        verdicts = self.book.cluster_state.verdicts
+        awaiting = [
+            (job, record.start_attempts)
+            for job, record in self.book.records.items()
+            if record.awaiting_start and (not record.seen or isinstance(verdicts.get(job), EngineAdmits))
+        ]
         self._answers = {turn: self._answers[turn] for turn in awaiting if turn in self._answers}
         return sorted(awaiting, key=lambda turn: self.queue.order.get(turn[0], 0))
 
@@ -85,9 +94,12 @@ class Dispatcher:
         """Requests one start, or ends its turn."""
         job, _ = turn
         record = self.book.records.get(job)
-        if record is None or not record.awaiting_start or record.deadline is None:
+        if record is None or not record.awaiting_start:
             return
-        if record.deadline <= self.book.now():
+        if record.waits_in_cluster:
+            await self._start_placed(turn, record.job)
+            return
+        if record.deadline is None or record.deadline <= self.book.now():
             await self._time_out(turn)
             return
         try:
@@ -102,6 +114,25 @@ class Dispatcher:
             await self.book.transact(partial(lifecycle.require_login, job=job))
         elif answer is JobState.ENDED:
             await self._time_out(turn)
+        elif answer is not None:
+            self._answers[turn] = answer
+
+    async def _start_placed(self, turn: Turn, job: Job) -> None:
+        """Requests the start of a job with pods on their nodes; what the Hub refuses for good is stopped."""
+        try:
+            answer = await self._request(job, turn)
+        except HubFailed as problem:
+            log.warning("job=%s its start has failed in the Hub, and is requested again: %s", job.id, problem)
+            return
+        if isinstance(answer, _Failure) or answer is JobState.LOGIN_REQUIRED:
+            reason, detail = EventReason.START_REFUSED, "The Hub wants a fresh login before it starts it."
+            if isinstance(answer, _Failure):
+                reason, detail = answer.reason, answer.detail or SILENT
+            await self.book.transact(lambda now: lifecycle.stop(now, job.id, reason, detail))
+        elif answer is JobState.RUNNING:  # a restarted Hub has gone on with the start
+            await self.book.transact(partial(_rejoin, job=job.id))
+        elif answer is JobState.ENDED:
+            self._answers.pop(turn, None)
         elif answer is not None:
             self._answers[turn] = answer
 
@@ -274,3 +305,9 @@ class Dispatcher:
         missing = [one for one in admitted if (one.job.user, one.job.server) not in active]
         servers = [(one, await self._server(one.job)) for one in missing]  # that list may be incomplete
         return [one for one, server in servers if server is None or not (server.pending or server.ready)]
+
+
+def _rejoin(turn: Transaction, *, job: str) -> None:
+    record = turn.record(job)
+    if record is not None and record.waits_in_cluster:
+        lifecycle.rejoin(turn, record)

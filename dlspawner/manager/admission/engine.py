@@ -6,6 +6,8 @@
 * A verdict is kept in memory: the watch tells it again. Until then a job waits, and keeps its place.
 * A job that the engine evicts is told, runs until the end of its notice (`preemption`), and is stopped as any job; one
   whose pods do not exist yet waits again at once.
+* An engine without verdicts before pods has its objects before the Hub hears that it may make the pods
+  (`make_objects`); pods that it stops for others end their job in `cluster.reconciler`, as they go.
 * An engine that is away, or that refuses an object, is asked again, and its jobs' owners read so.
 """
 
@@ -19,8 +21,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dlspawner.clients.kubernetes import Conflict, KubernetesClient, KubernetesError, ObjectNotFound, ResourceKind
+from dlspawner.clients.kubernetes import (
+    Conflict,
+    KubernetesClient,
+    KubernetesError,
+    ObjectNotFound,
+    ResourceKind,
+    WatchEvent,
+)
 from dlspawner.core import naming
+from dlspawner.core.config import SchedulerConfig
 from dlspawner.core.decisions import EngineEvicts, EngineWaits
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers.engine import Engine, EngineObject, ObjectKind, Observed, Patch, QueueView
@@ -54,6 +64,7 @@ class EngineController:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     _own: dict[str, _Objects] = field(default_factory=dict)  # by job
     _shared: _Objects = field(default_factory=dict)
+    _pods: dict[str, dict[str, Manifest]] = field(default_factory=dict)  # by job and uid, what engines read of them
     _positions: dict[str, int] = field(default_factory=dict)  # by job
     _changed: dict[str, None] = field(default_factory=dict)  # jobs to reconcile
     _unlisted: set[tuple[ObjectKind, str | None]] = field(init=False)
@@ -99,17 +110,48 @@ class EngineController:
         for job in [job for job, own in self._own.items() if own.pop((kind, name), None)]:
             self._changed[job] = None
 
+    def observe_pod(self, change: WatchEvent) -> None:
+        """A pod of any job, or one that says so."""
+        found = change.object
+        job = (found["metadata"].get("labels") or {}).get(naming.JOB_LABEL)
+        if job is None or self._config.admits_before_pods:
+            return
+        pods, uid = self._pods.setdefault(job, {}), str(found["metadata"]["uid"])
+        if change.type == "DELETED":
+            pods.pop(uid, None)
+        else:
+            spec, status = found.get("spec") or {}, found.get("status") or {}
+            pods[uid] = {
+                "spec": {"nodeName": spec.get("nodeName")},
+                "status": {"conditions": status.get("conditions")},
+            }
+        if not pods:
+            del self._pods[job]
+        self._changed[job] = None
+        self.wake.set()
+
+    @property
+    def _config(self) -> SchedulerConfig:
+        return self.book.cluster_state.cluster.scheduler
+
     def _on_events(self, events: Sequence[JobEvent]) -> None:
         self._changed |= dict.fromkeys(event.record.job.id for event in events)
         self.wake.set()
 
     def observed(self, job: str) -> Observed:
-        return Observed(self._own.get(job, {}), self._shared)
+        record, known = self.book.records.get(job), self._pods.get(job, {})
+        pods = tuple(known[one.uid] for one in (record.seen if record else ()) if one.uid in known)
+        return Observed(self._own.get(job, {}), self._shared, pods)
 
     def additions(self, job: Job) -> tuple[Manifest, ...]:
         return self.engine.additions(job, self.book.cluster_state.cluster, self.observed(job.id))
 
     # What is done
+
+    async def make_objects(self, job: str) -> None:
+        """Makes the objects of a job that was admitted just now, before its pods are made; KubernetesError: not all."""
+        if not self._config.admits_before_pods:
+            await self._carry_out(job)
 
     def due(self) -> list[str]:
         """Returns the jobs that changed, or whose objects did; none before everything was listed."""
@@ -205,7 +247,7 @@ class EngineController:
         if isinstance(verdict, EngineWaits):
             verdict = replace(verdict, position=self._positions.get(job))
         self.book.put_verdict(job, verdict)
-        if isinstance(verdict, EngineEvicts):
+        if isinstance(verdict, EngineEvicts) and self._config.admits_before_pods:
             await self.book.transact(partial(_evict, job=job, verdict=verdict))
 
     # Positions

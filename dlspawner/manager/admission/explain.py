@@ -18,7 +18,7 @@ from random import Random
 from typing import assert_never
 
 from dlspawner.core.config import IdleWindows
-from dlspawner.core.decisions import Admit, Alternative, MustWait, Preempt, Reason, Refuse
+from dlspawner.core.decisions import Admit, Alternative, EngineWaits, MustWait, Preempt, Reason, Refuse
 from dlspawner.core.idle import idle_rule_of
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission, estimates, limits, queue
@@ -80,6 +80,8 @@ class Explainer:
     def explain(self, record: JobRecord, *, advises: bool = True) -> QueueStatus:
         """Returns the status; alternatives only on request, because they cost as much as many decisions."""
         job, world, now = record.job, self.book.cluster_state, self.book.now()
+        if record.waits_in_cluster:
+            return QueueStatus(job, "queued", 0, 0, self.why(job, now), ())
         position = queue.position(job, world, now)
         if job.state is JobState.PENDING_APPROVAL:
             return QueueStatus(job, job.state.value, position, position, self.why(job, now), self.advice(job, now))
@@ -109,10 +111,14 @@ class Explainer:
         return found.remaining(now) if found is not None else None
 
     def why(self, job: Job, now: datetime) -> str:
-        """Returns why a job is queued or needs an approval; empty in any other state."""
+        """Returns why a job waits in the queue, for an approval, or in the cluster; empty in any other state."""
         if job.state is JobState.PENDING_APPROVAL:
             blocked = limits.config_violation(job, self.book.cluster_state) or limits.caps(job, self.book.cluster_state)
             return blocked.sentence if blocked is not None else _NEXT
+        record = self.book.records.get(job.id)
+        if record is not None and record.waits_in_cluster:
+            verdict = self.book.cluster_state.verdicts.get(job.id)
+            return verdict.sentence if isinstance(verdict, EngineWaits) else _NEXT
         return self._why_queued(job, now) if job.state is JobState.QUEUED else ""
 
     def _why_queued(self, job: Job, now: datetime) -> str:

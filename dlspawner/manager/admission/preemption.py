@@ -133,7 +133,7 @@ def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str
         why = f"Team {title} needs these GPUs for a guaranteed job: this {this} has to leave {WHEN}. {idle}".rstrip()
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one has to leave {WHEN}."
-    return f"{why} {_AGAIN if victim.job.requeue else _NOT_AGAIN}"
+    return f"{why} {lifecycle.STARTS_AGAIN if victim.job.requeue else lifecycle.ENDS_HERE}"
 
 
 def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
@@ -148,13 +148,11 @@ _KEPT_TOGETHER = "That team's idle GPUs on other nodes stay together, for larger
 _KEPT_FOR_OTHERS = (
     "Idle GPUs elsewhere are kept for other teams: a job that nobody may stop would be in their way there."
 )
-_NOT_AGAIN = "It does not start again by itself; files stay."
-_AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
 
 
 def engine_sentence(record: JobRecord, verdict: EngineEvicts) -> str:
     """Returns the owner's sentence about the end of a job that an engine has evicted."""
-    return f"{verdict.sentence} {_AGAIN if record.job.requeue else _NOT_AGAIN}"
+    return f"{verdict.sentence} {lifecycle.STARTS_AGAIN if record.job.requeue else lifecycle.ENDS_HERE}"
 
 
 def _stop_text(record: JobRecord, world: ClusterState) -> str:
@@ -165,7 +163,11 @@ def _stop_text(record: JobRecord, world: ClusterState) -> str:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
-    return f"{why}. {_AGAIN}" if record.job.requeue else f"{why}: start it again when there is room. Files stay."
+    return (
+        f"{why}. {lifecycle.STARTS_AGAIN}"
+        if record.job.requeue
+        else f"{why}: start it again when there is room. Files stay."
+    )
 
 
 def _preemptible(record: JobRecord, world: ClusterState) -> str:

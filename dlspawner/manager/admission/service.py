@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from dlspawner.clients.kubernetes import KubernetesError
 from dlspawner.core.config import SpecialPermission, Team
 from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason, Refuse
 from dlspawner.core.job import Job, JobState, Permissions
@@ -48,6 +49,9 @@ EARLIER_JOBS_FIRST = "Others that wait are being started first."
 _LEVEL = "Team %s may not use the priority “%s”; choose one of these: %s."
 WRONG_NAMESPACE = "This Hub makes jobs where nobody counts their GPUs, so no job can be started. Ask an administrator."
 NO_SPECIAL_NAMESPACE = "Jobs with special permissions would be made where nobody counts them: ask an administrator."
+WAITS_WITH_OTHER_OPTIONS = (
+    "This server's job waits in the cluster already, with other options. Cancel it first if you want another one."
+)
 NOT_YOURS = "Another job has this id already. Start the job again."
 _VERDICT_SECONDS = 1.0  # for which a request waits for an engine's verdict; most take a tenth of that
 _ASKED = 10_000  # servers with a remembered latest start
@@ -89,6 +93,7 @@ class AdmissionResponse:
     nodes: tuple[str | None, ...] = ()
     ports: tuple[tuple[int, ...], ...] = ()
     additions: tuple[Manifest, ...] = ()
+    pods_exist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ class AdmissionService:
     ) -> None:
         self.store, self._ledger, self._queue, self._namespaces = book, ledger, queue, namespaces
         self.additions: Callable[[Job], tuple[Manifest, ...]] = lambda _: ()  # an engine's, to each pod
+        self.make_objects: Callable[[str], Awaitable[None]] | None = None  # an engine's, before the pods are made
         self._reservation = book.reservation
         self.explainer = looks
         self._advising = asyncio.Lock()
@@ -130,6 +136,15 @@ class AdmissionService:
             answer = await self.store.transact(lambda turn: self._answer(turn, question))
         self._remember_start(question, answer)
         waits = self.store.records.get(question.job)
+        if answer.decision == "admit" and self.make_objects is not None:
+            try:
+                await self.make_objects(question.job)
+            except KubernetesError as problem:
+                log.warning("job=%s the engine's objects cannot be made: %s", question.job, problem)
+                title = self.store.cluster_state.cluster.scheduler.title
+                sentence = f"{title} does not take this job now. Start it again later, or ask an administrator."
+                await self.release_reservation(question.job, question.user, passes=True, why=sentence)
+                return _logged(question, AdmissionResponse("refuse", Reason.ENGINE.value, (sentence,)))
         if answer.decision != "wait" or waits is None:
             return answer
         async with self._advising:
@@ -202,11 +217,8 @@ class AdmissionService:
         known = turn.record(question.job)
         if known is not None and (known.job.user, known.job.server) != (question.user, question.server):
             return AdmissionResponse("refuse", "job-id", (NOT_YOURS,))
-        if known is not None and not known.is_pending:
-            left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
-            may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
-            admitted = self._admitted(known.job, "known", left)
-            return admitted if may else AdmissionResponse("refuse", "over", (EXPIRED,))
+        if known is not None and (known.waits_in_cluster or not known.is_pending):
+            return self._admitted_before(turn, question, known)
         if known is None:
             if turn.store.recently_ended(question.job) or self._was_cancelled(question):
                 return AdmissionResponse("refuse", "over", (EXPIRED,))
@@ -222,6 +234,37 @@ class AdmissionService:
             record = JobRecord(wanted, request_seconds=question.request_seconds, options=question.options)
             return self._decide(turn, question, record)
         return self._readmit(turn, question, known, wanted)
+
+    def _admitted_before(self, turn: Transaction, question: AdmissionRequest, known: JobRecord) -> AdmissionResponse:
+        """The same start asks once more, or a later one for pods that wait in the cluster."""
+        if known.nonce != question.nonce and self._has_all_pods(turn, known):
+            return self._rejoin(turn, question, known)
+        left = (known.deadline - turn.now).total_seconds() if known.deadline else 0.0
+        may = left > 0 and known.job.state is not JobState.STOPPING and known.nonce == question.nonce
+        return self._admitted(known.job, "known", left) if may else AdmissionResponse("refuse", "over", (EXPIRED,))
+
+    def _has_all_pods(self, turn: Transaction, known: JobRecord) -> bool:
+        """True for a job of an engine that is looked for in the cluster: its pods were made, and wait or run."""
+        scheduler = turn.cluster_state.cluster.scheduler
+        waits = not scheduler.is_native and not scheduler.admits_before_pods
+        return waits and known.job.state in {JobState.STARTING, JobState.RUNNING} and not known.reserved
+
+    def _rejoin(self, turn: Transaction, question: AdmissionRequest, known: JobRecord) -> AdmissionResponse:
+        """The pods of this job are in the cluster: its server is started with them, or not at all."""
+        if question.options != known.options:
+            return _logged(question, AdmissionResponse("refuse", "in-cluster", (WAITS_WITH_OTHER_OPTIONS,)))
+        if known.awaiting_start:
+            lifecycle.rejoin(turn, known)
+        seconds = self._reservation.total_seconds()
+        return _logged(question, AdmissionResponse("admit", "rejoined", seconds=seconds, pods_exist=True))
+
+    async def leave_in_cluster(self, job: str, user: str) -> str | None:
+        """The Hub ends the start of a job whose pods wait for an engine: the engine's sentence; ``None``: not now."""
+        record = self.store.records.get(job)
+        if record is None or record.job.user != user:
+            return None
+        left = await self.store.transact(lambda turn: lifecycle.leave_in_cluster(turn, job))
+        return self.explainer.why(record.job, self.store.now()) if left else None
 
     def _was_cancelled(self, question: AdmissionRequest) -> bool:
         """True if the dispatcher requests this start just now, for a job that ended before the Hub learned its id."""

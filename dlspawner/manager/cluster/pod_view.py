@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from dlspawner.core import naming, text
+from dlspawner.core import naming, pod_events, text
 from dlspawner.core.config import ClusterConfig, CpuMemory
 from dlspawner.core.decisions import Refuse
 from dlspawner.core.job import Job, JobState
@@ -47,6 +47,8 @@ class ObservedPod:
     failure: str = ""  # how the program failed by itself
     evicted: str = ""  # the sentence about a pod that the cluster has ended
     alone: bool = False  # the failure of this pod does not end its job
+    engine: str = ""  # the one that places it
+    preempted: str = ""  # the words of that engine, which stops it for another job
 
     @property
     def stopped(self) -> bool:
@@ -67,6 +69,7 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
     by_itself = bool(ended) and (not terminating or pod_status.ended_before_deletion(manifest))
     over = phase in {"Succeeded", "Failed"} and not any(map(_may_run, _statuses(status)))
     evicted = pod_status.ended_by_cluster(manifest) if terminating or over else ""
+    engine = str((metadata.get("annotations") or {}).get(naming.ENGINE_ANNOTATION, ""))
     failure = _failure(ended) if by_itself and not evicted else ""
     if terminating and not evicted and before is not None and before.ended:
         by_itself, failure = True, before.failure
@@ -83,6 +86,8 @@ def read_pod(manifest: Manifest, namespaces: JobNamespaces, before: ObservedPod 
         ended=by_itself,
         failure=failure,
         evicted=evicted,
+        engine=engine,
+        preempted=(pod_events.preempted(manifest) or (before.preempted if before else "")) if engine else "",
         alone=(metadata.get("annotations") or {}).get(naming.FAILURE_ANNOTATION) == PodFailurePolicy.CONTINUE.value,
     )
 
@@ -152,7 +157,7 @@ def observe(
     if index is None:
         reason, actual = EventReason.POD_SEEN, pod_request(pod, cluster, node)
         index = _which(record, actual, further=pod.further)
-        job = _charged(job, index, actual, pod.name)
+        job = job if pod.engine else _charged(job, index, actual, pod.name)
     pods[index] = ref = pod_ref(pod)
     nodes = [*job.nodes, *[None] * (count - len(job.nodes))]
     if pod.node is not None and nodes[index] != pod.node:

@@ -327,6 +327,7 @@ class Reconciler:
             return
         world = turn.cluster_state
         self._jobs[pod.uid] = record.job.id
+        record = lifecycle.preempt_by_engine(turn, record, pod.engine, pod.preempted) if pod.preempted else record
         reason, seen = pod_view.observe(record, pod, world.cluster, self._nodes.get(pod.node or ""), turn.now)
         # A stopped job is requeued only when its pod is gone.
         if pod.over and record.stop is None and self._was_last(seen, pod.uid):
@@ -390,9 +391,12 @@ class Reconciler:
         for record in tuple(turn.store.records.values()):
             if not any(pod.uid == uid for pod in record.seen):
                 continue
-            if self._was_last(record, uid):
+            now = record
+            if last is not None and last.preempted:
+                now = lifecycle.preempt_by_engine(turn, record, last.engine, last.preempted)
+            if self._was_last(now, uid):
                 failure, evicted, finished = (last.failure, last.evicted, last.ended) if last else ("", "", False)
-                lifecycle.on_pods_gone(turn, record, failure=failure, evicted=evicted, finished=finished)
+                lifecycle.on_pods_gone(turn, now, failure=failure, evicted=evicted, finished=finished)
             else:
                 self._end_of_several(turn, record.job.id, last)
 

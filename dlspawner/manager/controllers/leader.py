@@ -221,7 +221,8 @@ class LeaderElector:
                 *(for_logs, self.ledger, store.term, namespaces.all, reconciler.job_of),
                 *(lambda: store.cluster_state.cluster.gpu_resources, self.now),
             )
-            reconciler.observers = (logs.observe, pod_events.observe)
+            engine = self._make_engine(store, cluster, namespaces)
+            reconciler.observers = (logs.observe, pod_events.observe, *([engine.observe_pod] if engine else []))
             await logs.load()
             await store.transact(lifecycle.notify_all_inadmissible)
             async with asyncio.TaskGroup() as group:
@@ -236,7 +237,6 @@ class LeaderElector:
                 )
                 scheduler = Scheduler(store, self.max_concurrent_starts, issue_preemption)
                 explainer = Explainer(store, self._offers_preemptible)
-                engine = self._make_engine(store, cluster, namespaces)
                 if engine is not None:
                     group.create_task(engine.watch(), name="watch the engine's objects")
                     _run(group, self._asking(engine))
@@ -245,7 +245,8 @@ class LeaderElector:
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
-                desk.additions = engine.additions if engine is not None else desk.additions
+                if engine is not None:
+                    desk.additions, desk.make_objects = engine.additions, engine.make_objects
                 self.admission = desk
                 log.info("leading: jobs=%d nodes=%d", len(store.records), len(store.nodes))
 

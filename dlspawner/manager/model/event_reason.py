@@ -76,6 +76,12 @@ class EventReason(StrEnum):
     # The start
     SCHEDULED = "scheduled", "Its turn came.", "the scheduling cycle reserved nodes and dispatches the start to the Hub"
     ADMITTED = "admitted", "It may start.", "the Hub may create the pods until the deadline"
+    WAITS_IN_CLUSTER = (
+        "waits-in-cluster",
+        "It waits in the cluster.",
+        "the Hub left the pods to the engine, which has not placed them",
+    )
+    REJOINED = "rejoined", "The cluster has placed it.", "the Hub starts the server of the pods that were left"
     START_TIMEOUT = (
         "start-timeout",
         "It could not be started in time, and waits again.",

@@ -54,8 +54,9 @@ class JobRecord:
     ``deadline``: the Hub creates the pods before it. ``pods``: one for each pod of the request, ``None`` for a pod that
     was not observed yet; empty before the first is observed. ``demote_at``: when the job turns preemptible, because its
     team has less quota now. ``awaiting_start``: the job is scheduled, and the Hub has not sent its admission request
-    yet. ``start_attempts``: how often it was scheduled, 0 for a job that was never queued. ``failures``: how many of
-    its starts the Hub has answered with status 500. ``nonce``: of the last admitted start, which its pods have.
+    yet; of a job with pods: the Hub has left them to an engine of the cluster, and is asked again when
+    all have nodes. ``start_attempts``: how often it was scheduled, 0 for a job that was never queued. ``failures``: how
+    many of its starts the Hub has answered with status 500. ``nonce``: of the last admitted start, which its pods have.
     ``options``: the user options of its last admission request, as JSON; empty if there was none.
     """
 
@@ -85,7 +86,7 @@ class JobRecord:
     @property
     def is_dispatched(self) -> bool:
         """True while the Hub starts a scheduled job: until its pods are observed."""
-        return self.awaiting_start or (
+        return (self.awaiting_start and not self.seen) or (
             self.start_attempts > 0 and self.reserved and self.job.state is JobState.STARTING
         )
 
@@ -98,6 +99,11 @@ class JobRecord:
     def is_pending(self) -> bool:
         """True if the job waits, or is scheduled and the Hub has not sent its admission request yet."""
         return self.awaiting_start or self.job.state in WAITING
+
+    @property
+    def waits_in_cluster(self) -> bool:
+        """True if the job's pods are there and wait for an engine, or for the Hub after that."""
+        return self.awaiting_start and bool(self.seen)
 
     @property
     def pod_uid(self) -> str | None:

@@ -30,6 +30,8 @@ from dlspawner.manager.state.notify import post
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 CANCELLED_BEFORE_START = "It was cancelled before it ran."
 _CANCELLED_WHILE_PREEMPTED = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
+STARTS_AGAIN = "It waits in the queue after that, at its old place, and starts anew when it is its turn."
+ENDS_HERE = "It does not start again by itself; files stay."
 _SERVER_STOPPED = "by a stop of its server"
 SERVER_REMOVED = "The server, or its owner, was removed from the Hub."
 
@@ -49,6 +51,9 @@ def update_request(turn: Transaction, record: JobRecord, *, changed: bool) -> No
 
 def replace_pending(turn: Transaction, record: JobRecord, later: str) -> None:
     """A pending job ends, because of the ``later`` job of its server."""
+    if record.waits_in_cluster:
+        _cancel_start(turn, record, f"by {later}")
+        return
     turn.write(as_ended(record), EventReason.REPLACED, f"by {later}")
 
 
@@ -172,6 +177,21 @@ def admit(turn: Transaction, record: JobRecord, nodes: tuple[str | None, ...], n
     return starting
 
 
+def leave_in_cluster(turn: Transaction, job: str) -> bool:
+    """The Hub ends its start of a job whose pods wait for an engine; False if not all of its pods are known yet."""
+    record = turn.record(job)
+    if record is None or record.job.state not in {JobState.STARTING, JobState.RUNNING} or record.reserved:
+        return False
+    if not record.awaiting_start:
+        turn.write(replace(record, awaiting_start=True, deadline=None), EventReason.WAITS_IN_CLUSTER)
+    return True
+
+
+def rejoin(turn: Transaction, record: JobRecord) -> None:
+    """The Hub starts the server of a job whose pods were left to an engine."""
+    turn.write(replace(record, awaiting_start=False), EventReason.REJOINED)
+
+
 def fail_start(turn: Transaction, record: JobRecord, reason: EventReason, detail: str = "") -> None:
     """The job ends, because its start has failed for good."""
     turn.write(as_ended(record), reason, detail)
@@ -221,7 +241,7 @@ def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
     """Cancels the job of this server that is pending, starting, or about to be requeued; False without one."""
     waits = turn.store.pending_job(user, server)
     if waits is not None:
-        turn.write(as_ended(waits), EventReason.CANCELLED, f"by {who}")
+        _cancel_pending(turn, waits, f"by {who}")
         return True
     for job in turn.store.on(user, server):
         record = turn.store.records[job.id]
@@ -245,7 +265,7 @@ def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) ->
     if record is None or (record.job.user, record.job.server) != (user, server):
         return
     if record.is_pending:
-        turn.write(as_ended(record), EventReason.CANCELLED, _SERVER_STOPPED)
+        _cancel_pending(turn, record, _SERVER_STOPPED)
         return
     # The Hub has ended the start: no further request for its pod is sent.
     over = replace(record, deadline=turn.now) if record.reserved else record
@@ -255,11 +275,18 @@ def on_start_interrupted(turn: Transaction, user: str, server: str, job: str) ->
         turn.write(over, EventReason.INTERRUPTED)
 
 
+def _cancel_pending(turn: Transaction, record: JobRecord, detail: str) -> None:
+    if record.waits_in_cluster:
+        _cancel_start(turn, record, detail)
+    else:
+        turn.write(as_ended(record), EventReason.CANCELLED, detail)
+
+
 def _cancel_start(turn: Transaction, record: JobRecord, detail: str) -> None:
     """A job that may have a pod is stopped."""
     stopping = replace(record.job, state=JobState.STOPPING, notice=None)
     why = StopReason(EventReason.CANCELLED, CANCELLED_BEFORE_START)
-    turn.write(replace(record, job=stopping, stop=why), EventReason.CANCELLED, detail)
+    turn.write(replace(record, job=stopping, stop=why, awaiting_start=False), EventReason.CANCELLED, detail)
 
 
 def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> bool:
@@ -273,8 +300,16 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
     if record.reserved and not record.seen:  # of several pods some may be there
         return False
     stopping = replace(record.job, state=JobState.STOPPING, notice=None)
-    turn.write(replace(record, job=stopping, stop=StopReason(reason, sentence)), reason, sentence)
+    stopped = replace(record, job=stopping, stop=StopReason(reason, sentence), awaiting_start=False)
+    turn.write(stopped, reason, sentence)
     return True
+
+
+def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: str) -> JobRecord:
+    """The scheduler underneath stops a pod of this job for another job: all of it is stopped, and may wait again."""
+    again = STARTS_AGAIN if record.job.requeue else ENDS_HERE
+    stop(turn, record.job.id, EventReason.PREEMPTED, f"{engine} has stopped it for another job: {why} {again}")
+    return turn.record(record.job.id) or record
 
 
 def on_job_failed(turn: Transaction, job: str, user: str, sentence: str) -> None:

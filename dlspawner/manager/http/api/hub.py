@@ -2,6 +2,7 @@
 
     PUT   jobs/{id}/admission       may it start? asking again gets the same answer
     POST  jobs/{id}/released        its pod was not made and will not be, or is given up: why, for its person
+    POST  jobs/{id}/left            its pods wait in the cluster and stay, the start ends: why; or 409
     GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
@@ -31,6 +32,7 @@ from dlspawner.manager.http.api.base import as_name
 from dlspawner.manager.http.api.models.requests import (
     AdmissionBody,
     InterruptedStartBody,
+    LeftBody,
     PrepareStartBody,
     ReleasedBody,
     ServerQuery,
@@ -39,6 +41,7 @@ from dlspawner.manager.http.api.models.requests import (
 from dlspawner.manager.http.api.models.responses import (
     AdmissionModel,
     GoodFilesModel,
+    LeftModel,
     PrepareStartModel,
     StopReasonModel,
     UnixAccountModel,
@@ -95,6 +98,14 @@ class ReservationReleasedHandler(_ForJobs):
         else:
             await self.desk().release_reservation(job, body.user, passes=body.passes, why=why)
         self.set_status(204)
+
+
+class LeftInClusterHandler(_ForJobs):
+    async def post(self, job: str) -> None:
+        sentence = await self.desk().leave_in_cluster(job, self.read_body(LeftBody).user)
+        if sentence is None:
+            raise HttpProblem(409, "Not all pods of such a job are known here.")
+        self.reply(LeftModel(sentence=sentence))
 
 
 class GoodFilesHandler(HubOnlyHandler):

@@ -322,6 +322,12 @@ class ReleasedBody(RequestBody):
     made: bool = False
 
 
+class LeftBody(RequestBody):
+    """The Hub ends the start of a job of this user, whose pods wait in the cluster."""
+
+    user: NonEmptyName
+
+
 class AdmissionBody(RequestBody):
     """A job that is to start, with the essentials of its final pods."""
 

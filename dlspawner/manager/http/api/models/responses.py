@@ -500,7 +500,7 @@ class KeptByNoticeModel(ResponseModel):
 
 class AdmissionModel(ResponseModel):
     """The decision about a job: admit, wait or refuse; of an admission until when, and for each pod its node, its ports
-    and what an engine adds to its manifest.
+    and what an engine adds to its manifest. ``pods_exist``: its pods are in the cluster, and no other ones are made.
     """
 
     decision: str
@@ -510,6 +510,13 @@ class AdmissionModel(ResponseModel):
     nodes: tuple[str | None, ...]
     ports: tuple[tuple[int, ...], ...]
     additions: tuple[dict[str, Any], ...]
+    pods_exist: bool
+
+
+class LeftModel(ResponseModel):
+    """Why the pods of a job wait in the cluster."""
+
+    sentence: str
 
 
 class GoodFilesModel(ResponseModel):

@@ -1,0 +1,172 @@
+"""Jobs whose pods wait in the cluster for an engine, through the real Hub and Manager.
+
+The engine's scheduler is the test: no other one serves its name. With the same steps on real schedulers:
+`tests/kubernetes/test_engines.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from tests.component.manager.crowds import SETTINGS
+from tests.component.manager.preempt_story import OPTIONS
+from tests.component.manager.quota import TEMPLATE, QuotaHub, running
+from tests.contract.client import Client
+from tests.e2e.people import wait_for
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+SCHEDULER = """
+scheduling: {priority_classes: {guaranteed: high, preemptible: low}}
+scheduler: {name: hived, scheduler_name: nobody}
+"""
+TOKEN = "hivedscheduler.microsoft.com/pod-scheduling-enable"
+EXTRA = 'c.JupyterHub.load_roles[-1]["scopes"].append("tokens")'
+_TOKENS: dict[str, str] = {}
+FULL = "insufficient capacity when scheduling in VC default"
+
+
+class Cluster:
+    """The pods of one Hub, and what the engine does to them."""
+
+    def __init__(self, hub: QuotaHub) -> None:
+        self.client = Client(hub.kubeconfig)
+        self.path = f"/api/v1/namespaces/{hub.namespace}/pods"
+
+    def pods(self, user: str = "") -> list[dict[str, Any]]:
+        found = self.client.get(self.path)["items"]
+        return [pod for pod in found if not user or pod["metadata"]["labels"]["dlspawner.dev/user"] == user]
+
+    def waiting(self, user: str) -> dict[str, Any]:
+        """The one pod of this person, which nothing has placed."""
+
+        def one() -> dict[str, Any] | None:
+            found = self.pods(user)
+            return found[0] if len(found) == 1 and not found[0]["spec"].get("nodeName") else None
+
+        return wait_for(one, f"{user} has a pod that waits")
+
+    def place(self, pod: dict[str, Any]) -> None:
+        node = self.client.get("/api/v1/nodes")["items"][0]["metadata"]["name"]
+        target = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": node}}
+        name = pod["metadata"]["name"]
+        self.client.create(f"{self.path}/{name}/binding", {**target, "metadata": {"name": name}})
+
+    def say(self, pod: dict[str, Any], kind: str, status: str, reason: str, message: str) -> None:
+        told = {"type": kind, "status": status, "reason": reason, "message": message}
+        self.client.patched(f"{self.path}/{pod['metadata']['name']}/status", {"status": {"conditions": [told]}})
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuotaHub]:
+    made = QuotaHub(tmp_path_factory.mktemp("engine"), settings=SETTINGS, extra=EXTRA)
+
+    def prepare(write: Callable[[], None] = made.prepare) -> None:
+        write()
+        file = made.config / "cluster.yaml"
+        file.write_text(file.read_text() + SCHEDULER)
+        (made.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+
+    made.prepare = prepare  # type: ignore[method-assign]
+    with running(made):
+        made.add_users(["ann", "bob", "cid", "dan"])
+        yield made
+
+
+@pytest.fixture
+def cluster(hub: QuotaHub) -> Cluster:
+    return Cluster(hub)
+
+
+def ask(hub: QuotaHub, method: str, user: str) -> requests.Response:
+    """A program of this person asks about the job that waits."""
+    token = _TOKENS.get(user) or hub.api("POST", f"/users/{user}/tokens").json()["token"]
+    _TOKENS[user] = token
+    url = f"{hub.manager_url()}/services/jobs/api/users/{user}/servers//pending-job"
+    return requests.request(method, url, headers={"Authorization": f"token {token}"}, timeout=30)
+
+
+def waits(hub: QuotaHub, user: str) -> dict[str, Any]:
+    answer = ask(hub, "GET", user)
+    return dict(answer.json()) if answer.ok else {}
+
+
+def uid(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def tokens(hub: QuotaHub, user: str) -> int:
+    """How many tokens this person's servers have."""
+    found = hub.api("GET", f"/users/{user}/tokens").json()["api_tokens"]
+    return sum(one["note"].startswith("Server at") for one in found)
+
+
+def test_start_does_not_wait_for_the_engine_and_goes_on_with_the_same_pod(hub: QuotaHub, cluster: Cluster) -> None:
+    told = hub.refusal("ann", hub.start_server("ann", gpus=2))
+    assert told.startswith("HiveD has its pods, and has not placed them yet."), told
+    assert "/services/jobs/wait/ann/" in told
+    pod = cluster.waiting("ann")
+    assert pod["spec"]["schedulerName"] == "nobody"
+    limits = pod["spec"]["containers"][-1]["resources"]["limits"]
+    assert {name: limits.get(name) for name in (TOKEN, "nvidia.com/gpu", "cpu", "memory")} == {
+        **{TOKEN: "1", "nvidia.com/gpu": None},
+        **{"cpu": "100m", "memory": "128Mi"},
+    }
+    cluster.say(pod, "PodScheduled", "False", "Unschedulable", FULL)
+    wait_for(lambda: waits(hub, "ann").get("why") == f"HiveD has no place for it yet: {FULL}.", "the engine's words")
+    assert (waits(hub, "ann")["state"], hub.servers()) == ("queued", {})
+    cluster.place(pod)
+    wait_for(lambda: hub.ready() == ["ann/"], "it is started", 60)
+    assert [uid(one) for one in cluster.pods()] == [uid(pod)]
+    assert hub.jobs() == {"ann": "running"}
+    assert waits(hub, "ann") == {}
+    assert tokens(hub, "ann") == 1
+
+
+@pytest.mark.parametrize("at", ["the first start", "waiting", "placed"])
+def test_hub_that_is_killed_leaves_one_pod_and_one_server(hub: QuotaHub, cluster: Cluster, at: str) -> None:
+    hub.api("POST", "/users/bob/server", {"user_options": {"gpus": 1}})
+    pod = cluster.waiting("bob")
+    if at != "the first start":
+        wait_for(lambda: waits(hub, "bob").get("state") == "queued", "it waits")
+    hub.kill("hub")
+    if at == "placed":
+        cluster.place(pod)
+        wait_for(lambda: hub.jobs() == {"bob": "running"}, "it runs without a Hub", 60)
+    hub.start_hub()
+    if at != "placed":
+        wait_for(lambda: waits(hub, "bob").get("state") == "queued", "it waits")
+        cluster.place(pod)
+    wait_for(lambda: hub.ready() == ["bob/"], "it is started", 60)
+    assert [uid(one) for one in cluster.pods()] == [uid(pod)]
+    assert hub.jobs() == {"bob": "running"}
+
+
+def test_cancelled_job_leaves_no_pod(hub: QuotaHub, cluster: Cluster) -> None:
+    hub.refusal("cid", hub.start_server("cid", gpus=1))
+    again = hub.refusal("cid", hub.start_server("cid", gpus=2))
+    assert "waits in the cluster already, with other options" in again
+    assert ask(hub, "DELETE", "cid").status_code == 204
+    wait_for(lambda: not cluster.pods() and not hub.jobs(), "nothing is left")
+
+
+def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, cluster: Cluster) -> None:
+    hub.refusal("dan", hub.start_server("dan", gpus=1, preemptible=True, requeue=True))
+    pod = cluster.waiting("dan")
+    cluster.place(pod)
+    wait_for(lambda: hub.ready() == ["dan/"], "it runs", 60)
+    before = hub.rows("SELECT job, submitted FROM jobs WHERE state = 'running'")
+    cluster.say(pod, "DisruptionTarget", "True", "PreemptionByScheduler", "HiveD: preempted by default/p")
+    cluster.client.delete(f"{cluster.path}/{pod['metadata']['name']}")
+    wait_for(lambda: uid(pod) not in map(uid, cluster.pods("dan")), "its pod goes", 60)
+    later = cluster.waiting("dan")
+    wait_for(lambda: waits(hub, "dan").get("state") == "queued", "it waits")
+    assert hub.rows("SELECT job, submitted FROM jobs WHERE state <> 'ended'") == before
+    details = hub.rows("SELECT detail FROM job_events WHERE reason = 'preempted'")
+    assert details[-1][0].startswith("HiveD has stopped it for another job: HiveD: preempted by default/p."), details
+    cluster.place(later)
+    wait_for(lambda: hub.ready() == ["dan/"], "it runs again", 60)

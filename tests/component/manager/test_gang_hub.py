@@ -1,0 +1,126 @@
+"""Volcano and coscheduling underneath a real Hub: jobs of several pods, of which all start or none.
+
+On real control planes alone (`make test-on-control-planes`), with the real schedulers (`tests/kubernetes/engines.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.component.manager.crowds import SETTINGS
+from tests.component.manager.preempt_story import OPTIONS
+from tests.component.manager.quota import GPUS, TEMPLATE, QuotaHub, running
+from tests.component.manager.test_queue_hub import ask
+from tests.e2e.people import wait_for
+from tests.harness.spawner_hub import Person
+from tests.kubernetes import engines, planes
+
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
+EACH = GPUS // 4  # GPUs of a pod: four of them fit
+SCHEDULERS = {"volcano": "volcano", "coscheduling": engines.COSCHEDULING}
+SCHEDULER = """
+scheduling: {priority_classes: {guaranteed: high, preemptible: low}}
+scheduler: {name: %s, scheduler_name: %s}
+"""
+VALUES = {"high": 1000, "low": 0}
+PODS = [{"role": "chief"}, {"role": "worker", "count": "${workers}"}]
+WORKERS = {"type": "integer", "min": 1, "max": 8, "default": 2}
+
+
+class GangHub(QuotaHub):
+    """With an engine between the cluster and the Manager."""
+
+    name = ""
+    engine: engines.Engine
+
+    def prepare(self) -> None:
+        super().prepare()
+        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS}
+        (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
+        (self.templates / "jobs" / "several.yaml").write_text(json.dumps(several))
+        with (self.config / "cluster.yaml").open("a") as file:
+            file.write(SCHEDULER % (self.name, SCHEDULERS[self.name]))
+
+    def apply(self, api_version: str, kind: str, name: str, **fields: object) -> None:
+        if kind == "PriorityClass":
+            fields = {"value": VALUES[name]}
+        super().apply(api_version, kind, name, **fields)
+
+    def join_real(self) -> None:
+        super().join_real()
+        assert self.plane is not None
+        self.engine = engines.install(self.name, self.plane)
+
+    def leave_real(self) -> None:
+        if self.plane is not None:
+            planes.discard(self.plane)
+            self.plane = None
+
+    def launch(self, user: str, **options: object) -> None:
+        self.api("POST", f"/users/{user}/server", {"user_options": options})
+
+    def placed(self, user: str) -> int:
+        mine = [pod for pod in self.pods() if pod["metadata"]["labels"]["dlspawner.dev/user"] == user]
+        return sum(bool(pod["spec"].get("nodeName")) for pod in mine)
+
+    def why(self, user: str) -> str:
+        """What the person's programs read of a job that waits; empty for none."""
+        answer = ask(Person(self, user), "GET")
+        found = answer.json() if answer.ok else {}
+        return str(found["why"]) if found.get("state") == "queued" else ""
+
+
+@pytest.fixture(scope="module", params=list(SCHEDULERS))
+def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangHub]:
+    made = GangHub(tmp_path_factory.mktemp(request.param), settings=SETTINGS)
+    made.name = request.param
+    with running(made):
+        made.add_users(["three", "four", "borrower", "owner"])
+        yield made
+
+
+def test_of_two_jobs_one_runs_whole_and_the_other_waits_whole_with_the_engines_words(hub: GangHub) -> None:
+    hub.launch("three", template="several", workers=2, gpus=EACH)
+    hub.launch("four", template="several", workers=3, gpus=EACH)
+    (first,) = wait_for(hub.ready, "one of them runs", 120)
+    waits = {"three/": "four", "four/": "three"}[first]
+    wait_for(lambda: "has no place for it yet: " in hub.why(waits), "the engine says why the other one waits", 120)
+    print(hub.name, hub.why(waits))
+    pods = {"three": 3, "four": 4}
+    assert (hub.placed(first[:-1]), hub.placed(waits)) == (pods[first[:-1]], 0)
+    hub.engine.kill()
+    hub.kill("hub")
+    hub.start_hub()
+    hub.engine.start()
+    assert hub.api("DELETE", f"/users/{first[:-1]}/server").ok
+    wait_for(lambda: hub.ready() == [f"{waits}/"], "the other one runs when there is room", 180)
+    assert hub.placed(waits) == pods[waits]
+    assert len(hub.pods()) == pods[waits]
+
+
+def test_preemptible_job_goes_for_a_guaranteed_one_and_comes_back(hub: GangHub) -> None:
+    hub.launch("borrower", gpus=GPUS, preemptible=True, requeue=True)
+    wait_for(lambda: hub.ready() == ["borrower/"], "it runs", 120)
+    before = hub.rows("SELECT job, submitted FROM jobs WHERE state = 'running'")
+    hub.launch("owner", gpus=GPUS)
+    wait_for(lambda: hub.ready() == ["owner/"], "it has its GPUs", 180)
+    wait_for(lambda: "has no place for it yet: " in hub.why("borrower"), "the other one waits again", 120)
+    told = hub.rows("SELECT detail FROM job_events WHERE reason = 'preempted'")
+    assert "has stopped it for another job: " in told[-1][0], told
+    print(hub.name, told[-1][0])
+    assert hub.api("DELETE", "/users/owner/server").ok
+    wait_for(lambda: hub.ready() == ["borrower/"], "it runs again", 180)
+    assert hub.rows("SELECT job, submitted FROM jobs WHERE state = 'running'") == before
+
+
+def test_objects_of_jobs_that_have_ended_go(hub: GangHub) -> None:
+    kind = {"volcano": "podgroups.scheduling.volcano.sh", "coscheduling": "podgroups.scheduling.x-k8s.io"}[hub.name]
+    hub.launch("three", gpus=1)
+    wait_for(lambda: hub.ready() == ["three/"], "it runs", 120)
+    (job,) = hub.rows("SELECT job FROM jobs WHERE state = 'running'")[0]
+    assert job in hub.kubectl("get", kind, "-o", "name")
+    hub.clear()
+    wait_for(lambda: job not in hub.kubectl("get", kind, "-o", "name"), "its group goes", 60)

@@ -228,10 +228,10 @@ class ManagerClient:
         body = {"user": user, "passes": False, "why": why, "made": True}
         await self._call("POST", f"/api/internal/jobs/{job}/released", body, RELEASE_SECONDS)
 
-    async def leave_in_cluster(self, job: str, user: str) -> str:
-        """The pods of this job wait in the cluster, and its start ends: why they wait. Rejected: not yet."""
+    async def leave_in_cluster(self, job: str, user: str) -> str | None:
+        """The pods of this job wait in the cluster, and its start ends: why they wait; ``None``: not yet."""
         answer = await self._call("POST", f"/api/internal/jobs/{job}/left", {"user": user}, RELEASE_SECONDS)
-        return answer.read(lambda found: str(found["sentence"]))
+        return answer.read(lambda found: str(found["sentence"]) if found["sentence"] is not None else None)
 
     async def start_interrupted(self, user: str, server: str, job: str) -> None:
         """Reports that this server was stopped during its start; returns once a Manager has answered."""

@@ -27,6 +27,7 @@ scheduler: {name: %s, scheduler_name: %s}
 """
 VALUES = {"high": 1000, "low": 0}
 PODS = [{"role": "chief"}, {"role": "worker", "count": "${workers}"}]
+SSH = {"name": "ssh", "port": 2222, "protocol": "ssh", "expose": "nodeport"}
 WORKERS = {"type": "integer", "min": 1, "max": 8, "default": 2}
 
 
@@ -38,7 +39,7 @@ class GangHub(QuotaHub):
 
     def prepare(self) -> None:
         super().prepare()
-        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS}
+        several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
         (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
         (self.templates / "jobs" / "several.yaml").write_text(json.dumps(several))
         with (self.config / "cluster.yaml").open("a") as file:

@@ -2,7 +2,7 @@
 
     PUT   jobs/{id}/admission       may it start? asking again gets the same answer
     POST  jobs/{id}/released        its pod was not made and will not be, or is given up: why, for its person
-    POST  jobs/{id}/left            its pods wait in the cluster and stay, the start ends: why; or 409
+    POST  jobs/{id}/left            its pods wait in the cluster and stay, the start ends: why; null: not yet
     GET   jobs/{id}/ending          why it is being stopped, or has failed; 404 if the Manager does not know
     GET   users/{name}/waiting      the pending jobs of this user, at all servers or at ?server=
     PUT   users/{name}/starting     what a start needs before its pod is built: the pending job's id, and the uid
@@ -102,10 +102,7 @@ class ReservationReleasedHandler(_ForJobs):
 
 class LeftInClusterHandler(_ForJobs):
     async def post(self, job: str) -> None:
-        sentence = await self.desk().leave_in_cluster(job, self.read_body(LeftBody).user)
-        if sentence is None:
-            raise HttpProblem(409, "Not all pods of such a job are known here.")
-        self.reply(LeftModel(sentence=sentence))
+        self.reply(LeftModel(sentence=await self.desk().leave_in_cluster(job, self.read_body(LeftBody).user)))
 
 
 class GoodFilesHandler(HubOnlyHandler):

@@ -514,9 +514,9 @@ class AdmissionModel(ResponseModel):
 
 
 class LeftModel(ResponseModel):
-    """Why the pods of a job wait in the cluster."""
+    """Why the pods of a job wait in the cluster; ``None`` before all of them are known."""
 
-    sentence: str
+    sentence: str | None
 
 
 class GoodFilesModel(ResponseModel):

@@ -12,14 +12,15 @@ import pytest
 
 from tests.component.manager.crowds import SETTINGS
 from tests.component.manager.preempt_story import OPTIONS
-from tests.component.manager.quota import GPUS, TEMPLATE, QuotaHub, running
+from tests.component.manager.quota import TEMPLATE, QuotaHub, running
 from tests.component.manager.test_queue_hub import ask
 from tests.e2e.people import wait_for
 from tests.harness.spawner_hub import Person
 from tests.kubernetes import engines, planes
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("nothing_left")]
-EACH = GPUS // 4  # GPUs of a pod: four of them fit
+GPUS = 4
+NODES = f"nodes: [{{name: gpus, cpu: 32, memory: 64Gi, gpus: {{nvidia.com/gpu: {GPUS}}}}}]"
 SCHEDULERS = {"volcano": "volcano", "coscheduling": engines.COSCHEDULING}
 SCHEDULER = """
 scheduling: {priority_classes: {guaranteed: high, preemptible: low}}
@@ -39,6 +40,8 @@ class GangHub(QuotaHub):
 
     def prepare(self) -> None:
         super().prepare()
+        self.nodes = self.state / "nodes.yaml"
+        self.nodes.write_text(NODES)
         several = {**TEMPLATE, "options": {**OPTIONS, "workers": WORKERS}, "pods": PODS, "endpoints": [SSH]}
         (self.templates / "jobs" / "tiny.yaml").write_text(json.dumps({**TEMPLATE, "options": OPTIONS}))
         (self.templates / "jobs" / "several.yaml").write_text(json.dumps(several))
@@ -84,8 +87,8 @@ def hub(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_of_two_jobs_one_runs_whole_and_the_other_waits_whole_with_the_engines_words(hub: GangHub) -> None:
-    hub.launch("three", template="several", workers=2, gpus=EACH)
-    hub.launch("four", template="several", workers=3, gpus=EACH)
+    hub.launch("three", template="several", workers=2, gpus=1)
+    hub.launch("four", template="several", workers=3, gpus=1)
     (first,) = wait_for(hub.ready, "one of them runs", 120)
     waits = {"three/": "four", "four/": "three"}[first]
     wait_for(lambda: "has no place for it yet: " in hub.why(waits), "the engine says why the other one waits", 120)

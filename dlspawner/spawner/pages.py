@@ -334,6 +334,8 @@ def _place(place: PendingJobStatus) -> str:
         return "Its turn has come: it is being started."
     if place.never:
         return f"It keeps its place in the queue, and cannot start as things are. {place.why}".rstrip()
+    if not place.position:
+        return f"It waits in the cluster and starts by itself. {place.why}".rstrip()
     return f"It is number {place.position} in the queue and starts by itself. {place.why}".rstrip()
 
 

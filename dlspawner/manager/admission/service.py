@@ -98,7 +98,7 @@ class AdmissionResponse:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A pending job and its position in the queue, from 1."""
+    """A pending job and its position in the queue, from 1; 0 for one that waits in the cluster."""
 
     job: Job
     position: int
@@ -175,8 +175,10 @@ class AdmissionService:
         mine = [job for (name, where), job in book.pending.items() if name == user and server in (None, where)]
         now = book.now()
         return [
-            QueuePosition(one, scheduling_queue.position(one, book.cluster_state, now))
-            for one in (book.records[job].job for job in mine)
+            QueuePosition(
+                one.job, 0 if one.waits_in_cluster else scheduling_queue.position(one.job, book.cluster_state, now)
+            )
+            for one in (book.records[job] for job in mine)
         ]
 
     def starting_or_pending(self, user: str, server: str) -> JobRecord | None:

@@ -159,7 +159,7 @@ def test_preempted_job_waits_again_with_its_first_submit_time(hub: QuotaHub, clu
     pod = cluster.waiting("dan")
     cluster.place(pod)
     wait_for(lambda: hub.ready() == ["dan/"], "it runs", 60)
-    before = hub.rows("SELECT job, submitted FROM jobs WHERE state = 'running'")
+    before = hub.rows("SELECT job, submitted FROM jobs WHERE state <> 'ended'")
     cluster.say(pod, "DisruptionTarget", "True", "PreemptionByScheduler", "HiveD: preempted by default/p")
     cluster.client.delete(f"{cluster.path}/{pod['metadata']['name']}")
     wait_for(lambda: uid(pod) not in map(uid, cluster.pods("dan")), "its pod goes", 60)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 
 from dlspawner.core.config import SpecialPermission
+from dlspawner.core.job import JobState
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
 from dlspawner.manager.db import config_versions
@@ -135,7 +136,7 @@ class PendingJobsHandler(_ForJobs):
             UserPendingJobModel(
                 job=one.job.id,
                 server=one.job.server,
-                state=one.job.state.value,
+                state=one.job.state.value if one.position else JobState.QUEUED.value,
                 position=one.position,
                 why=desk.explainer.why(one.job, now),
                 never=desk.explainer.inadmissible(one.job),

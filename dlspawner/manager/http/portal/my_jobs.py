@@ -439,7 +439,8 @@ def _says(record: JobRecord, look: QueueStatus | None, happened: Mapping[str, st
     if job.state is JobState.LOGIN_REQUIRED:
         return "Its turn came, and the Hub wants you to log in again before it starts."
     if record.awaiting_start:
-        return "Its turn has come: it is being started."
+        in_cluster = f"It waits in the cluster. {look.sentence if look is not None else ''}".strip()
+        return in_cluster if record.waits_in_cluster else "Its turn has come: it is being started."
     if look is not None and job.state is JobState.PENDING_APPROVAL:
         return f"It waits for an approval. {look.sentence}"
     if look is not None and look.state == "queued":

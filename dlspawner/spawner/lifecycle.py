@@ -36,10 +36,9 @@ from jupyterhub.utils import make_ssl_context, url_path_join
 from tornado import web
 
 from dlspawner.backoff import delays
-from dlspawner.core import naming
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
-from dlspawner.spawner import owned_objects, reach, recovery
+from dlspawner.spawner import engine_pods, owned_objects, reach, recovery
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import token, uid
 from dlspawner.spawner.kube.requests import NO_END
@@ -206,7 +205,7 @@ class LifecycleSpawner(StartingSpawner):
         with suppress(StartRefused):
             await self._start_watching_pods()
         pod = self.pod() or await self._unseen()
-        if pod is not None and self._unasked and naming.ENGINE_ANNOTATION in (pod["metadata"].get("annotations") or {}):
+        if pod is not None and self._unasked and engine_pods.is_placed_by_engine(pod):
             return  # an earlier start has left it in the cluster, and this one was refused
         if pod is not None:
             await self._before_deletion(pod)

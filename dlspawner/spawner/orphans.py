@@ -33,9 +33,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from dlspawner.core import naming, text
+from dlspawner.core import text
 from dlspawner.core.launch import pod_status
 from dlspawner.core.launch.pod_status import PodDict
+from dlspawner.spawner import engine_pods
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.kube.pods import PodRequests, variable
 from dlspawner.spawner.kube.reflector import SLICE_SECONDS
@@ -100,14 +101,9 @@ def without_server(
                 and variable(pod, ADDRESS) == address
                 and not pod["metadata"].get("deletionTimestamp")
                 and not (ended and keep_ended)
-                and not _waits(pod)
+                and not engine_pods.waits(pod)
             ):
                 yield key
-
-
-def _waits(pod: PodDict) -> bool:
-    engine = naming.ENGINE_ANNOTATION in (pod["metadata"].get("annotations") or {})
-    return engine and not (pod.get("spec") or {}).get("nodeName")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,6 @@ Rules:
   moment of the request: this Hub may be killed before the Manager is back. The next start of the server reports it
   first. If that start comes from the Manager, it was for the job that was stopped, and is refused.
 * Nothing of a job with special permissions is created before it is approved, not even its home directory.
-* Pods that an engine of the cluster does not place soon (`core.schedulers`) stay, and the start ends as that of a
-  queued job: a spawn is no queue. When the engine has placed them the Manager requests the start again, and this one
-  takes the pods that are there, and their token (``Spawner.will_resume``).
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyterhub import orm
-from jupyterhub.utils import url_escape_path, url_path_join
 from kubespawner import KubeSpawner
 from traitlets import default
 
@@ -49,6 +45,7 @@ from dlspawner.errors import InvalidConfiguration
 from dlspawner.settings import Settings, reload
 from dlspawner.spawner import (
     configuration,
+    engine_pods,
     manager_link,
     owned_objects,
     pages,
@@ -58,7 +55,7 @@ from dlspawner.spawner import (
     start_problems,
 )
 from dlspawner.spawner.kube.errors import StartQueued, StartRefused
-from dlspawner.spawner.kube.pods import token, uid
+from dlspawner.spawner.kube.pods import uid
 from dlspawner.spawner.kube.requests import NO_PRIORITY_CLASS, GaveUp
 from dlspawner.spawner.lifecycle import STOPPED, LifecycleSpawner
 from dlspawner.spawner.manager_link import AWAY, ManagerLink
@@ -69,11 +66,9 @@ STATE_JOB, STATE_OPTIONS = "dlspawner_job", "dlspawner_options"
 STATE_UNTOLD = "dlspawner_untold"  # the job, "" for one that was not known yet
 
 
-GONE = "The job that waited in the cluster for this server is not there any more. Start it again."
 NO_SSH = "SSH is not set up on this Hub. Ask an administrator."
 _WRONG = (400, 403)  # statuses of requests that are refused for their options, not for a missing answer
 
-_ENGINE_SECONDS = 5.0  # for which a start waits for an engine; JupyterHub answers a request after ten
 _TO_SAY_WHY = 1.0  # second before an admission expires, to report why a start that waits for an earlier pod fails
 
 
@@ -501,7 +496,7 @@ class DLSpawner(JobTraits, LifecycleSpawner):
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
         if admitted.pods_exist:
-            return await self._take_pods(job)
+            return await engine_pods.take(self, job.id)
         try:
             async with asyncio.timeout_at(admitted.until):
                 manifest = manager_link.on_nodes(manifest, admitted.nodes)
@@ -515,50 +510,17 @@ class DLSpawner(JobTraits, LifecycleSpawner):
                 await self._manager.release_reservation(job.id, job.user, passes=passes, why=refused.message)
             raise
 
-    async def _take_pods(self, job: naming.PodIdentity) -> PodDict:
-        """The first pod of a job that an earlier start has left in the cluster; from now on its token is ours."""
-        pod = await self.pods.read()
-        found = naming.read_job(pod["metadata"]) if pod is not None else None
-        given = token(pod) if pod is not None else None
-        if pod is None or found is None or found.id != job.id or pod["metadata"].get("deletionTimestamp"):
-            raise StartRefused(GONE, reason="gone", status=409)
-        if given is not None:
-            self.api_token = given
-        self._revoke_other_tokens()
-        return pod
-
-    def _revoke_other_tokens(self) -> None:
-        """Of earlier starts of this server, which a start that left its pods has not revoked."""
-        session = self._hub_session
-        if session is None:
-            return
-        own = orm.APIToken.find(session, self.api_token)
-        note = f"Server at {url_path_join(self.user.base_url, url_escape_path(self.name), '/')}"
-        for one in session.query(orm.APIToken).filter_by(user_id=self.user.orm_user.id, note=note):
-            if one is not own:
-                session.delete(one)
-        session.commit()
-
     async def _until_running(self, created: PodDict) -> None:
-        """As the parent; a pod that waits for an engine ends the start as a place in the queue does."""
-        if naming.ENGINE_ANNOTATION not in (created["metadata"].get("annotations") or {}):
-            await super()._until_running(created)
-            return
-        running = asyncio.create_task(super()._until_running(created), name=f"start of {self.pod_key}")
-        try:
-            while not (await asyncio.wait({running}, timeout=_ENGINE_SECONDS))[0]:
-                await self._leave(self.pod() or created)
+        running = super()._until_running(created)
+        if engine_pods.is_placed_by_engine(created):
+            await engine_pods.until_running(self, running, self._leave)
+        else:
             await running
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
 
     async def _leave(self, pod: PodDict) -> None:
-        """Ends the start if its pod has no node yet, and if the Manager will request it again."""
+        """Ends the start and leaves its pods, if the Manager requests it again when they have nodes."""
         job = naming.read_job(pod["metadata"])
-        if job is None or pod["spec"].get("nodeName"):
-            return
-        sentence = await self._manager.leave_in_cluster(job.id, job.user)
+        sentence = await self._manager.leave_in_cluster(job.id, job.user) if job is not None else None
         if sentence is not None:
             self._left_in_cluster = self.will_resume = True
             raise self._waits((sentence,), Reason.ENGINE.value)

@@ -16,7 +16,7 @@ reservation has expired: then nothing is left behind, and the job is in its plac
 * It refuses: the job keeps its place, and blocks no other job; its user reads why, and it is requested now and then.
 * It has no such server any more, or has started nothing after many turns: the job ends, with the reason.
 
-A job whose pods wait in the cluster for an engine (`core.schedulers`) is started when all of them have a node, and then
+A job with pods that wait in the cluster for an engine (`core.schedulers`) is started when all of them have a node, then
 until the Hub does it: the job holds what it has, so there is no turn that could be over.
 
 An admitted job without a pod belongs to the Hub for the time of its reservation, unless the Hub reports that it starts

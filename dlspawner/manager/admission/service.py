@@ -261,7 +261,7 @@ class AdmissionService:
         return _logged(question, AdmissionResponse("admit", "rejoined", seconds=seconds, pods_exist=True))
 
     async def leave_in_cluster(self, job: str, user: str) -> str | None:
-        """The Hub ends the start of a job whose pods wait for an engine: the engine's sentence; ``None``: not now."""
+        """The Hub ends a start and leaves the pods to an engine: the engine's sentence; ``None``: not now."""
         record = self.store.records.get(job)
         if record is None or record.job.user != user:
             return None

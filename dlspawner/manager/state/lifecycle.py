@@ -178,7 +178,7 @@ def admit(turn: Transaction, record: JobRecord, nodes: tuple[str | None, ...], n
 
 
 def leave_in_cluster(turn: Transaction, job: str) -> bool:
-    """The Hub ends its start of a job whose pods wait for an engine; False if not all of its pods are known yet."""
+    """The Hub ends a start and leaves the pods to an engine; False if not all of the job's pods are known yet."""
     record = turn.record(job)
     if record is None or record.job.state not in {JobState.STARTING, JobState.RUNNING} or record.reserved:
         return False
@@ -188,7 +188,7 @@ def leave_in_cluster(turn: Transaction, job: str) -> bool:
 
 
 def rejoin(turn: Transaction, record: JobRecord) -> None:
-    """The Hub starts the server of a job whose pods were left to an engine."""
+    """The Hub starts the server of pods that were left to an engine."""
     turn.write(replace(record, awaiting_start=False), EventReason.REJOINED)
 
 

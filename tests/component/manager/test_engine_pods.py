@@ -127,7 +127,9 @@ def test_start_does_not_wait_for_the_engine_and_goes_on_with_the_same_pod(hub: Q
     assert tokens(hub, "ann") == 1
 
 
-@pytest.mark.parametrize("at", ["the first start", "waiting", "placed"])
+@pytest.mark.parametrize(
+    "at", ["placed", *(pytest.param(at, marks=pytest.mark.slow) for at in ("the first start", "waiting"))]
+)
 def test_hub_that_is_killed_leaves_one_pod_and_one_server(hub: QuotaHub, cluster: Cluster, at: str) -> None:
     hub.api("POST", "/users/bob/server", {"user_options": {"gpus": 1}})
     pod = cluster.waiting("bob")

@@ -323,7 +323,7 @@ class ReleasedBody(RequestBody):
 
 
 class LeftBody(RequestBody):
-    """The Hub ends the start of a job of this user, whose pods wait in the cluster."""
+    """The Hub ends the start of a job of this user, with pods that wait in the cluster."""
 
     user: NonEmptyName
 

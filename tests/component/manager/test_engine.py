@@ -6,6 +6,7 @@ What the engines themselves are told and tell is in `tests/unit/core/test_schedu
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -216,3 +217,45 @@ async def test_owner_reads_that_the_engine_does_not_take_the_job(
 def _refused(self: ConfigMapEngine, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[EngineObject, ...]:
     """An object that the API server refuses."""
     return (EngineObject(KIND, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "Not a name"}}),)
+
+
+@pytest.fixture
+async def placing(office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Acting]:
+    """A Manager with this engine as one that places pods which are made at once."""
+    monkeypatch.setitem(schedulers._ENGINES, SchedulerName.VOLCANO, ConfigMapEngine())
+    with (office.folder / "cluster.yaml").open("a") as file:
+        file.write("scheduler: {name: volcano}\n")
+    async with office.manager() as made:
+        yield made
+
+
+async def test_pods_are_made_after_the_objects_of_an_engine_that_places_them(placing: Acting, office: Office) -> None:
+    job = wants(gpus=4)
+    answer = await placing.ask(job)
+    assert (answer.decision, await objects(office)) == ("admit", {job.job})
+    desk = placing.service
+    assert await desk.leave_in_cluster(job.job, job.user) is None  # no pod is known yet
+    await office.make_pod(job)
+    await placing.until_reason(job, "pod-seen")
+    assert await desk.leave_in_cluster(job.job, "somebody else") is None
+    assert await desk.leave_in_cluster(job.job, job.user)
+    await say(office, job, "short")
+    await until(lambda: desk.pending(job.user)[0].position == 0, "it waits in the cluster")
+    await until(lambda: desk.explainer.explain(placing.record(job)).sentence == "Too little is free.", "it says why")
+    later = replace(job, nonce="another start's")
+    placing.hub_starts(later)
+    await say(office, job, "admitted")
+    await placing.until_reason(job, "rejoined")
+    assert (await placing.ask(later)).pods_exist  # once more, because an answer may be lost
+    assert desk.pending(job.user) == []
+
+
+async def test_job_is_refused_if_the_engines_objects_cannot_be_made(
+    placing: Acting, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConfigMapEngine, "objects", _refused)
+    job = wants(gpus=4)
+    answer = await placing.ask(job)
+    assert (answer.decision, answer.reason) == ("refuse", "engine")
+    assert answer.sentences == ("Volcano does not take this job now. Start it again later, or ask an administrator.",)
+    await placing.until_reason(job, "not-created")

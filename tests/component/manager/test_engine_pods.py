@@ -136,6 +136,9 @@ def test_hub_that_is_killed_leaves_one_pod_and_one_server(hub: QuotaHub, cluster
     if at != "the first start":
         wait_for(lambda: waits(hub, "bob").get("state") == "queued", "it waits")
     hub.kill("hub")
+    if at == "waiting":
+        hub.kill("manager")
+        hub.start_manager()
     if at == "placed":
         cluster.place(pod)
         wait_for(lambda: hub.jobs() == {"bob": "running"}, "it runs without a Hub", 60)

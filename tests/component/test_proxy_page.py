@@ -113,7 +113,7 @@ def test_the_page_reloads_once_when_a_slow_hub_is_back(proxy: str, behind: socke
     address = behind.getsockname()
     behind.close()
     browser.goto(f"{proxy}/hub/home")
-    expect(browser.get_by_text("JupyterHub does not answer at the moment")).to_be_visible()
+    expect(browser.get_by_text("JupyterHub does not respond")).to_be_visible()
     with ThreadingHTTPServer(address, Slow) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -126,7 +126,7 @@ def test_the_page_reloads_once_when_a_slow_hub_is_back(proxy: str, behind: socke
 def test_the_page_loads_nothing_else() -> None:
     page = PAGE.read_text()
     assert not re.search(r'(?:src|href)="(?:https?:|//|/hub/static)|@import|url\(', page)
-    assert "Jobs that run go on" in page
+    assert "Running jobs are not affected" in page
 
 
 def test_the_page_is_in_the_deployment() -> None:

@@ -78,7 +78,7 @@ def test_pods_reach_each_other_compute_together_and_end_together(stack: Stack, t
     wait_for(lambda: not person.server("many"), "the job ends with its worker", 120)
     wait_for(lambda: "many" not in stack.kubectl("get", "pods", "-l", "dlspawner.dev/server=many"), "nothing is left")
     (ended,) = [job for job in person.jobs() if job["server"] == "many"]
-    assert ended["why"] == "Its pod worker-0 has ended: signal 15 (SIGTERM)."
+    assert ended["why"] == "Its pod worker-0 has ended: Its server was ended by signal 15 (SIGTERM): start it again."
     person.close()
 
 

@@ -63,7 +63,7 @@ def test_the_home_page_copies_the_command_that_leads_into_the_job_and_opens_vs_c
     link = page.get_by_role("link", name="VS Code: train")
     expect(link).to_have_attribute("href", "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank")
     page.get_by_role("button", name="Copy the ssh command of train").click()
-    expect(page.locator("#job-said")).to_have_text(re.compile(r"^(Copied\.|Selected: press Ctrl and C\.)$"))
+    expect(page.locator("#said")).to_have_text(re.compile(r"^(Copied\.|Selected: press Ctrl and C\.)$"))
     copied = page.evaluate("() => isSecureContext ? navigator.clipboard.readText() : getSelection().toString()")
     assert re.fullmatch(rf"ssh -p {stack.ssh_port} sara\+train@\S+", copied), copied
     ssh, *words = shlex.split(copied)

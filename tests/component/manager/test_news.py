@@ -101,4 +101,4 @@ async def test_deletion_of_a_pod_in_its_debounce_ends_its_job_at_once(office: Of
         await until(lambda: leader.state(alice) is JobState.ENDED, "it has ended")
 
         assert (await leader.reasons(alice))[0] == "admitted"
-        assert (await leader.reasons(alice))[-1] == "disappeared"
+        assert (await leader.reasons(alice))[-1] == "removed"

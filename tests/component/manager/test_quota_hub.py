@@ -79,7 +79,7 @@ def test_of_24_starts_at_once_eight_get_a_gpu_and_the_others_read_the_reason(hub
     assert set(statuses) <= {201, 202, 429}
     late = next(user for user in users if f"{user}/" not in hub.servers())
     said = hub.refusal(late, hub.start_server(late, gpus=1))
-    assert said.startswith("Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. It is number ")
+    assert said.startswith("Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1. Number ")
     assert "/services/jobs/wait/crowd" in said
     assert "Traceback" not in hub.log
 
@@ -98,7 +98,7 @@ def test_final_manifest_counts_and_not_the_form(hub: QuotaHub) -> None:
     ("user", "sentence"),
     [
         ("tidy-very-greedy", "A job may have 8 GPUs of type gpu; this one asks for 9."),
-        ("tidy-waits", "is number 1 in the queue"),
+        ("tidy-waits", "Number 1 in the queue"),
         ("tidy-unlucky", "The hook says no."),
     ],
     ids=["refused", "in the queue", "refused by a hook"],

@@ -241,6 +241,8 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST start": (403, None, None, 403, 404, 403, 403, None, None, None, 403),
     "GET static/{file}": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET teams": (302, 404, 200, 403, 404, 403, 404, 200, 200, 404, 403),
+    "GET remove": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST remove": (403, None, None, 403, None, 403, None, None, None, None, 403),
     "GET tensorboard": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
     "POST tensorboard": (403, None, None, 403, 404, 403, 404, None, None, None, 403),
     "GET wait/{user}/{server}": (302, 404, 404, 404, 404, 403, 200, 404, 200, 200, 403),

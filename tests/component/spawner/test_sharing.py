@@ -112,7 +112,7 @@ def test_the_form_has_controls_with_help() -> None:
         "checkbox",
         "select",
     )
-    assert "idle GPUs of anybody" in fields["preemptible"].help
+    assert "idle GPUs outside your quota" in fields["preemptible"].help
 
 
 @pytest.mark.parametrize(

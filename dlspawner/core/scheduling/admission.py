@@ -99,9 +99,11 @@ class _SkipCache:
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
     def _is_full(self, lane: QueueKey) -> bool:
-        """True if a team's quota is used up: no job of it can start, but those with a reservation."""
+        """True if a team's quota, which no engine counts, is used up: only jobs with a reservation can start."""
         name, kind = lane
-        if not name or kind is None or self._world.available_quota(name, kind) > 0:
+        if not self._world.cluster.scheduler.is_native or not name or kind is None:
+            return False
+        if self._world.available_quota(name, kind) > 0:
             return False
         team = self._world.team(name)
         return not (team and team.preempt_within_team)  # there a job may stop a victim

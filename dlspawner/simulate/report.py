@@ -8,7 +8,7 @@ borrowers is no anomaly, and is counted apart from those that are (``anomalies``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from dlspawner.simulate.engine import Outcome, Replay
@@ -219,6 +219,3 @@ def text(report: Report) -> str:
     if report.refusals:
         lines += ["", "Refused, for example:", *(f"  {one}" for one in report.refusals)]
     return "\n".join(lines)
-
-
-COLUMNS = tuple(one.name for one in fields(Row))

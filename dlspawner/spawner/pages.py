@@ -26,9 +26,7 @@ from dlspawner.spawner import forms, pod_builder
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import STATE_ENDED
 
-TENSORBOARD = "tensorboard"
 SERVICE = "jobs"  # the Manager's name at the Hub
-NOT_RUNNING = "not running"  # the state of a server that does not run while the queue is unknown
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
 # server it was and what had been chosen.
@@ -167,7 +165,7 @@ def form(spawner: PageSpawner, free: Mapping[str, tuple[float, float]] | None = 
         ),
         server=server,
         ssh_login=ssh_command(spawner, server),
-        home_url=url_path_join(spawner.hub.base_url, "home"),
+        jobs_url=portal_url(spawner) or url_path_join(spawner.hub.base_url, "home"),
         cluster_url=f"{service_url(spawner)}cluster" if spawner.manager_url else "",
     )
 
@@ -237,7 +235,7 @@ def job_page(spawner: PageSpawner, job: naming.PodIdentity) -> str:
         alias=job.server or "job",
         keys_url=keys_url(spawner),
         token_url=url_path_join(hub, "token"),
-        home_url=url_path_join(hub, "home"),
+        jobs_url=portal_url(spawner) or url_path_join(hub, "home"),
     )
 
 

@@ -374,7 +374,7 @@ class PageHandler(IdentityHandler):
         self.finish(page.render({**namespace, "csp_nonce": nonce, "xsrf_token": xsrf, "xsrf": xsrf, **values}))
 
     def _navigation(self) -> dict[str, object]:
-        """Returns the pages of this viewer for the template portal_nav.html."""
+        """Returns the pages of this viewer for the template navigation.html."""
         acting, who = self.manager.leader, self.identity
         teams = acting.settings.teams.teams if acting is not None else ()
         return {

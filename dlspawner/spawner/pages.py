@@ -93,8 +93,11 @@ class PageProperties:
 
     @property
     def is_team_admin(self: PageSpawner) -> bool:
-        """True if the user decides for a team: the navigation leads to its pages."""
-        return any(self.user.name in team.admins for team in self.settings.teams.teams)
+        """True if the user decides for a team: the navigation leads to its pages. False while the files cannot be read."""
+        try:
+            return any(self.user.name in team.admins for team in self.settings.teams.teams)
+        except StartRefused:
+            return False
 
     def server_notes(self: PageSpawner) -> list[ServerNote]:
         """What the home page of a Hub without a Manager tells besides JupyterHub's own list."""

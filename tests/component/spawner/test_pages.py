@@ -167,3 +167,14 @@ def test_without_a_manager_the_list_of_servers_has_commands_and_reasons(spawner:
         ("train", "", "ssh -p 2200 alice+train@gate.example.org"),
     ]
     assert "node-1 does not answer" in notes[2].sentence
+
+
+def test_the_navigation_is_shown_while_the_files_cannot_be_read() -> None:
+    class Broken(pages.PageProperties):
+        user = SimpleNamespace(name="ann")
+
+        @property
+        def settings(self) -> Any:
+            raise StartRefused("Its files have mistakes.", reason="configuration")
+
+    assert Broken().is_team_admin is False

@@ -68,6 +68,7 @@ class Point:
     setting: Setting
     reserved: float  # what sessions would hold from their start to their end
     held: float
+    active: float
     reclaimed: float
     culls: int
     unwanted: int
@@ -97,6 +98,7 @@ def play(scenario: Scenario, trace: Trace, setting: Setting) -> Point:
         setting,
         reserved=sum(one.job.seconds * one.job.gpus for one in sessions) / 3600,
         held=sum(one.held for one in sessions) / 3600,
+        active=sum(one.active for one in sessions) / 3600,
         reclaimed=sum(one.reclaimed for one in sessions) / 3600,
         culls=sum(one.culled for one in sessions),
         unwanted=sum(one.unwanted for one in sessions),

@@ -82,7 +82,8 @@ class _SkipCache:
 
     def __init__(self, world: ClusterState) -> None:
         self._world = world
-        self.full = {lane for lane in world.queues if self._left(lane) <= 0}
+        self._most = {lane: self._left(lane) for lane in world.queues}  # as the pass begins; it only gets less
+        self.full = {lane for lane, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
             tuple[str, ResourceRequest], tuple[datetime, str]
@@ -110,12 +111,12 @@ class _SkipCache:
         alike = (self._payer(job), job.request)
         if alike in self._charges:
             return True
-        if self._left(queue_key(job)) < job.request.gpus:
-            self._charges.add(alike)
-            return True
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
             return True  # an earlier job may start first
+        if self._most.get(queue_key(job), inf) < job.request.gpus:
+            self._charges.add(alike)
+            return True
         if not self._too_large:
             return False
         pod = job.request.pods[0]

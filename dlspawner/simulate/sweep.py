@@ -153,9 +153,9 @@ def candidates(trace: Trace) -> list[Setting]:
 
 
 def best(points: Sequence[Point]) -> list[Point]:
-    """The points with the highest scores, the present settings left out."""
-    others = [point for point in points if point.setting != Setting()]
-    return sorted(others, key=lambda point: -point.score)[:BEST]
+    """The points with the highest scores; of settings with equal ones the first, and not the present settings."""
+    others = {point.score: point for point in reversed(points) if point.setting != Setting()}
+    return [others[score] for score in sorted(others, reverse=True)[:BEST]]
 
 
 HEADS = ("setting", "reclaimed", "share", "culls", "unwanted", "per session", "preempt.", "lost", "wait", "score")

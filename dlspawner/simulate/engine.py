@@ -45,7 +45,7 @@ SAMPLES = 300  # of the cluster's use in one replay
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one job; times in seconds, GPU-time in GPU-seconds."""
+    """The result for one job; times in seconds, GPU-time in GPU-seconds."""
 
     job: TraceJob
     started: float | None = None

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -75,6 +81,22 @@ def test_same_seed_gives_the_same_report(capsys: pytest.CaptureFixture[str]) -> 
         assert cli.main([*given, "--seed", seed]) == 0
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] != told[2]
+
+
+def test_interrupt_prints_what_is_known_so_far() -> None:
+    """Interrupted as soon as the terminal shows how far the replay is."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dlspawner.cli", "simulate", "--synthetic", "jobs=30000,days=90", "--no-excess"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        shown = b""
+        while not re.search(rb"replay: jobs: [1-9]", shown):
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 130
+    assert "Interrupted: what is known so far." in told
 
 
 WRONG: dict[str, tuple[list[str], str]] = {

@@ -291,8 +291,10 @@ def _idle(file: Section) -> IdlePolicy:
 
 
 def _check_engine(file: Section, cluster: ClusterConfig) -> None:
-    """Finds labels and annotations of the engine underneath: they are its own, or the Manager's."""
+    """Finds what is not for the engine underneath: keys that are its own, or the Manager's, and jobs that grow."""
     engine = find_engine(cluster.scheduler)
+    if engine is not None and (start := file.get("start")) is not None and start.value == PodStart.INCREMENTAL.value:
+        start.problem(f"{cluster.scheduler.title} places all pods of a job together.")
     for part in ("labels", "annotations"):
         for key, entry in file.children(part).items():
             if engine is not None and any(f".{key.split('/')[0]}".endswith(f".{one}") for one in engine.domains):

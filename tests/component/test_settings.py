@@ -733,6 +733,11 @@ def test_least_number_of_pods_is_read(files: Files) -> None:
     with pytest.raises(InvalidConfiguration, match="a job on the host's network starts with all of its pods"):
         files.load()
 
+    job = f"title: Elastic\nstart: incremental\n{ssh}\n{pods}\n"
+    files.write(job=job, cluster=f"{CLUSTER}scheduler: {{name: kueue}}\n")
+    with pytest.raises(InvalidConfiguration, match="start: Kueue places all pods of a job together"):
+        files.load()
+
 
 def test_every_key_of_cluster_and_teams_is_read(files: Files) -> None:
     files.write(

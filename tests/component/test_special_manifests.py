@@ -28,13 +28,17 @@ def built(directory: Path) -> Objects:
 
 @pytest.fixture(scope="module")
 def overlay(tmp_path_factory: pytest.TempPathFactory) -> Objects:
-    directory = tmp_path_factory.mktemp("overlay")
+    return with_components(tmp_path_factory.mktemp("overlay"), "special")
+
+
+def with_components(directory: Path, *names: str) -> Objects:
+    """The demo with these components."""
     root = directory.resolve()
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(KUBERNETES / "overlays" / "demo", root)],
-        "components": [os.path.relpath(KUBERNETES / "components" / "special", root)],
+        "components": [os.path.relpath(KUBERNETES / "components" / name, root) for name in names],
     }
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
     return built(directory)
@@ -68,8 +72,31 @@ def test_roles_and_network_policies_are_those_of_ordinary_jobs(overlay: Objects)
     # Those of the demo's nodes are the overlay's to name, in each namespace.
     nodes = ("NetworkPolicy", "ssh-from-nodes")
     special = within(overlay, SPECIAL, *kinds)
+    for kind in ("Role", "RoleBinding"):
+        del special[kind, "manager-schedulers"]
     assert {**special, nodes: None} == {**ordinary, nodes: None}
     assert len(special) > 8
+
+
+def test_the_manager_has_the_same_rights_with_a_scheduler_underneath(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "special", "kueue", "gangs")
+
+    def rights(namespace: str) -> set[tuple[str, str, str]]:
+        rules = [
+            rule
+            for role in of_kind(objects, "Role")
+            if (role["metadata"]["namespace"], role["metadata"]["name"].split("-")[0]) == (namespace, "manager")
+            for rule in role["rules"]
+        ]
+        return {
+            (one, kind, verb)
+            for rule in rules
+            for one in rule["apiGroups"]
+            for kind in rule["resources"]
+            for verb in rule["verbs"]
+        }
+
+    assert rights(SPECIAL) == rights(JOBS) >= {("kueue.x-k8s.io", "workloads", "watch")}
 
 
 def test_the_products_policies_treat_both_namespaces_alike(overlay: Objects) -> None:

@@ -104,8 +104,8 @@ class _SkipCache:
     def _left(self, lane: QueueKey) -> float:
         """Returns the rest of the quota of a lane; infinite without one, or where a job may stop victims for it."""
         name, kind = lane
-        if not name or kind is None or self._stops_own(name):
-            return inf
+        if not self._world.cluster.scheduler.is_native or not name or kind is None or self._stops_own(name):
+            return inf  # an engine counts, or nothing is counted
         return self._world.available_quota(name, kind)
 
     def _stops_own(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from dlspawner.core.job import Job, JobState
 from dlspawner.core.schedulers.engine import Observed
 from dlspawner.core.schedulers.kueue import FLAVORS, PRIORITY_CLASSES, WORKLOADS, Kueue, queue_objects
 from dlspawner.core.scheduling import queue
-from dlspawner.core.scheduling.admission import admit
+from dlspawner.core.scheduling.admission import admit, schedule
 from tests.unit.core.factories import CLUSTER, NOW, ask, node, queues, runs, team, wants, world
 
 KUEUE = replace(CLUSTER, scheduler=SchedulerConfig(SchedulerName.KUEUE, (("b", "bees"),), (("prod", "high"),)))
@@ -52,6 +52,13 @@ def test_queue_is_in_the_engines_order() -> None:
     here = world(*(queues(name, "a") for name in "xyz"), team("a", 1), cluster=KUEUE)
     here.verdicts = {"x": EngineWaits("", 3), "y": EngineWaits("", 1), "z": EngineWaits("", 2)}
     assert [job.id for job in queue.order(here, NOW)] == ["y", "z", "x"]
+
+
+def test_jobs_that_the_engine_admits_start_beyond_our_quota_and_before_equal_ones() -> None:
+    jobs = (queues("b1", "b"), queues("b2", "b"), queues("a1", "a", preemptible=True))
+    here = world(*jobs, queues("c1", "c", preemptible=True), team("a", 1), team("b"), team("c"), cluster=KUEUE)
+    here.verdicts = {"b1": EngineWaits(""), "b2": EngineAdmits(), "a1": EngineWaits(""), "c1": EngineAdmits()}
+    assert [job.id for job, _ in schedule(here, NOW)] == ["b2", "c1"]
 
 
 def workload(conditions: Mapping[str, str], **status: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ idle is asked for again when it is next used in the trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from math import inf
@@ -45,7 +45,7 @@ SAMPLES = 300  # of the cluster's use in one replay
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one job; times in seconds, GPU-time in GPU-seconds."""
+    """The result for one job; times in seconds, GPU-time in GPU-seconds."""
 
     job: TraceJob
     started: float | None = None
@@ -149,6 +149,7 @@ class Replay:
             preemptible=one.preemptible,
             requeue=True,
             approved=True,
+            state=JobState.QUEUED,
         )
         found = admission.evaluate(job, self.world, now)
         if isinstance(found, Admit):
@@ -157,7 +158,7 @@ class Replay:
             run.outcome.refused = found.sentence
             del self._runs[one.name]
         else:
-            self.world.put(replace(job, state=JobState.QUEUED))
+            self.world.put(job)
             if isinstance(found, Preempt):
                 self._cycle()
 

@@ -19,7 +19,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TeamRow:
     """Of one team, or of all; seconds and GPU-hours. ``None``: there is nothing that it could be of."""
 
     team: str
@@ -57,7 +57,7 @@ class Report:
     fragmentation: float
     queue: float
     refusals: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TeamRow, ...]
     samples: tuple[tuple[float, float, int], ...]  # hours, share of GPUs held, jobs that wait
 
     def document(self) -> dict[str, object]:
@@ -121,11 +121,11 @@ def _excess(some: Iterable[Outcome], alone: Waits | None) -> list[float]:
 
 def _row(  # noqa: PLR0913, PLR0917 - a row of a table
     name: str, quota: float, some: Sequence[Outcome], span: float, excess: Sequence[float], allowed: float
-) -> Row:
+) -> TeamRow:
     waits = sorted(one.waited for one in some if one.started is not None)
     hours = {key: sum(getattr(one, key) for one in some) / 3600 for key in ("lost", "held", "active", "reclaimed")}
     inside = sum(one.inside for one in some)
-    return Row(
+    return TeamRow(
         team=name,
         quota=quota,
         jobs=len(some),
@@ -169,7 +169,7 @@ HEADS = {
 _SPANS = ("wait_mean", "wait_median", "wait_p95", "wait_max", "excess_mean")
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: TeamRow) -> list[str]:
     """The row as people read it: times in minutes or hours, GPU-hours, percent."""
     found = []
     for key in HEADS:

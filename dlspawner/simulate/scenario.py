@@ -124,6 +124,11 @@ def make(
     for change in changes:
         _change(teams if change.startswith("teams.") else cluster, change)
     found = _checked(cluster, teams, files)
+    if not found.cluster.scheduler.is_native:
+        title = found.cluster.scheduler.title
+        raise WrongScenario(
+            f"{files[0] or 'cluster.yaml'}: scheduler: {title}'s decisions cannot be replayed; leave it out for ours."
+        )
     kinds = [kind.name for kind in found.cluster.gpu_types]
     sizes = dict.fromkeys(kinds, NODE_GPUS)
     counts = {kind: ceil(_quota(found.teams, kind) / NODE_GPUS) for kind in kinds}

@@ -69,6 +69,7 @@ class Point:
     setting: Setting
     reserved: float  # what sessions would hold from their start to their end
     held: float
+    active: float
     reclaimed: float
     culls: int
     unwanted: int
@@ -98,6 +99,7 @@ def play(scenario: Scenario, trace: Trace, setting: Setting) -> Point:
         setting,
         reserved=sum(one.job.seconds * one.job.gpus for one in sessions) / 3600,
         held=sum(one.held for one in sessions) / 3600,
+        active=sum(one.active for one in sessions) / 3600,
         reclaimed=sum(one.reclaimed for one in sessions) / 3600,
         culls=sum(one.culled for one in sessions),
         unwanted=sum(one.unwanted for one in sessions),
@@ -152,9 +154,9 @@ def candidates(trace: Trace) -> list[Setting]:
 
 
 def best(points: Sequence[Point]) -> list[Point]:
-    """The points with the highest scores, the present settings left out."""
-    others = [point for point in points if point.setting != Setting()]
-    return sorted(others, key=lambda point: -point.score)[:BEST]
+    """The points with the highest scores; of settings with equal ones the first, and not the present settings."""
+    others = {point.score: point for point in reversed(points) if point.setting != Setting()}
+    return [others[score] for score in sorted(others, reverse=True)[:BEST]]
 
 
 HEADS = ("setting", "reclaimed", "share", "culls", "unwanted", "per session", "preempt.", "lost", "wait", "score")

@@ -93,7 +93,7 @@ class PageProperties:
 
     @property
     def is_team_admin(self: PageSpawner) -> bool:
-        """True if the user decides for a team: the navigation leads to its pages. False while the files cannot be read."""
+        """True if the user decides for a team: the navigation leads to its pages. False while the files are broken."""
         try:
             return any(self.user.name in team.admins for team in self.settings.teams.teams)
         except StartRefused:

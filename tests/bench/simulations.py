@@ -106,7 +106,7 @@ def sessions(folder: Path) -> None:
 
 def cost() -> None:
     for jobs in EVENTS:
-        trace = Load(jobs=jobs, days=jobs / 400).trace(Random(SEED))
+        trace = Load(jobs=jobs, days=jobs / 4000, sigma=1.0).trace(Random(SEED))  # the same load, for longer
         scenario = make(trace, (None, None), load=0.5)
         replay, began = scenario.replay(trace), time.process_time()
         replay.run()

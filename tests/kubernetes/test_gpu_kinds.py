@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,13 +135,23 @@ def devices(kubernetes: Client, namespace: str) -> Iterator[None]:
     slice_ = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": listed}
     of_driver = {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}
     requests = [{"name": "gpu", "firstAvailable": [of_kind("H100"), of_kind("A100")]}]
+    stop = threading.Event()
+
+    def publish() -> None:
+        """As drivers do: a kubelet deletes, some time after its start, what the drivers before it had published."""
+        while not stop.wait(1):
+            kubernetes.request("POST", f"{DRA}/resourceslices", {"metadata": {"name": DRIVER}, "spec": slice_})
+
     kubernetes.create(f"{DRA}/deviceclasses", {"metadata": {"name": DRIVER}, "spec": of_driver})
+    publisher = threading.Thread(target=publish)
+    publisher.start()
     try:
-        kubernetes.create(f"{DRA}/resourceslices", {"metadata": {"name": DRIVER}, "spec": slice_})
         template = {"metadata": {"name": "h100-or-a100"}, "spec": {"spec": {"devices": {"requests": requests}}}}
         kubernetes.create(f"{DRA}/namespaces/{namespace}/resourceclaimtemplates", template)
         yield
     finally:
+        stop.set()
+        publisher.join()
         kubernetes.request("DELETE", f"{DRA}/resourceslices/{DRIVER}")
         kubernetes.delete(f"{DRA}/deviceclasses/{DRIVER}")
 

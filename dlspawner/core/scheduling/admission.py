@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from math import inf
+from typing import Any
 
 from dlspawner.core.config import ClusterConfig, GpuType
 from dlspawner.core.decisions import (
@@ -83,7 +85,7 @@ def schedule(
         if isinstance(found, Admit | Preempt):
             yield job, found
         elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.reserved:
-            vain.note(job, found.reason)
+            vain.note(job, found)
 
 
 class _SkipCache:
@@ -91,22 +93,24 @@ class _SkipCache:
 
     def __init__(self, world: ClusterState) -> None:
         self._world = world
-        self.full = {lane for lane in world.queues if self._is_full(lane)}
+        self._most = {lane: self._left(lane) for lane in world.queues}  # as the pass begins; it only gets less
+        self.full = {lane for lane, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
             tuple[str, ResourceRequest], tuple[datetime, str]
         ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
-    def _is_full(self, lane: QueueKey) -> bool:
-        """True if a team's quota, which no engine counts, is used up: only jobs with a reservation can start."""
+    def _left(self, lane: QueueKey) -> float:
+        """Returns the rest of the quota of a lane; infinite without one, or where a job may stop victims for it."""
         name, kind = lane
-        if not self._world.cluster.scheduler.is_native or not name or kind is None:
-            return False
-        if self._world.available_quota(name, kind) > 0:
-            return False
+        if not self._world.cluster.scheduler.is_native or not name or kind is None or self._stops_own(name):
+            return inf  # an engine counts, or nothing is counted
+        return self._world.available_quota(name, kind)
+
+    def _stops_own(self, name: str) -> bool:
         team = self._world.team(name)
-        return not (team and team.preempt_within_team)  # there a job may stop a victim
+        return team is not None and team.preempt_within_team
 
     def for_all_like(self, job: Job) -> bool:
         """True if a search for this job cannot succeed.
@@ -121,22 +125,28 @@ class _SkipCache:
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
             return True  # an earlier job may start first
+        if self._most.get(queue_key(job), inf) < job.request.gpus:
+            self._charges.add(alike)
+            return True
         if not self._too_large:
             return False
         pod = job.request.pods[0]
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
 
-    def note(self, job: Job, reason: Reason) -> None:
+    def note(self, job: Job, found: Blocked) -> None:
+        reason, lane = found.reason, queue_key(job)
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
-        if reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
+        if found.lane and job.request.gpus <= GPU and not self._stops_own(lane[0]):
+            self.full.add(lane)
+        elif reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
             return
         self._charges.add(alike)
         if reason is Reason.NO_FIT and len(job.request.pods) == 1:
             self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
-        elif reason is Reason.TEAM_QUOTA and self._is_full(queue_key(job)):
-            self.full.add(queue_key(job))
+        elif reason is Reason.TEAM_QUOTA and self._left(lane) <= 0:
+            self.full.add(lane)
 
     @staticmethod
     def _payer(job: Job) -> str:
@@ -148,14 +158,16 @@ class _SkipCache:
         return (self._payer(job), job.request.gpu_type, pod.gpus, pod.resource, pod.placement, pod.extended, pods)
 
 
-def as_admitted(job: Job, nodes: Sequence[str | None], world: ClusterState) -> Job:
+def as_admitted(
+    job: Job, nodes: Sequence[str | None], world: ClusterState, state: JobState = JobState.STARTING, **more: Any
+) -> Job:
     """The job from its admission on, with its ports of the host: those that it has, or free ones."""
     ports = job.ports
     if not ports and limits.ports_of(job.request):
         free = iter(world.free_ports())
         ports = tuple(tuple(islice(free, pod.ports)) for pod in job.request.pods)
     quota = world.teams.has_quota and world.cluster.scheduler.is_native
-    return replace(job, state=JobState.STARTING, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports)
+    return replace(job, state=state, nodes=tuple(nodes), exempt_from_quota=not quota, ports=ports, **more)
 
 
 def grow(job: Job, pod: ResourceRequest, world: ClusterState, now: datetime) -> Job | str:

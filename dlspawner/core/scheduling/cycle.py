@@ -52,7 +52,7 @@ def run(world: ClusterState, now: datetime, failed: Callable[[Job, Exception], N
 
 def start(job: Job, nodes: tuple[str | None, ...], world: ClusterState, now: datetime) -> Job:
     """Puts an admitted job as running, and returns it."""
-    runs = replace(admission.as_admitted(job, nodes, world), state=JobState.RUNNING, started=now)
+    runs = admission.as_admitted(job, nodes, world, JobState.RUNNING, started=now)
     world.put(runs)
     return runs
 

@@ -15,10 +15,10 @@ no job is held up by another team. Borrowers are not held up at all: they leave 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
-from heapq import nsmallest
 
 from dlspawner.core.decisions import Admit, Preempt, Reason
 from dlspawner.core.job import Job
@@ -82,7 +82,7 @@ class NodeSearch:
         if ahead is not None:
             left = self.world.available_quota(self.request.team, self.kind, self.request)
             if left - self.request.request.gpus < ahead.request.gpus:
-                return blocked_by(ahead)
+                return replace(blocked_by(ahead), lane=True)
             kept = self._nodes_kept(ahead)
         found = self._search(kept)
         if found is not None:
@@ -187,10 +187,7 @@ class NodeSearch:
         """
         least = min(pod.gpus for pod in self.pods)
         shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
-        open_to_it = (room for room in self._share_nodes() if room.node.name not in shut)
-        bounds = {
-            room.node.name: self._share_left(room) + victims(room, stop) for room in self._without_equals(open_to_it)
-        }
+        bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in self._distinct(shut)}
         rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
 
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
@@ -204,17 +201,23 @@ class NodeSearch:
 
         return self._conclude(place_best(self.pods, rooms, space, rank), stop, self._share_left)
 
-    def _without_equals(self, rooms: Iterable[NodeInfo]) -> Iterator[NodeInfo]:
-        """The nodes of the share without those that no pod would take: of equal empty ones the last names."""
+    def _distinct(self, shut: Collection[str]) -> list[NodeInfo]:
+        """The open nodes of the share without those that no pod would take: of equal empty ones the last names."""
+        found: list[NodeInfo] = []
         equal: dict[object, list[str]] = {}
+        rooms, several = self.world.rooms, len(self.pods)
         by_name = any(pod.placement.node or pod.placement.terms for pod in self.pods)
-        for room in rooms:
+        for name, milli in self.share.items():
+            room = rooms.get(name)
+            if room is None or name in shut:
+                continue
             if room.allocations or room.reservations or by_name:
-                yield room
-            else:
-                equal.setdefault((room.size, self.share[room.node.name]), []).append(room.node.name)
-        for names in equal.values():
-            yield from (self.world.rooms[name] for name in nsmallest(len(self.pods), names))
+                found.append(room)
+                continue
+            names = equal.setdefault((room.size, milli), [])
+            if len(names) < several or name < names[-1]:
+                insort(names, name)
+        return found + [rooms[name] for names in equal.values() for name in names[:several]]
 
     def _unclaimed(self, stop: Stops, kept: frozenset[str]) -> Admit | Preempt | Blocked | None:
         spare = self.world.unassigned(self.kind)

@@ -32,11 +32,15 @@ BLOCKED = "You can not start jobs here; ask an administrator why."
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why a job can not start now; ``until``: not before then."""
+    """Why a job can not start now; ``until``: not before then.
+
+    ``lane``: no later job of its lane can that wants as many GPUs or more, unless it stops jobs of its own team.
+    """
 
     reason: Reason
     sentence: str = ""
     until: datetime | None = None
+    lane: bool = False
 
 
 def config_violation(request: Job, world: ClusterState) -> Refuse | None:

@@ -139,7 +139,7 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
 
 
 class Step(Enum):
-    """What is due on a reservation or a notice."""
+    """A step that is due on a reservation or a notice."""
 
     RELEASE = "release the nodes that were reserved"
     SPARE = "cancel the notice"
@@ -148,7 +148,7 @@ class Step(Enum):
 
 
 def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, datetime | None]]:
-    """What is due before the next pass over the queue, with the time of the notice from then on.
+    """Returns the steps that are due before the next pass over the queue, with the time of the notice from then on.
 
     Each step must have been put into the world before the next one is asked for.
     """

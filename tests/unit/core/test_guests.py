@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.config import UserCaps
 from dlspawner.core.decisions import Admit, MustWait
 from dlspawner.core.job import Job
 from dlspawner.core.scheduling.admission import admit, evaluate
@@ -36,7 +35,7 @@ GUESTS: dict[str, Case] = {
         world(*HOMES, runs("r", "a", 7, "n1"), BIG), guest(1), "n1"
     ),
     "a job that waits for its user cap blocks no guest": Case(
-        world(team("a", 8, user_caps=UserCaps(hard=1)), *HOMES[1:], HELD, BIG), guest(1), "n1"
+        world(team("a", 8, hard=1), *HOMES[1:], HELD, BIG), guest(1), "n1"
     ),
     "nor does a job behind others of its team": Case(
         world(

@@ -287,7 +287,7 @@ def test_unused_job_is_warned_twice_and_stopped(activity: JobActivity) -> None:
     assert isinstance(verdict, StopJob)
 
 
-@given(st.floats(0.1, 30), st.floats(0.2, 30), st.one_of(st.none(), st.floats(0.2, 30)))
+@given(st.floats(0.1, 30), st.floats(1, 30), st.one_of(st.none(), st.floats(1, 30)))
 def test_looks_at_the_changes_alone_decide_like_looks_all_the_time(idle: float, window: float, life: float) -> None:
     """The times of the warnings and of the stop are those of a caller that looks every minute, to the minute."""
     policy = replace(POLICY, window=window * HOUR, lifetime=None if life is None else life * HOUR)

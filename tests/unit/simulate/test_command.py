@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -77,6 +83,22 @@ def test_same_seed_gives_the_same_report(capsys: pytest.CaptureFixture[str]) -> 
     assert told[0] == told[1] != told[2]
 
 
+def test_interrupt_prints_what_is_known_so_far() -> None:
+    """Interrupted as soon as the terminal shows how far the replay is."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "dlspawner.cli", "simulate", "--synthetic", "jobs=30000,days=90", "--no-excess"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        shown = b""
+        while not re.search(rb"replay: jobs: [1-9]", shown):
+            shown += os.read(ours, 1000)
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 130
+    assert "Interrupted: what is known so far." in told
+
+
 WRONG: dict[str, tuple[list[str], str]] = {
     "nothing to replay": ([], "Name what is replayed: --trace FILE…, --history URL or --synthetic KEY=VALUE,…"),
     "no file": (["--trace", "/nowhere.csv"], "/nowhere.csv: No such file or directory."),
@@ -87,6 +109,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a value that is too small": (
         ["--synthetic", "default", *FILES, "--set", "scheduling.notice_seconds=1"],
         f"{FILES[1]}: scheduling.notice_seconds: must be between 60 and",
+    ),
+    "another scheduler": (
+        ["--synthetic", "default", *FILES, "--set", "scheduler.name=kueue"],
+        f"{FILES[1]}: scheduler: Kueue's decisions cannot be replayed; leave it out for ours.",
     ),
     "no value": (["--synthetic", "default", "--set", "x"], "--set x: must be like scheduling.notice_seconds=60."),
     "nodes of no type": (["--synthetic", "default", "--nodes", "b200=4x8"], "--nodes b200=4x8: must be like TYPE=42x8"),

@@ -96,6 +96,7 @@ def test_culling_reclaims_what_a_count_of_the_gaps_says(some: list[tuple[int, li
         reclaimed += gpus * sum(max(0.0, gap - window) for gap in gaps) / 3600
     assert (point.culls, point.unwanted) == (culls, unwanted)
     assert point.reclaimed == pytest.approx(reclaimed)
+    assert point.active == pytest.approx(sum(b - a for _, spans in some for a, b, _ in spans) / 3600)
     assert point.held == pytest.approx(point.reserved - reclaimed)
 
 

@@ -137,7 +137,7 @@ class _SkipCache:
     def note(self, job: Job, found: Blocked) -> None:
         reason, lane = found.reason, queue_key(job)
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
-        if found.lane and job.request.gpus <= GPU and not self._stops_own(lane[0]):
+        if found.lane and self._world.cluster.units(kind, job.request.gpus) <= 1 and not self._stops_own(lane[0]):
             self.full.add(lane)
         elif reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)

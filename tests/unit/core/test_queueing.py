@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -237,3 +238,13 @@ def test_jobs_start_until_nothing_fits() -> None:
     assert sorted(started) == ["a0", "a1", "b0", "b1"]
     assert here.guaranteed("a", "a100") == 6 * GPU
     assert not any(isinstance(admit(job, here, NOW), Admit) for job in queue.order(here, NOW))
+
+
+def test_a_smaller_part_of_a_gpu_starts_behind_a_larger_one_that_waits() -> None:
+    """The quota is kept for *big*, which waits for *runs*: beside it there is some for one unit, none for two."""
+    nodes = (node("n1", 4, "a100-1g"), node("n2", 2, "a100-1g"))
+    jobs = [queues("big", "a", 4, kind="a100-1g", waited=HOUR)]
+    jobs += [queues(name, "a", units, kind="a100-1g") for name, units in (("2-mid", 2), ("3-small", 1))]
+    quota = {"a100-1g": Fraction(6 * 142, 1000)}
+    here = world(*nodes, *jobs, runs("runs", "a", 1, "n1", kind="a100-1g"), team("a", quota))
+    assert [job.id for job, _ in admission.schedule(here, NOW)] == ["3-small"]

@@ -119,7 +119,7 @@ def pod_request(pod: ObservedPod, cluster: ClusterConfig, node: Node | None) -> 
         cluster,
         gpu_types=tuple(replace(kind, per_gpu=_MOST, max_per_job=MOST_GPUS) for kind in cluster.gpu_types),
         cpu_only_max=_MOST,
-        extended_resources=(),
+        extended_resources=tuple(replace(one, max_per_job=None) for one in cluster.extended_resources),
     )
     found = request_of([pod.manifest], unlimited)
     if isinstance(found, Refuse) and node is not None:

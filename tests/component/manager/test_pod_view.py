@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dlspawner.core.config import ExtendedResource
 from dlspawner.core.launch import pod_status
 from dlspawner.core.naming import JOB_LABEL
 from dlspawner.core.resources import ResourceRequest, request_of
@@ -145,6 +146,16 @@ def test_pod_with_resources_that_no_job_may_have_is_counted() -> None:
     request = pod_request(read_pod(found, JobNamespaces("jobs")), CLUSTER, None)
     assert (request.gpu_type, request.gpus, request.pods[0].cpu_milli) == ("a100", 8 * GPU, 30_000)
     assert request.extended == (("rdma/hca", 2 * GPU),)
+
+
+def test_extended_resource_of_a_gpu_vendor_is_no_gpu() -> None:
+    found = pod(0, None, {})
+    found["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/dpu": 2}}
+    found["spec"]["nodeSelector"] = dict(CLUSTER.gpu_types[0].node_selector)
+    cluster = replace(CLUSTER, extended_resources=(ExtendedResource("nvidia.com/dpu", max_per_job=1),))
+    request = pod_request(read_pod(found, JobNamespaces("jobs")), cluster, None)
+    assert (request.gpu_type, request.extended) == ("a100", (("nvidia.com/dpu", 2 * GPU),))
+    assert request.pods[0].placement.selector == CLUSTER.gpu_types[0].node_selector
 
 
 def asks(**amounts: str) -> dict[str, Any]:

@@ -235,7 +235,7 @@ class ManagerClient:
         return answer.read(lambda found: str(found["sentence"]) if found["sentence"] is not None else None)
 
     async def start_interrupted(self, user: str, server: str, job: str) -> None:
-        """Reports that this server was stopped during its start; returns once a Manager has answered."""
+        """Reports that the Hub stops this server, or its start; returns once a Manager has answered."""
         body = {"server": server, "job": job}
         await self._call("POST", f"{_of_user(user)}/interrupted", body, math.inf, _LONGEST_REPORT_DELAY)
 

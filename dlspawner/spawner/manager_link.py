@@ -177,7 +177,7 @@ class ManagerLink:
     async def start_interrupted(
         self, user: str, server: str, job: str | None, heard: Callable[[], None] = lambda: None
     ) -> None:
-        """Reports that this server was stopped during its start, as this ``job`` if it was known by then.
+        """Reports that the Hub stops this server, or its start, as this ``job`` if it was known by then.
 
         Never fails, and returns after a moment: a Manager that is away is told when it is back, as long as this Hub
         lives, and ``heard`` is called then. It would start again what was stopped. For a user who is removed with many

@@ -39,7 +39,12 @@ def default_of(trait: TraitType[object, object]) -> str:
 def section(cls: type[Configurable]) -> str:
     ours = [base for base in cls.__mro__ if base.__module__.startswith(("dlspawner.", "ssh_gateway."))]
     traits = sorted(
-        {name: trait for base in ours for name, trait in base.class_own_traits(config=True).items()}.items()
+        {
+            name: trait
+            for base in ours
+            if hasattr(base, "class_own_traits")
+            for name, trait in base.class_own_traits(config=True).items()
+        }.items()
     )
     entries = [
         f"### `{cls.__name__}.{name}`\n\n{type(trait).__name__}, default `{default_of(trait)}`\n\n"

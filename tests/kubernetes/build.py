@@ -47,6 +47,14 @@ class Module:
 
 
 _VERSION = "-X k8s.io/component-base/version"
+
+
+def kubernetes_flags(version: str) -> str:
+    """The linker's flags by which Kubernetes knows its version."""
+    told = {"gitVersion": version, "gitMajor": "1", "gitMinor": version.split(".")[1]}
+    return " ".join(f"{_VERSION}.{name}={value}" for name, value in told.items())
+
+
 _COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 MODULES = (
     Module("etcd", "etcd", ("go.etcd.io/etcd/server/v3",)),
@@ -55,10 +63,7 @@ MODULES = (
         "kubernetes",
         f"Kubernetes {KUBERNETES}",
         tuple(f"k8s.io/kubernetes/cmd/{command}" for command in _COMMANDS),
-        " ".join(
-            f"{_VERSION}.{name}={value}"
-            for name, value in {"gitVersion": KUBERNETES, "gitMajor": "1", "gitMinor": KUBERNETES.split(".")[1]}.items()
-        ),
+        kubernetes_flags(KUBERNETES),
     ),
 )
 

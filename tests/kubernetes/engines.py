@@ -1,4 +1,4 @@
-"""Real schedulers beside a real control plane: Volcano and coscheduling, each with its CustomResourceDefinitions.
+"""Real schedulers beside a real control plane: Volcano, coscheduling, and the scheduler of a later Kubernetes.
 
 They run outside of the cluster, as its administrator. Their programs are built when a test first asks for one.
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 import yaml
 
 from tests.contract.client import Client
-from tests.kubernetes import build, cluster, planes
+from tests.kubernetes import build, cluster, controlplane, planes
 from tests.kubernetes.processes import Started, Starter
 from tests.kubernetes.record import stop_process
 
+KUBERNETES = "v1.37.2"  # that has gangs
 COSCHEDULING = "coscheduling"  # the scheduler's name in pods
 # A gang that was turned away is not woken by a pod that goes, only by a new one, or after this time (5 minutes).
 _SCHEDULER_CONFIGURATION = """
@@ -93,7 +94,22 @@ def _volcano(folder: Path, plane: planes.ControlPlane) -> Commands:
     }
 
 
-_ENGINES: dict[str, tuple[build.Module, tuple[str, str], Callable[[Path, planes.ControlPlane], Commands]]] = {
+def _gang(folder: Path, plane: planes.ControlPlane) -> Commands:
+    """The control plane goes on with a later API server, and the engine is its scheduler."""
+    kept, commands = cluster.record(plane.instance.number), dict[str, list[str | Path]]()
+    for entry in kept.entries():
+        name = entry.get("name", "")
+        if entry.pop("kind") == "process" and name in {"kube-apiserver", "kube-scheduler"}:
+            flags = Path(f"/proc/{entry['pid']}/cmdline").read_text().split("\0")[1:-1]
+            commands[name] = [folder / name, *flags, "--feature-gates=GenericWorkload=true"]
+            stop_process(**entry)
+    api = [*commands.pop("kube-apiserver"), "--runtime-config=scheduling.k8s.io/v1beta1=true"]
+    started, _ = Starter(plane.instance, kept).start("kube-apiserver", api)
+    controlplane.wait_for_api(plane.instance, started)
+    return commands
+
+
+_ENGINES: dict[str, tuple[build.Module, tuple[str, str] | None, Callable[[Path, planes.ControlPlane], Commands]]] = {
     "coscheduling": (
         build.Module("scheduler-plugins", "coscheduling", ("./coscheduling",)),
         ("sigs.k8s.io/scheduler-plugins", "config/crd/bases"),
@@ -105,6 +121,16 @@ _ENGINES: dict[str, tuple[build.Module, tuple[str, str], Callable[[Path, planes.
         ),
         ("volcano.sh/volcano", "config/crd/volcano/bases"),
         _volcano,
+    ),
+    "gang": (
+        build.Module(
+            "kubernetes-next",
+            f"Kubernetes {KUBERNETES}",
+            ("k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            build.kubernetes_flags(KUBERNETES),
+        ),
+        None,
+        _gang,
     ),
 }
 
@@ -121,11 +147,13 @@ def started(name: str) -> Iterator[Engine]:
 
 def install(name: str, plane: planes.ControlPlane) -> Engine:
     """The engine beside this control plane, which is to be discarded after that."""
-    module, (source, crds), commands = _ENGINES[name]
+    module, definitions, commands = _ENGINES[name]
     folder = build.built(module, cluster.quiet)
-    go = build.find_go(cluster.quiet)
-    sources = build.run([go, "list", "-m", "-f", "{{.Dir}}", source], folder=module.folder).strip()
-    _define(Client(plane.kubeconfig), Path(sources, crds))
+    if definitions:
+        source, crds = definitions
+        go = build.find_go(cluster.quiet)
+        sources = build.run([go, "list", "-m", "-f", "{{.Dir}}", source], folder=module.folder).strip()
+        _define(Client(plane.kubeconfig), Path(sources, crds))
     engine = Engine(plane, commands(folder, plane))
     engine.start()
     return engine

@@ -21,6 +21,7 @@ from dlspawner.core.job import Job
 from dlspawner.core.launch.additions import merged
 from dlspawner.core.schedulers.coscheduling import COSCHEDULING
 from dlspawner.core.schedulers.engine import Observed
+from dlspawner.core.schedulers.gang import GANG
 from dlspawner.core.schedulers.pod_groups import PodGroups
 from dlspawner.core.schedulers.volcano import VOLCANO
 from tests.contract.client import Client, node
@@ -35,7 +36,8 @@ GPU = "nvidia.com/gpu"
 PODS = f"/api/v1/namespaces/{planes.NAMESPACE}/pods"
 CLASSES = PriorityClasses("guaranteed", "preemptible")
 HERE = replace(CLUSTER, scheduling=SchedulingConfig(classes=CLASSES))
-SCHEDULERS = {"volcano": VOLCANO, "coscheduling": COSCHEDULING}
+SCHEDULERS = {"volcano": VOLCANO, "coscheduling": COSCHEDULING, "gang": GANG}
+NAMES = {"coscheduling": engines.COSCHEDULING, "gang": "default-scheduler"}
 
 
 @dataclass
@@ -136,9 +138,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             real.client.create(
                 "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value}
             )
-        names = {"coscheduling": engines.COSCHEDULING}
         scheduler = SchedulerConfig(
-            queues=(("vision", "default"),), scheduler_name=names.get(request.param, request.param)
+            queues=(("vision", "default"),), scheduler_name=NAMES.get(request.param, request.param)
         )
         yield World(real, SCHEDULERS[request.param], replace(HERE, scheduler=scheduler))
 

@@ -30,7 +30,9 @@ from tests.component.manager.world import World, running
 from tests.kubernetes import planes
 
 __all__ = ["portal", "served", "teams_yaml"]  # fixtures
-collect_ignore = [] if planes.WANTED else ["test_kueue_hub.py"]  # there is no Kueue without a real control plane
+collect_ignore = (
+    [] if planes.WANTED else ["test_gang_hub.py", "test_kueue_hub.py"]
+)  # no engine without a real control plane
 SLOW_COMMITS = "DLSPAWNER_TESTS_SLOW_COMMITS"  # seconds that each commit takes longer; `make flakes` sets it
 
 

@@ -144,7 +144,9 @@ async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_g
     submitted = leader.record(job).job.submitted
     await say(office, job, "evicted")
     await until(lambda: leader.record(job).job.notice is not None, "it has notice")
-    assert [notice.text for notice in leader.notices()] == ["Others are entitled to it. The job has to leave {when}."]
+    assert [notice.text for notice in leader.notices()] == [
+        "Others are entitled to it. The job will be stopped {when}."
+    ]
     office.clock.moved += timedelta(minutes=6)
     await leader.until_state(job, JobState.STOPPING)
     stop = leader.record(job).stop

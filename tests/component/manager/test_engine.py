@@ -151,7 +151,7 @@ async def test_evicted_job_has_its_notice_and_the_engine_hears_when_its_pod_is_g
     await leader.until_state(job, JobState.STOPPING)
     stop = leader.record(job).stop
     assert stop is not None
-    assert stop.message.startswith("Others are entitled to it. It waits in the queue after that, at its old place")
+    assert stop.message.startswith("Others are entitled to it. It keeps its place in the queue")
     await office.delete(pod, 0)
     await leader.until_state(job, JobState.QUEUED)
     assert leader.record(job).job.submitted == submitted

@@ -35,6 +35,7 @@ RIGHTS = {
     },
     ("manager", PRODUCT): {("events", "create")},
     ("manager", JOBS): {  # and what it may everywhere
+        ("pods", "patch"),
         ("pods", "delete"),
         ("pods/log", "get"),
         ("events", "list"),

@@ -129,6 +129,7 @@ def test_a_rollout_after_an_eviction_replaces_every_pod(stack: Stack) -> None:
     kubectl(f"--namespace={PRODUCT}", "rollout", "restart", *(f"deployment/{name}" for name in names))
     kubectl(f"--namespace={PRODUCT}", "rollout", "status", "--timeout=180s", "deployment/hub", timeout=200)
     wait_for(lambda: ready(kubectl), "all are ready", 180)
-    wait_for(lambda: answers(f"{stack.url}/hub/login") and answers(f"{stack.url}/services/jobs/health"), "the pages")
-    assert not set(replaced.values()) & set(pods("status.phase=Running").values())
+    wait_for(lambda: not set(replaced.values()) & set(pods("status.phase=Running").values()), "all are replaced", 180)
+    pages = (f"{stack.url}/hub/login", f"{stack.url}/services/jobs/health")  # a new proxy knows them within a minute
+    wait_for(lambda: all(map(answers, pages)), "the pages", 120)
     kubectl(f"--namespace={PRODUCT}", "delete", "pods", f"--field-selector={left}")

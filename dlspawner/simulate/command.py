@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     on.add_argument("--pool", action="store_true", help="without quotas: all teams share all GPUs")
     on.add_argument("--compare", type=Path, metavar="FILE", help="replay on this other cluster.yaml as well")
-    out = parser.add_argument_group("what is told")
+    out = parser.add_argument_group("output")
     out.add_argument(
         "--no-excess", action="store_true", help="leave out the comparison with clusters of each team's own"
     )

@@ -66,7 +66,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """The subresource of the engine's queue that tells the order of waiting jobs."""
+    """The subresource of the engine's queue with the order of waiting jobs."""
 
     kind: ObjectKind
     name: str
@@ -88,7 +88,7 @@ class Engine(Protocol):
         """Returns the objects that exist as long as the job may wait for GPUs or holds them."""
 
     def patches(self, job: Job, observed: Observed, now: datetime) -> tuple[Patch, ...]:
-        """Returns the changes of the job's objects that tell the engine how the job is now."""
+        """Returns the changes of the job's objects by which the engine learns the present state of the job."""
 
     def additions(self, job: Job, cluster: ClusterConfig, observed: Observed) -> tuple[Manifest, ...]:
         """Returns the addition to each pod of the job."""
@@ -97,7 +97,7 @@ class Engine(Protocol):
         """Returns the verdict without the position; ``None`` before there is one."""
 
     def queue_view(self, job: Job, cluster: ClusterConfig) -> QueueView | None:
-        """Returns where the position of a waiting job is told; ``None`` if nowhere."""
+        """Returns the view with the position of a waiting job; ``None`` if the engine has none."""
 
     def positions(self, view: Manifest) -> Mapping[str, int]:
-        """Returns the positions that such an object tells, from 1, by the names of the jobs' objects."""
+        """Returns the positions in such a view, from 1, by the names of the jobs' objects."""

@@ -7,7 +7,7 @@ The Workload is the job's account in Kueue; the Manager is to it what Kueue's ow
 * evicted: Kueue waits with its quota until the job's pods are gone. That is what gives people their notice. After that
   the Workload of a job that is to be requeued loses its reservation and keeps its creation time, and so its place; that
   of an ended job is deleted;
-* ``PodsReady`` is told when the pods run, because Kueue (0.19: by default) evicts what is not ready in time.
+* ``PodsReady`` is set when the pods run, because Kueue (0.19: by default) evicts what is not ready in time.
 
 Refused, both measured with 0.15: Kueue's own integration for pods, which holds pods in the cluster and so a spawn in
 the Hub, deletes them without notice, and whose Workload, and place, ends with the pod; and pods that name this Workload

@@ -71,7 +71,7 @@ def schedule(
 
     Each answer must have been put into the world (the job as ``starting`` on ``Admit.nodes``; the victims with their
     notice and the job with the promised ``Preempt.nodes``) before the next one is asked for. A job that cannot be
-    decided, by a fault of ours, is told to ``failed`` and passed over; without that the fault is the caller's.
+    decided, by a fault of ours, is passed to ``failed`` and left out; without that the exception is raised.
     """
     vain = _SkipCache(world)
     for job in queue.in_order(world, now, vain.for_all_like, vain.full):

@@ -185,7 +185,7 @@ class ClusterState:
             memo.clear()
 
     def tick(self, now: datetime, *, steady: bool = False) -> None:
-        """Bring the usage of all teams to ``now``, before every pass: from here on what they hold is counted anew.
+        """Brings the usage of all teams to ``now``, before every pass; from then on it grows by what they hold.
 
         ``steady``: the clock never goes back, so that teams which hold what they held are counted already.
         """

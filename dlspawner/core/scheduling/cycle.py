@@ -1,7 +1,7 @@
 """A scheduling cycle in memory: the decisions carried out at once, without users, pods and database.
 
 The Manager takes the same steps in the same order (``preemption.due_steps``, then ``admission.schedule``), writes each
-to its database and tells people. Here a pod runs as soon as its job was admitted, and is gone as soon as it was
+to its database and notifies people. Here a pod runs as soon as its job was admitted, and is gone as soon as it was
 stopped.
 """
 
@@ -30,7 +30,7 @@ class Changes:
 def run(world: ClusterState, now: datetime, failed: Callable[[Job, Exception], None] | None = None) -> Changes:
     """Carries out what is due; a stopped job that requeues is in the queue again, the others are gone.
 
-    A job without a decision, by a fault of ours, is told to ``failed``; without that the fault is the caller's.
+    A job without a decision, by a fault of ours, is passed to ``failed``; without that the exception is raised.
     """
     done, due = Changes(), True
     while due:

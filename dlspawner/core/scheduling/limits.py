@@ -404,7 +404,7 @@ def _over_soft_cap(job: Job, world: ClusterState) -> RequiredApproval | None:
             f"you asked for {shown(asked)}{held_too}, so it waits until somebody approves it."
         )
     if hard is not None and held + asked > hard:
-        sentence += f" Approved, it waits for your other jobs still: nobody holds more than {shown(hard)}."
+        sentence += f" Once approved, it still waits for your other jobs: one person holds at most {shown(hard)}."
     what = f"{counted(asked)} of type {kind}{', preemptible' if job.preemptible else ''}"
     besides = f"; {holding_text(job.user, held, promised=promised)}" if held else ""
     why = f"Team {title} gives one person at most {counted(soft)} without approval{besides}."

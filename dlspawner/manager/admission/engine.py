@@ -3,12 +3,12 @@
 * The objects of a job exist from the moment at which nothing but GPUs keeps the job from starting (policy comes first:
   limits, approvals, a login) until the job has ended; those of no job are deleted, also after a restart. So no dead job
   holds quota.
-* A verdict is kept in memory: the watch tells it again. Until then a job waits, and keeps its place.
-* A job that the engine evicts is told, runs until the end of its notice (`preemption`), and is stopped as any job; one
-  whose pods do not exist yet waits again at once.
+* Verdicts are kept in memory: after a restart they come from the watch. Until then jobs wait, and keep their places.
+* A job that the engine evicts gets a notice, runs until its end (`preemption`), and is stopped like any other; a job
+  without pods is requeued at once.
 * An engine without verdicts before pods has its objects before the Hub hears that it may make the pods
-  (`make_objects`); pods that it stops for others end their job in `cluster.reconciler`, as they go.
-* An engine that is away, or that refuses an object, is asked again, and its jobs' owners read so.
+  (`make_objects`); pods that it preempts end their job in `cluster.reconciler`.
+* Requests to an engine that is away, or that refuses an object, are repeated, and the owners of its jobs read so.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class EngineController:
         try:
             made = await self.cluster.create(_resource(wanted.kind), {**manifest, "metadata": metadata}, namespace)
         except Conflict:
-            return  # the watch tells it, or that its predecessor is gone
+            return  # it exists: the watch has it, or the deletion of its predecessor
         self._see(wanted.kind, made)
 
     async def _patch(self, patch: Patch, there: Manifest, namespace: str) -> None:
@@ -216,7 +216,7 @@ class EngineController:
                 _resource(patch.kind), patch.name, body, namespace, subresource=patch.subresource
             )
         except (Conflict, ObjectNotFound):
-            return  # the watch tells what it is now
+            return  # the watch has the present one
         self._see(patch.kind, made)
 
     async def _delete(self, kind: ObjectKind, name: str, there: Manifest) -> None:
@@ -253,7 +253,7 @@ class EngineController:
     # Positions
 
     async def read_positions(self) -> None:
-        """Reads the positions of waiting jobs, queue by queue; where the engine does not tell them, there are none."""
+        """Reads the positions of waiting jobs, queue by queue; a queue without an answer has none."""
         cluster = self.book.cluster_state.cluster
         views: dict[tuple[str, QueueView], None] = {}
         waiting = [one.job for one in self.book.records.values() if one.job.state is JobState.QUEUED]
@@ -266,7 +266,7 @@ class EngineController:
             try:
                 told = await self.cluster.get(_resource(view.kind), view.name, namespace, subresource=view.subresource)
             except KubernetesError as problem:
-                log.debug("queue=%s tells no positions: %s", view.name, problem)
+                log.debug("queue=%s no positions: %s", view.name, problem)
                 continue
             found |= self.engine.positions(told)
         self._positions = found

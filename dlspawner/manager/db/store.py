@@ -278,7 +278,7 @@ def _rename(connection: Connection, user: str, new: str) -> str | None:
     if connection.scalar(select(exists().where(going))):
         return f"{user} has jobs that wait, run or end: cancel or stop them, and rename when they have ended."
     account = _account(connection, user)
-    # Without an account of its own the person gets that of the new name, which must be nobody's then.
+    # A user whose account belongs to another person gets the account of the new name, which must be free then.
     used = [*_OF_A_NAME, *([accounts] if account is None else [])]
     if any(connection.scalar(select(exists().where(table.c.user_name == new))) for table in used):
         return f"{new} was another person's name, who has files, keys or a history here. Choose another name."

@@ -63,7 +63,7 @@ class ChangeWaiters:
 
 
 class PodTable(CompactTable):
-    """The pods by namespace/name; every change of one is told to ``wake``, and those that go are remembered."""
+    """The pods by namespace/name; ``wake`` gets every change of one, and those that go are remembered."""
 
     def __init__(self, wake: Callable[[str], None], gone: LatestObjects) -> None:
         super().__init__()

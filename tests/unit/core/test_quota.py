@@ -480,7 +480,7 @@ SENTENCES: dict[str, Case] = {
         world(team("a", 8, soft=2, hard=4, admins=("alice",)), N1, runs("r", "a", 2, "n1")),
         asks(3),
         "Team a gives one person at most 2 GPUs without approval; you asked for 3 and hold 2, so it waits until "
-        "somebody approves it. Approved, it waits for your other jobs still: nobody holds more than 4. "
+        "somebody approves it. Once approved, it still waits for your other jobs: one person holds at most 4. "
         "Team a has no other admin: an administrator of the Hub can approve it.",
     ),
     "what the person was promised": Case(

@@ -33,8 +33,9 @@ def wait_for(question: Callable[[], T], what: str, seconds: float = 60) -> T:
 
 
 def answers(url: str) -> bool:
+    """A redirect is no answer: so the Hub meets what the proxy has no route for, a new one for up to a minute."""
     try:
-        return requests.get(url, timeout=5, allow_redirects=False).ok
+        return requests.get(url, timeout=5, allow_redirects=False).status_code == requests.codes.ok
     except requests.RequestException:
         return False
 

@@ -75,13 +75,6 @@ def alice_reads(alice: Person, sentence: str) -> bool:
     return False
 
 
-def has_route(url: str) -> bool:
-    """True once the proxy knows the way, which the Hub tells a new one within a minute: before, the Hub redirects."""
-    with suppress(requests.RequestException):
-        return requests.get(url, timeout=5, allow_redirects=False).status_code == requests.codes.ok
-    return False
-
-
 def is_stopped(alice: Person, server: str) -> bool:
     with suppress(requests.RequestException):
         return alice.api("DELETE", alice.server_path(server)).ok or not alice.ready(server)
@@ -137,5 +130,6 @@ def test_a_rollout_after_an_eviction_replaces_every_pod(stack: Stack) -> None:
     kubectl(f"--namespace={PRODUCT}", "rollout", "status", "--timeout=180s", "deployment/hub", timeout=200)
     wait_for(lambda: ready(kubectl), "all are ready", 180)
     wait_for(lambda: not set(replaced.values()) & set(pods("status.phase=Running").values()), "all are replaced", 180)
-    wait_for(lambda: answers(f"{stack.url}/hub/login") and has_route(f"{stack.url}/services/jobs/health"), "pages", 120)
+    for path in ("/hub/login", "/services/jobs/health"):
+        wait_for(lambda path=path: answers(stack.url + path), "pages", 120)
     kubectl(f"--namespace={PRODUCT}", "delete", "pods", f"--field-selector={left}")

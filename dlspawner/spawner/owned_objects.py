@@ -62,7 +62,7 @@ _PACKAGED = {
 }
 _ROUNDS = 5
 _MENDED_AT_ONCE = 20  # pods
-_MADE_AT_ONCE = 16  # pods of one job
+_MADE_AT_ONCE = 16  # objects of one job
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 USUAL_SSH = Endpoint("ssh", 2222, EndpointProtocol.SSH, EndpointService.NODEPORT)
@@ -250,7 +250,7 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
     *,
     new: bool,
 ) -> None:
-    """Make the headless Service, and the further pods of the job with a Service for SSH each, as far as they lack.
+    """Make the further pods of the job, a Service for SSH to each and what joins them, all at once, as far as needed.
 
     The first one that is refused ends it: all pods or none.
     """
@@ -258,20 +258,20 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
     further = list(pod_set.further_pods(first, hide))
     if not further:
         return
-    await ensure_service(pods, pod_set.service(first, owned_metadata(first), job.id), look_first=not new)
-    await _ensure_policy(pods, pod_set.network_policy(owned_metadata(first), job.id))
+    ways = [ssh_service(pod, job, endpoint, first) for pod in further if job.ssh_host_key is not None]
+    ways.append(pod_set.service(first, owned_metadata(first), job.id))
     turns = asyncio.Semaphore(_MADE_AT_ONCE)
 
-    async def ensure(pod: PodDict) -> None:
+    async def ensure(kind: str, manifest: PodDict) -> None:
         async with turns:
-            await ensure_object(pods, "pod", pod, look_first=not new)
-            if job.ssh_host_key is not None:
-                await ensure_service(pods, ssh_service(pod, job, endpoint, first), look_first=not new)
+            await ensure_object(pods, kind, manifest, look_first=not new)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for pod in further:
-                group.create_task(ensure(pod), name=f"make pod {pod['metadata']['name']}")
+            for kind, manifests in (("pod", further), ("service", ways)):
+                for manifest in manifests:
+                    group.create_task(ensure(kind, manifest), name=f"make {kind} {manifest['metadata']['name']}")
+            group.create_task(_ensure_policy(pods, pod_set.network_policy(owned_metadata(first), job.id)))
     except* StartRefused as refused:
         raise refused.exceptions[0] from None
 

@@ -9,12 +9,16 @@
   be stopped before. A new person whose name is the account of another one starts nothing, not even when that one is
   removed: the files would be the other's.
 
+JupyterHub (6.1) takes the name away from a person whose own name is in the request, as in every request of its admin
+page that makes a person an administrator. Here the name stays.
+
 JupyterHub has no hook at either place, so its two methods are wrapped, within the same scopes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from jupyterhub.apihandlers.users import UserAPIHandler
@@ -61,6 +65,9 @@ async def _stop(handler: UserAPIHandler, user: Any, spawner: Any) -> None:
 async def patch(self: UserAPIHandler, user_name: str) -> None:
     user, data = self.find_user(user_name), self.get_json_body()
     name = data.get("name", user_name) if user is not None and isinstance(data, dict) else user_name
+    if isinstance(data, dict) and data.get("name") == user_name:
+        del data["name"]
+        self.request.body = json.dumps(data).encode()
     new = self.authenticator.normalize_username(name) if isinstance(name, str) else user_name
     renames = new != user_name and self.authenticator.validate_username(new) and self.find_user(new) is None
     if not (renames and getattr(user.spawner, "offers_jobs", False)):

@@ -95,7 +95,7 @@ def _reclaim(turn: Transaction) -> None:
             lifecycle.announce_demotion(turn, record, until)
             if job.user:
                 lost = _lost(job, turn.cluster_state)
-                text = f"Your {lost}: the job keeps running and is now preemptible."
+                text = f"Your {lost}: the job keeps running and becomes preemptible {WHEN}."
                 post(turn, job, NoticeKind.QUOTA_LOWERED, text, until=until)
         elif job.id in beyond and record.demote_at is not None and record.demote_at <= turn.now:
             lifecycle.demote(turn, record)

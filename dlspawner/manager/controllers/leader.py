@@ -380,9 +380,10 @@ def _config_problems(problems: tuple[Problem, ...]) -> str:
     have, mistakes = "has" if len(names) == 1 else "have", "a mistake" if count == 1 else f"{count} mistakes"
     where = f"{f'line {first.line} of ' if first.line else ''}{Path(first.file).name}"
     said = f"{first.path}: {first.sentence}" if first.path.strip(".") else first.sentence
+    which, rest = ("It", "") if count == 1 else ("The first one", " All are in the Manager's log.")
     return (
-        f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. The first one is in "
-        f"{where}: {said} All are in the Manager's log."
+        f"{', '.join(names)} {have} {mistakes}: the last good version of all files stays in use. "
+        f"{which} is in {where}: {said}{rest}"
     )
 
 

@@ -99,8 +99,8 @@ class PodEventMessage:
     count: int = 1
 
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
-NO_NAME = "A job's name has at most 30 small letters, digits and hyphens, and a hyphen neither first nor last."
+_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # what JupyterHub 6 takes
+NO_NAME = "A job's name has at most 30 small letters, digits and single hyphens: a letter first, no hyphen last."
 
 GOING = "Starting."
 ENDING = "Stopping."

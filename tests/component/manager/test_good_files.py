@@ -65,7 +65,7 @@ async def test_a_manager_that_starts_while_a_file_is_broken_goes_on_with_the_las
         assert f"{file}:1" in caplog.text
         told = board.pending(("", NoticeKind.CONFIG_INVALID))
         assert told is not None
-        assert "line 1 of teams.yaml: this is not YAML: expected the node content" in told.text
+        assert "It is in line 1 of teams.yaml: this is not YAML: expected the node content" in told.text
         async for event in office.cluster.watch(EVENTS, fields="involvedObject.uid=its-uid"):
             if event.type == "ADDED":
                 assert (event.object["involvedObject"]["name"], event.object["message"]) == ("manager-1", told.text)

@@ -233,6 +233,8 @@ async def test_link_cannot_claim_that_a_job_was_stopped(portal: Portal) -> None:
         pytest.param("-train", "", id="no name that may be"),
         pytest.param("../bob/train", "", id="a way to somebody else"),
         pytest.param("x" * 31, "", id="too long"),
+        pytest.param("1", "", id="a digit first, which the Hub refuses"),
+        pytest.param("a--b", "", id="two hyphens, which the Hub refuses"),
     ],
 )
 async def test_name_of_a_new_job_leads_to_the_form_or_is_refused(portal: Portal, server: str, leads: str) -> None:

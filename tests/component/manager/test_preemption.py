@@ -249,7 +249,9 @@ async def test_demoted_job_that_is_preempted_has_the_reason_in_notice_and_senten
         await until(lambda: kinds(leader) == [DEMOTED], "bob is told")
         if removed:
             text = pending(leader, request, DEMOTED).text
-            assert text.startswith("Your team “others” was removed: the job keeps running")
+            assert text.startswith(
+                "Your team “others” was removed: the job keeps running and becomes preemptible {when}."
+            )
         await demote(office, leader, request)
         await queue_owner(leader)
         assert why in pending(leader, request, WARNED).text

@@ -46,3 +46,9 @@ def test_without_a_manager_that_keeps_the_account_no_person_is_renamed(hub: Hub,
     carol = Person(hub, new_name("carol"))
     answer = admin.api("PATCH", f"/users/{carol.name}", {"name": new_name("caroline")})
     assert (answer.status_code, answer.json()["message"]) == (409, KEPT_BY_MANAGER)
+
+
+def test_a_person_who_becomes_an_administrator_on_the_admin_page_keeps_the_name(hub: Hub, admin: people.Person) -> None:
+    dora = Person(hub, new_name("dora"))
+    answer = admin.api("PATCH", f"/users/{dora.name}", {"name": dora.name, "admin": True})
+    assert (answer.json()["name"], answer.json()["admin"]) == (dora.name, True)

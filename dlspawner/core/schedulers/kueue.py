@@ -48,6 +48,7 @@ COHORT = "dlspawner"
 MANAGED = {"app.kubernetes.io/managed-by": "dlspawner"}
 _ANY_NODE = "dlspawner-any-node"  # the flavor of CPU and memory
 _NO_LIMIT = {"cpu": "1M", "memory": "1000Ti"}  # our own limits hold: CPU and memory go with GPUs
+_NO_EXTENDED_LIMIT = "1M"  # here too: the Manager has checked the team's quota of them
 
 
 class Kueue:
@@ -154,6 +155,7 @@ def _pod_spec(pod: PodRequest, kind: GpuType | None) -> Manifest:
     requests: dict[str, str | int] = {"cpu": f"{pod.cpu_milli}m", "memory": pod.memory_bytes}
     if pod.gpus:
         requests[pod.resource] = kind.amount_of(pod.gpus) if kind else pod.gpus // GPU
+    requests |= {name: milli // GPU for name, milli in pod.extended}
     resources = {"requests": {name: amount for name, amount in requests.items() if amount not in {0, "0m"}}}
     spec: Manifest = {"restartPolicy": "Never", "containers": [{"name": "job", "image": "job", "resources": resources}]}
     placement = pod.placement
@@ -255,7 +257,8 @@ def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str]
         if not preemptible:
             quota |= {"nominalQuota": str(kind.amount_of(team.entitled(kind.name))), "borrowingLimit": "0"}
         groups.setdefault(kind.resource, []).append({"name": kind.name, "resources": [quota]})
-    plenty = [{"name": name, "nominalQuota": amount} for name, amount in _NO_LIMIT.items()]
+    unlimited = _NO_LIMIT | {one.name: _NO_EXTENDED_LIMIT for one in cluster.extended_resources}
+    plenty = [{"name": name, "nominalQuota": amount} for name, amount in unlimited.items()]
     within = "LowerPriority" if team.preempt_within_team and not preemptible else "Never"
     where = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(namespaces)}
     return {
@@ -265,7 +268,7 @@ def _cluster_queue(cluster: ClusterConfig, team: Team, namespaces: Sequence[str]
         "preemption": {"reclaimWithinCohort": "Never" if preemptible else "Any", "withinClusterQueue": within},
         "resourceGroups": [
             *({"coveredResources": [resource], "flavors": flavors} for resource, flavors in groups.items()),
-            {"coveredResources": list(_NO_LIMIT), "flavors": [{"name": _ANY_NODE, "resources": plenty}]},
+            {"coveredResources": list(unlimited), "flavors": [{"name": _ANY_NODE, "resources": plenty}]},
         ],
     }
 

@@ -187,7 +187,7 @@ class Dispatcher:
 
         def note(turn: Transaction) -> None:
             record = turn.record(job)
-            if record is None or not record.awaiting_start:
+            if record is None or not record.awaiting_start or record.seen:
                 return
             pause = _UNANSWERED_PAUSE
             if key not in self._answers:  # the Hub was full or away, which is not the job's fault
@@ -205,7 +205,7 @@ class Dispatcher:
     def _fail(self, turn: Transaction, *, job: str) -> None:
         """The Hub could not start it. After an admission request of its spawner the failure is reported otherwise."""
         record = turn.record(job)
-        if record is None or not record.awaiting_start:
+        if record is None or not record.awaiting_start or record.seen:
             return
         failed = record.failures + 1
         if failed >= _MOST_FAILED:
@@ -222,7 +222,7 @@ class Dispatcher:
         other job, and its user reads why, until the files change, some time is over, or the start is requested again.
         """
         record, book = turn.record(job), turn.store
-        if record is None or not record.awaiting_start:
+        if record is None or not record.awaiting_start or record.seen:
             return
         if end.reason is not EventReason.START_REFUSED:
             lifecycle.fail_start(turn, record, end.reason, end.detail)

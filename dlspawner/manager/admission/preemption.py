@@ -125,7 +125,7 @@ def _notice_text(victim: JobRecord, waiting: Job, world: ClusterState, idle: str
         why = f"Team {title} needs these GPUs for a guaranteed job: this {this} will be stopped {WHEN}. {idle}".rstrip()
     else:
         why = f"A job of your team with a higher priority needs these GPUs: this one will be stopped {WHEN}."
-    return f"{why} {lifecycle.STARTS_AGAIN if victim.job.requeue else lifecycle.ENDS_HERE}"
+    return f"{why} {lifecycle.what_follows(victim.job)}"
 
 
 def _idle_elsewhere(waiting: Job, world: ClusterState) -> str:
@@ -144,7 +144,7 @@ _KEPT_FOR_OTHERS = (
 
 def engine_sentence(record: JobRecord, verdict: EngineEvicts) -> str:
     """Returns the owner's sentence about the end of a job that an engine has evicted."""
-    return f"{verdict.sentence} {lifecycle.STARTS_AGAIN if record.job.requeue else lifecycle.ENDS_HERE}"
+    return f"{verdict.sentence} {lifecycle.what_follows(record.job)}"
 
 
 def _stop_text(record: JobRecord, world: ClusterState) -> str:
@@ -155,11 +155,7 @@ def _stop_text(record: JobRecord, world: ClusterState) -> str:
         why = f"This {_preemptible(record, world)} was stopped after notice, because a team needed its GPUs back"
     else:
         why = "This job was stopped after notice, for one of your team with a higher priority"
-    return (
-        f"{why}. {lifecycle.STARTS_AGAIN}"
-        if record.job.requeue
-        else f"{why}: start it again when there is room. Files are kept."
-    )
+    return f"{why}. {lifecycle.what_follows(record.job)}"
 
 
 def _preemptible(record: JobRecord, world: ClusterState) -> str:

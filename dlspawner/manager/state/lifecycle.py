@@ -38,6 +38,11 @@ STOPPED_ON_HUB = "This job was stopped on the Hub. The files are kept."
 SERVER_REMOVED = "The server, or its owner, was removed from the Hub."
 
 
+def what_follows(job: Job) -> str:
+    """Returns the sentence about the job after it was stopped for others."""
+    return STARTS_AGAIN if job.requeue else ENDS_HERE
+
+
 # Submission and the queue
 
 
@@ -319,8 +324,8 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
 
 def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: str) -> JobRecord:
     """The scheduler underneath stops a pod of this job for another job: all of it is stopped, and may wait again."""
-    again = STARTS_AGAIN if record.job.requeue else ENDS_HERE
-    stop(turn, record.job.id, EventReason.PREEMPTED, f"{engine} has stopped it for another job: {why} {again}")
+    sentence = f"{engine} has stopped it for another job: {why} {what_follows(record.job)}"
+    stop(turn, record.job.id, EventReason.PREEMPTED, sentence)
     return turn.record(record.job.id) or record
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dlspawner.core.config import SchedulerConfig, SchedulerName, Toleration
+from dlspawner.core.config import ExtendedResource, SchedulerConfig, SchedulerName, Toleration
 from dlspawner.core.decisions import Admit, EngineAdmits, EngineEvicts, EngineVerdict, EngineWaits, MustWait
 from dlspawner.core.job import Job, JobState
+from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.schedulers.engine import Observed
 from dlspawner.core.schedulers.kueue import FLAVORS, PRIORITY_CLASSES, WORKLOADS, Kueue, queue_objects
 from dlspawner.core.scheduling import queue
@@ -133,6 +134,10 @@ def test_workload_is_what_the_pods_ask_for() -> None:
     (made,) = Kueue().objects(queues("j", "a", 3, kind="a100-1g"), KUEUE, observed())
     (container,) = made.manifest["spec"]["podSets"][0]["template"]["spec"]["containers"]
     assert container["resources"]["requests"]["nvidia.com/mig-1g.10gb"] == 3, "parts in units, as Kueue counts them"
+    adapters = queues("j", "a", charge=ResourceRequest(None, (PodRequest("", 0, extended=(("rdma/hca", 2000),)),)))
+    (made,) = Kueue().objects(adapters, KUEUE, observed())
+    (container,) = made.manifest["spec"]["podSets"][0]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["rdma/hca"] == 2
     for preemptible, name in ((False, "team-a"), (True, "team-a-preemptible")):
         (made,) = Kueue().objects(queues("j", "a", preemptible=preemptible), KUEUE, observed())
         assert made.manifest["spec"]["queueName"] == name
@@ -186,7 +191,8 @@ def test_queues_of_teams_do_what_the_files_say() -> None:
     kinds = (replace(CLUSTER.gpu_types[0], tolerations=(Toleration("gpu", "Exists"),)), *CLUSTER.gpu_types[1:])
     quota = {"a100": 4, "mi300": 2, "a100-1g": Fraction(284, 1000)}
     here = world(team("a", quota, preempt_within_team=True), team("b", 8))
-    made = queue_objects(replace(KUEUE, gpu_types=kinds), here.teams, ("jobs", "special"))
+    cluster = replace(KUEUE, gpu_types=kinds, extended_resources=(ExtendedResource("rdma/hca"),))
+    made = queue_objects(cluster, here.teams, ("jobs", "special"))
     found = {
         (one.manifest["kind"], one.manifest["metadata"].get("namespace", ""), one.name): one.manifest for one in made
     }
@@ -214,5 +220,5 @@ def test_queues_of_teams_do_what_the_files_say() -> None:
             ["nvidia.com/gpu"],
             ["amd.com/gpu"],
             ["nvidia.com/mig-1g.10gb"],
-            ["cpu", "memory"],
+            ["cpu", "memory", "rdma/hca"],
         ]

@@ -485,8 +485,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         question = {**question, "options": dict(self.user_options)}  # it can be started again with them
         hosts = self.settings.cluster.host_ports
-        if hosts is not None:
-            wanted = pod_set.wanted_ports(manifest, template.ports)
+        wanted = pod_set.wanted_ports(manifest, template.ports) if hosts is not None else ()
+        if any(wanted):
             question |= {"ports": [sum(one.count for one in own) for own in wanted]}
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)

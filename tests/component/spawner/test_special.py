@@ -18,6 +18,7 @@ from dlspawner.core.config import HostPorts, SpecialPermission
 from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.template import JobPorts, Mounts, PodRole, TeamDataAccess
 from dlspawner.core.units import Manifest
+from dlspawner.manager.http.api.models.requests import AdmissionBody
 from dlspawner.settings import Settings
 from dlspawner.spawner import StartRefused, forms, manager_link, owned_objects
 from dlspawner.spawner.kube.pods import PodRequests
@@ -44,7 +45,7 @@ async def _answer(request: web.Request) -> web.Response:
     if request.path.endswith(("/account", "/starting")):
         return web.json_response({"job": None, "account": "alice", "uid": 20_001, "gid": 20_001})
     if request.path.endswith("/admission"):
-        wanted = (await request.json()).get("ports", [])
+        wanted = AdmissionBody.model_validate_json(await request.read()).ports
         ports = [list(range(20_000 + 100 * pod, 20_000 + 100 * pod + count)) for pod, count in enumerate(wanted)]
         admitted = {"decision": "admit", "sentences": [], "reason": "", "seconds": 60, "nodes": []}
         return web.json_response({**admitted, "ports": ports})
@@ -149,6 +150,15 @@ async def test_a_job_on_the_host_s_network_is_made_with_the_ports_that_it_was_ad
     assert sorted(port["targetPort"] for ports in services for port in ports) == [20_000, 20_100]
     (secret,) = (one["data"] for name, one in made.items() if name.startswith("secret/"))
     assert "Host worker-0\n    Port 20100\n" in base64.b64decode(secret["job_ssh_config"]).decode()
+
+
+async def test_a_job_that_starts_with_some_of_its_pods_asks_for_no_ports_of_the_host(make: Make) -> None:
+    several = PodRole("chief"), PodRole("worker", 3, least=1)
+    grows = replace(ADMIN, roles=several, mounts=Mounts(team_data=TeamDataAccess.NONE))
+    cluster = replace(BOTH.cluster, host_ports=HostPorts(20_000, 24_000))
+    spawner = make(replace(BOTH, templates=(grows,), cluster=cluster))
+    spawner.api = Kept()
+    await spawner._create(await final(spawner, grows.name, gpus=0))
 
 
 PRIVILEGED: Manifest = {"spec": {"containers": [{"name": "notebook", "securityContext": {"privileged": True}}]}}

@@ -84,6 +84,7 @@ def schedule(
             continue
         if isinstance(found, Admit | Preempt):
             yield job, found
+            vain.started(job)
         elif isinstance(found, Blocked) and found.reason in _FOR_ALL and not job.reserved:
             vain.note(job, found)
 
@@ -93,20 +94,23 @@ class _SkipCache:
 
     def __init__(self, world: ClusterState) -> None:
         self._world = world
-        self._most = {lane: self._left(lane) for lane in world.queues}  # as the pass begins; it only gets less
-        self.full = {lane for lane, left in self._most.items() if left <= 0}
+        self._most = {(lane, team): self._left(lane, team) for lane, teams in world.queues.items() for team in teams}
+        self.full = {where for where, left in self._most.items() if left <= 0}
         self._charges: set[tuple[str, ResourceRequest]] = set()
         self._turns: dict[
             tuple[str, ResourceRequest], tuple[datetime, str]
         ] = {}  # and when the one that is held up came
         self._too_large: dict[object, list[tuple[int, int]]] = {}  # CPU and memory, by everything else
 
-    def _left(self, lane: QueueKey) -> float:
-        """Returns the rest of the quota of a lane; infinite without one, or where a job may stop victims for it."""
-        name, kind = lane
-        if not self._world.cluster.scheduler.is_native or not name or kind is None or self._stops_own(name):
+    def _left(self, lane: QueueKey, team: str) -> float:
+        """Returns the rest of a team's quota, or of what it may borrow; infinite where jobs may stop others for it."""
+        kind, world = lane[1], self._world
+        if not world.cluster.scheduler.is_native or kind is None:
             return inf  # an engine counts, or nothing is counted
-        return self._world.available_quota(name, kind)
+        if lane[0]:
+            return inf if self._stops_own(team) else world.available_quota(team, kind)
+        known = world.team(team)
+        return inf if known is None or known.borrow_limit is None else known.borrow_limit - world.borrowed(team)
 
     def _stops_own(self, name: str) -> bool:
         team = self._world.team(name)
@@ -125,8 +129,7 @@ class _SkipCache:
         before = self._turns.get(alike)
         if before is not None and before < (job.submitted, job.id):
             return True  # an earlier job may start first
-        if self._most.get(queue_key(job), inf) < job.request.gpus:
-            self._charges.add(alike)
+        if self._most.get((queue_key(job), job.team), inf) < job.request.gpus:
             return True
         if not self._too_large:
             return False
@@ -134,19 +137,23 @@ class _SkipCache:
         known = self._too_large.get(self._size(job), ())
         return any(cpu <= pod.cpu_milli and memory <= pod.memory_bytes for cpu, memory in known)
 
+    def started(self, job: Job) -> None:
+        where = queue_key(job), job.team
+        self._most[where] = left = self._left(*where)
+        if left <= 0:
+            self.full.add(where)
+
     def note(self, job: Job, found: Blocked) -> None:
         reason, lane = found.reason, queue_key(job)
         alike, kind, pod = (self._payer(job), job.request), job.request.gpu_type, job.request.pods[0]
         if found.lane and self._world.cluster.units(kind, job.request.gpus) <= 1 and not self._stops_own(lane[0]):
-            self.full.add(lane)
+            self.full.add((lane, job.team))
         elif reason is Reason.BLOCKED_BY_EARLIER and kind is not None:
             self._turns[alike] = (job.submitted, job.id)
             return
         self._charges.add(alike)
         if reason is Reason.NO_FIT and len(job.request.pods) == 1:
             self._too_large.setdefault(self._size(job), []).append((pod.cpu_milli, pod.memory_bytes))
-        elif reason is Reason.TEAM_QUOTA and self._left(lane) <= 0:
-            self.full.add(lane)
 
     @staticmethod
     def _payer(job: Job) -> str:
@@ -209,7 +216,7 @@ def evaluate(request: Job, world: ClusterState, now: datetime) -> Admit | Preemp
     if kind is None or request.preemptible:
         return _idle(request, world, now)
     short = request.request.gpus - world.available_quota(request.team, kind, request)
-    over = Blocked(Reason.TEAM_QUOTA, _quota_sentence(request, kind, world)) if short > 0 else None
+    over = Blocked(Reason.TEAM_QUOTA, lambda: _quota_sentence(request, kind, world)) if short > 0 else None
     if over is not None and not (request.reserved or _own_may_leave(request, kind, short, world)):
         return over
     found = NodeSearch(request, kind, max(0, short), world, now).decide()
@@ -260,7 +267,7 @@ def _idle(request: Job, world: ClusterState, now: datetime) -> Admit | Blocked:
         return Admit(nodes)
     if kept and find_free_nodes(request, world, frozenset()) is not None:
         return blocked_by(ahead)
-    return Blocked(Reason.NO_FIT, no_fit_message(request, world))
+    return Blocked(Reason.NO_FIT, lambda: no_fit_message(request, world))
 
 
 def find_alternatives(request: Job, world: ClusterState, now: datetime) -> tuple[Alternative, ...]:

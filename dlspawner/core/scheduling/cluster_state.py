@@ -92,6 +92,7 @@ class ClusterState:
         self.promised: set[str] = set()  # the queued jobs with a reservation
         self.noticed: set[str] = set()  # the jobs with a notice
         self._held: dict[str, TeamUsage] = {}  # by team
+        self._changed: set[str] = set()  # the teams that hold something else than at the last tick
         self._homeless: dict[str, set[str]] = {}  # jobs on unknown nodes, by node
         self._pools: dict[tuple[str, NodePlacement], NodePool] = {}
         self._shares: QuotaLayout | None = None  # as far as requested
@@ -104,6 +105,7 @@ class ClusterState:
     def of(cls, snapshot: Snapshot) -> ClusterState:
         world = cls(snapshot.cluster, snapshot.teams)
         world.usage = dict(snapshot.usage)
+        world._changed = set(world.usage)
         world.nodes = {node.name: node for node in snapshot.nodes}
         world.rooms = {node.name: world._node_info(node) for node in snapshot.nodes}
         world.closed = {node.name for node in snapshot.nodes if not node.open}
@@ -190,13 +192,14 @@ class ClusterState:
         ``steady``: the clock never goes back, so that teams which hold what they held are counted already.
         """
         half_life = self.cluster.scheduling.half_life
-        for team in {*self._held, *self.usage}:
+        for team in self._changed if steady else {*self._held, *self.usage}:
             held = self._held_by(team)
             milli = sum(held.guaranteed.values()) + sum(held.borrowed.values())
             if milli or team in self.usage:
                 old = self.usage.get(team) or DecayedUsage(0.0, now)
                 if not steady or milli != old.rate:
                     self.usage[team] = old.advanced_to(now, half_life, milli)
+        self._changed.clear()
 
     # questions
 
@@ -295,9 +298,12 @@ class ClusterState:
         usage = self.usage.get(team)
         if usage is None:
             return 0.0
+        weight = self.config_cache(("weight", team), lambda: self._weight(team))
+        return usage.at(now, self.cluster.scheduling.half_life) / weight
+
+    def _weight(self, team: str) -> float:
         known = self.team(team)
-        weight = sum(quota.gpus for quota in known.quota) if known else 0
-        return usage.at(now, self.cluster.scheduling.half_life) / max(1, weight)
+        return float(max(1, sum(quota.gpus for quota in known.quota))) if known else 1.0
 
     def capacity(self, gpu_type: str) -> int:
         """Milli-GPUs of a type on all nodes, open or not."""
@@ -382,6 +388,7 @@ class ClusterState:
         if held is None:
             held = self._held[job.team] = TeamUsage()
         leaving = job.terminating
+        self._changed.add(job.team)
         (self.noticed.add if sign > 0 and holds and job.notice is not None else self.noticed.discard)(job.id)
         held.count(job, sign, holds, leaving)
         rooms, pools = self.rooms, self._pools

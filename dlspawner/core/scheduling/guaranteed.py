@@ -89,7 +89,7 @@ class NodeSearch:
             return found
         if kept and isinstance(self._search(frozenset()), Admit | Preempt):
             return blocked_by(ahead)
-        return Blocked(Reason.NO_FIT, no_fit_message(self.request, self.world))
+        return Blocked(Reason.NO_FIT, lambda: no_fit_message(self.request, self.world))
 
     def _reserved(self) -> Admit | Blocked | None:
         """Returns the reservation, if its nodes are still there or coming."""

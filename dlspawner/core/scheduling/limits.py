@@ -12,7 +12,7 @@ job of the same person that ends, may make it needless.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -35,12 +35,17 @@ class Blocked:
     """Why a job can not start now; ``until``: not before then.
 
     ``lane``: no later job of its lane can that wants as many GPUs or more, unless it stops jobs of its own team.
+    ``text``: a sentence with figures is made when it is read; a pass over the queue reads none.
     """
 
     reason: Reason
-    sentence: str = ""
+    text: str | Callable[[], str] = ""
     until: datetime | None = None
     lane: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
 
 
 def config_violation(request: Job, world: ClusterState) -> Refuse | None:

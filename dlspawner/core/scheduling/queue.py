@@ -49,26 +49,30 @@ def order(world: ClusterState, now: datetime) -> list[Job]:
 
 
 def in_order(
-    world: ClusterState, now: datetime, skip: Callable[[Job], bool] = lambda _: False, full: Collection[QueueKey] = ()
+    world: ClusterState,
+    now: datetime,
+    skip: Callable[[Job], bool] = lambda _: False,
+    full: Collection[tuple[QueueKey, str]] = (),
 ) -> Iterator[Job]:
     """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
 
-    A job that is to be skipped once is skipped for ever. Of a lane that is ``full`` only jobs with a reservation come.
+    A job that is to be skipped once is skipped for ever. Of a team whose lane is ``full`` only jobs with a reservation come.
     """
 
-    def line(lane: QueueKey, used: float, keys: tuple[JobOrderKey, ...]) -> Iterator[OrderKey]:
-        later = not lane[0] or lane[1] is None
-        for level, submitted, job_id in keys:
-            if lane in full and job_id not in world.promised:
+    def line(lane: QueueKey, team: str, queued: list[JobOrderKey]) -> Iterator[OrderKey]:
+        later, used = not lane[0] or lane[1] is None, inf if lane[1] is None else world.usage_of(team, now)
+        for level, submitted, job_id in tuple(queued):
+            if (lane, team) in full and job_id not in world.promised:
                 if not world.promised:
                     return
             elif not skip(world.jobs[job_id]):
                 yield later, level, used, submitted, job_id
 
     lines = [
-        line(lane, inf if lane[1] is None else world.usage_of(team, now), tuple(keys))
+        line(lane, team, keys)
         for lane, teams in world.queues.items()
         for team, keys in teams.items()
+        if (lane, team) not in full or world.promised
     ]
     heads = [(rank, index) for index, one in enumerate(lines) if (rank := next(one, None)) is not None]
     heapify(heads)
@@ -240,13 +244,16 @@ def jobs_blocked_by_others(jobs: Iterable[Job], world: ClusterState) -> Iterator
     Many jobs of a user at the cap are passed over at once.
     """
     capped: dict[str, int] = {}  # by user: a user at the cap for so many GPUs may have no more either
+    borrows: float = inf  # nor may a team borrow more
     for job in jobs:
         gpus, most = job.request.gpus, capped.get(job.user)
-        if job.reserved or (most is not None and gpus >= most and not job.approved):
+        if job.reserved or gpus >= borrows or (most is not None and gpus >= most and not job.approved):
             continue
         if is_blocked_by_others(job, world):
             yield job
-        elif (cap := limits.caps(job, world)) is not None and not job.approved and cap.reason not in _BESIDE_GPUS:
+        elif (cap := limits.caps(job, world)) is not None and cap.reason is Reason.BORROW_LIMIT:
+            borrows = gpus
+        elif cap is not None and not job.approved and cap.reason not in _BESIDE_GPUS:
             capped[job.user] = min(gpus, gpus if most is None else most)
 
 
@@ -309,7 +316,9 @@ def _nearest_of_guaranteed(job: Job, kind: str, world: ClusterState) -> Nodes | 
 
 def blocked_by(ahead: Job | None) -> Blocked:
     """Returns the answer to a job that would pass one past its maximum wait."""
-    whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
-    return Blocked(
-        Reason.BLOCKED_BY_EARLIER, f"A job that wants {whose} has waited for so long that nobody passes it any more."
-    )
+
+    def text() -> str:
+        whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
+        return f"A job that wants {whose} has waited for so long that nobody passes it any more."
+
+    return Blocked(Reason.BLOCKED_BY_EARLIER, text)

@@ -25,13 +25,17 @@ class QuotaLayout:
     def __init__(self, cluster: ClusterConfig, teams: TeamsConfig, nodes: Sequence[Node]) -> None:
         self._cluster, self._teams, self._nodes = cluster, teams, nodes
         self._milli: dict[str, dict[str, int]] = {}
+        self._capacities: dict[str, int] = {}
         self._layouts: dict[str, TeamNodes] = {}
         self._by_node: dict[str, dict[str, dict[str, int]]] = {}
         self._spare: dict[str, dict[str, int]] = {}
 
     def capacity(self, gpu_type: str) -> int:
         """Milli-GPUs of a type on all nodes, open or not."""
-        return sum(self._nodes_of(gpu_type).values())
+        found = self._capacities.get(gpu_type)
+        if found is None:
+            found = self._capacities[gpu_type] = sum(self._nodes_of(gpu_type).values())
+        return found
 
     def layout(self, gpu_type: str) -> TeamNodes:
         """By team and node; empty while no team has a quota, or quotas are more than there is."""

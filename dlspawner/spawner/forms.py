@@ -188,7 +188,7 @@ def _field(
         maximum=_number(option.maximum) if control == "number" else None,
         step=step,
         placeholder={"cpu": "for instance 4 or 500m", "memory": "for instance 16Gi"}.get(option.name, ""),
-        required=option.default is None and option.kind is OptionKind.IMAGE,
+        required=option.default is None and option.name == "image",
         folded=option.name in _FOLDED and value == option.default,
     )
 

@@ -188,7 +188,7 @@ def _field(
         maximum=_number(option.maximum) if control == "number" else None,
         step=step,
         placeholder={"cpu": "for instance 4 or 500m", "memory": "for instance 16Gi"}.get(option.name, ""),
-        required=option.default is None and option.kind is OptionKind.IMAGE,
+        required=option.default is None and option.name == "image",
         folded=option.name in _FOLDED and value == option.default,
     )
 
@@ -217,7 +217,7 @@ def _shares(template: Template, option: Option, cluster: ClusterConfig) -> str:
     for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
         if kind is not None:
             part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
-            share = f"{units.cpu(kind.per_gpu.cpu_milli)} CPUs and {units.size(kind.per_gpu.memory_bytes)} each"
+            share = f"{units.counted(kind.per_gpu.cpu_milli, 'CPU')} and {units.size(kind.per_gpu.memory_bytes)} each"
             most = kind.max_per_job
             if not template.roles and own and own.maximum is not None:
                 most = min(most, int(own.maximum))

@@ -46,13 +46,13 @@ def no_fit_message(request: Job, world: ClusterState) -> str:
     missing = _missing_extended(request, world)
     if kind is None:
         return f"{missing or _free_sentence(pod, pool.rooms.values(), request)}{closed}"
-    idle, most = pool.total_free, max(0, pool.most_free)
+    idle, most, wanted = pool.total_free, max(0, pool.most_free), sum(one.gpus for one in request.request.pods)
     said = f"Idle GPUs of type {kind}: {shown(idle)}, at most {shown(most)} on one node"
-    if most >= pod.gpus:
+    if most >= pod.gpus and idle >= wanted:
         others = "".join(f" and {world.cluster.resource_title(name)}" for name, _ in request.request.extended)
         together = f"not together with the CPU and memory{others} that this job wants, or they are promised to others"
         return f"{missing or f'{said}, but {together}.'}{closed}"
-    needs = f"this job needs {shown(pod.gpus)}{' on one node' if idle >= pod.gpus else ''}."
+    needs = f"this job needs {f'{shown(pod.gpus)} on one node' if idle >= wanted else shown(wanted)}."
     return f"{said}; {needs}{missing and f' {missing}'}{closed}"
 
 

@@ -15,6 +15,7 @@ import pytest
 from dlspawner import settings
 from dlspawner.core import naming
 from dlspawner.core.config import Team, TeamsConfig
+from dlspawner.core.template import Option, OptionKind
 from dlspawner.spawner import StartRefused, forms, pages
 from tests.harness.spawner_builders import BATCH, SETTINGS, VISION, make_spawner
 
@@ -83,6 +84,12 @@ def test_controls_by_kind_of_option() -> None:
     assert controls == {"image": "text", "command": "textarea", "mode": "select", "debug": "checkbox"}
     assert field("mode", "custom").choices[0].value == ""
     assert field("image", "custom").required
+
+
+def test_an_image_option_of_the_template_s_own_may_stay_empty() -> None:
+    base = replace(BATCH, options=(Option("base", OptionKind.IMAGE, "Base"),))
+    (panel,) = forms.panels(replace(SETTINGS, templates=(base,)), (VISION,), base.name, {})
+    assert [one.required for one in panel.fields] == [False]
 
 
 def test_only_the_fields_of_the_chosen_template_are_read() -> None:

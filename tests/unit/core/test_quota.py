@@ -321,6 +321,11 @@ SENTENCES: dict[str, Case] = {
         asks(6),
         "Idle GPUs of type a100: 8, at most 5 on one node; this job needs 6 on one node.",
     ),
+    "how many all pods of a job need": Case(
+        world(*PAIR, runs("r", "b", 5, "n1"), runs("s", "b", 5, "n2")),
+        asks([3, 3, 3]),
+        "Idle GPUs of type a100: 6, at most 3 on one node; this job needs 9.",
+    ),
     "which nodes are closed": Case(
         world(team("a", 8), node("n1", cordoned=True), node("small", 2, cordoned=True)),
         asks(4),

@@ -186,8 +186,8 @@ class NodeSearch:
         An emptier node is not taken although it needs no victim: a larger job of the team would miss it.
         """
         least = min(pod.gpus for pod in self.pods)
-        rooms = self._distinct(self.world.closed | kept)
-        bounds = {room.node.name: bound for room in rooms if (bound := self._share_left(room, stop)) >= least}
+        rooms, own = self._distinct(self.world.closed | kept), stop if self._is_of_own(stop) else None
+        bounds = {room.node.name: bound for room in rooms if (bound := self._share_left(room, own)) >= least}
         if not bounds:
             return None
         rooms = [room for room in rooms if room.node.name in bounds]
@@ -261,8 +261,8 @@ class NodeSearch:
             return False
         if not self.world.config_cache(("share holds", self.request.team, self.request.request), self._share_holds):
             return False
-        least = min(pod.gpus for pod in self.pods)
-        left = {room.node.name: self._share_left(room, stop) for room in self._share_nodes()}
+        least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
+        left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
         return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
 
     def _share_holds(self) -> bool:
@@ -282,13 +282,13 @@ class NodeSearch:
     def _share_nodes(self) -> list[NodeInfo]:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
 
-    def _share_left(self, room: NodeInfo, stop: Stops | None = None) -> int:
-        """Returns the rest of the share on a node, with the part that the team's own victims would give back."""
+    def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
+        """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
         held = room.guaranteed_by_team.get(self.resource)
         left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
         if room.reservations:
             left += self._reserved_on(room)
-        return left if stop is None or not self._is_of_own(stop) else left + self._own_victims(room, stop)
+        return left if own is None else left + self._own_victims(room, own)
 
     def _reserved_on(self, room: NodeInfo) -> int:
         """Milli-GPUs that the request itself was promised on a node."""

@@ -16,7 +16,7 @@ no job is held up by another team. Borrowers are not held up at all: they leave 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -186,9 +186,11 @@ class NodeSearch:
         An emptier node is not taken although it needs no victim: a larger job of the team would miss it.
         """
         least = min(pod.gpus for pod in self.pods)
-        shut, victims = self.world.closed | kept, self._own_victims if self._is_of_own(stop) else _nobody
-        bounds = {room.node.name: self._share_left(room) + victims(room, stop) for room in self._distinct(shut)}
-        rooms = [self.world.rooms[name] for name, bound in bounds.items() if bound >= least]
+        rooms, own = self._distinct(self.world.closed | kept), stop if self._is_of_own(stop) else None
+        bounds = {room.node.name: bound for room in rooms if (bound := self._share_left(room, own)) >= least}
+        if not bounds:
+            return None
+        rooms = [room for room in rooms if room.node.name in bounds]
 
         def space(room: NodeInfo, pod: PodRequest) -> Resources:
             return self._limited(room, stop, bounds[room.node.name])
@@ -257,28 +259,36 @@ class NodeSearch:
         """True if a private cluster would make the job wait, too: then it has no claim on the shares of others."""
         if not self.share:
             return False
-        rooms = self._share_nodes()
-
-        def fits(rooms: list[NodeInfo], space: Callable[[NodeInfo], int]) -> bool:
-            def spaces(room: NodeInfo, pod: PodRequest) -> Resources:
-                return _with_gpus(space(room), pod)
-
-            return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
-
-        if not fits(rooms, lambda room: self.share[room.node.name]):
+        if not self.world.config_cache(("share holds", self.request.team, self.request.request), self._share_holds):
             return False
-        others = [room for room in rooms if room.node.name not in kept]
-        return not fits(others, lambda room: self._share_left(room) + self._own_victims(room, stop))
+        least, own = min(pod.gpus for pod in self.pods), stop if self._is_of_own(stop) else None
+        left = {room.node.name: self._share_left(room, own) for room in self._share_nodes()}
+        return not self._fits({name: gpus for name, gpus in left.items() if gpus >= least and name not in kept})
+
+    def _share_holds(self) -> bool:
+        return self._fits(self.share)
+
+    def _fits(self, gpus: Mapping[str, int]) -> bool:
+        """True if these nodes could hold the job with so many GPUs each, and everything else without end."""
+        rooms = [self.world.rooms[name] for name in gpus if name in self.world.rooms]
+
+        def spaces(room: NodeInfo, pod: PodRequest) -> Resources:
+            return _with_gpus(gpus[room.node.name], pod)
+
+        return place_best(self.pods, rooms, spaces, lambda _, left: left) is not None
 
     # how much
 
     def _share_nodes(self) -> list[NodeInfo]:
         return [self.world.rooms[name] for name in self.share if name in self.world.rooms]
 
-    def _share_left(self, room: NodeInfo) -> int:
+    def _share_left(self, room: NodeInfo, own: Stops | None = None) -> int:
+        """Returns the rest of the share on a node, with what ``own`` victims of the team would give back."""
         held = room.guaranteed_by_team.get(self.resource)
         left = self.share[room.node.name] - (held.get(self.request.team, 0) if held else 0)
-        return left + self._reserved_on(room) if room.reservations else left
+        if room.reservations:
+            left += self._reserved_on(room)
+        return left if own is None else left + self._own_victims(room, own)
 
     def _reserved_on(self, room: NodeInfo) -> int:
         """Milli-GPUs that the request itself was promised on a node."""
@@ -409,11 +419,6 @@ class NodeSearch:
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
         return Blocked(Reason.VICTIMS_TERMINATING, "The GPUs are being freed: other jobs are about to end.", until)
-
-
-def _nobody(room: NodeInfo, stop: Stops) -> int:
-    """Returns the milli-GPUs that are given back where no job of the own team has to leave."""
-    return 0
 
 
 def _with_gpus(gpus: int, pod: PodRequest) -> Resources:

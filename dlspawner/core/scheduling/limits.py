@@ -60,9 +60,14 @@ def config_violation(request: Job, world: ClusterState) -> Refuse | None:
     return (
         _no_template(request, team, world)
         or _not_special(request, world)
-        or _too_many_ports(request, world)
-        or _more_than_extended_quota(request, team, world)
-        or _by_type(request, team, world)
+        or world.config_cache(
+            ("too much", request.team, request.template, request.preemptible, request.request),
+            lambda: (
+                _too_many_ports(request, world)
+                or _more_than_extended_quota(request, team, world)
+                or _by_type(request, team, world)
+            ),
+        )
     )
 
 
@@ -288,8 +293,8 @@ def caps(request: Job, world: ClusterState) -> Blocked | None:
 
 
 def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
-    asked, ports = ports_of(request.request), world.cluster.host_ports
-    if not asked or ports is None or asked <= (free := len(world.free_ports())):
+    ports = world.cluster.host_ports
+    if ports is None or not (asked := ports_of(request.request)) or asked <= (free := len(world.free_ports())):
         return None
     used = len(ports.numbers) - free
     sentence = (
@@ -300,6 +305,8 @@ def _ports_taken(request: Job, world: ClusterState) -> Blocked | None:
 
 
 def _over_extended_quota(request: Job, world: ClusterState) -> Blocked | None:
+    if not request.quota_extended:
+        return None
     team = world.team(request.team) or Team(request.team)
     quotas, reserved = dict(team.extended_quota), request.reserved and request.id in world.jobs
     for name, asked in request.quota_extended:

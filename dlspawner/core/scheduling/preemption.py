@@ -152,6 +152,8 @@ def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, d
 
     Each step must have been put into the world before the next one is asked for.
     """
+    if not world.promised and not world.noticed:
+        return
     native = world.cluster.scheduler.is_native  # an engine names its own victims
     for job in stale_reservations(world):
         yield Step.RELEASE, job, None

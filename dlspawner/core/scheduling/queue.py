@@ -56,7 +56,7 @@ def in_order(
 ) -> Iterator[Job]:
     """The jobs that are queued now, the first one first, each as it is at its turn; those that are gone are left out.
 
-    A job that is to be skipped once is skipped for ever. Of a team whose lane is ``full`` only jobs with a reservation come.
+    A job that is to be skipped once is skipped for ever. Of a ``full`` team in a lane only promised jobs come.
     """
 
     def line(lane: QueueKey, team: str, queued: list[JobOrderKey]) -> Iterator[OrderKey]:

@@ -3,7 +3,7 @@
 The users' commands (``login``, ``submit``, ``list``, …) are in ``dlspawner.client``; they send requests to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
 makes the secrets of a deployment on Kubernetes; ``dlspawner simulate`` replays traces with other policies. ``dlspawner
-run`` and ``dlspawner devcluster`` are other programs of this package under one name, and parse their own arguments.
+local`` and ``dlspawner devcluster`` are other programs of this package under one name, and parse their own arguments.
 
 Exit codes: 0 success, 1 problems were found, 2 wrong usage (argparse's own), 141 the reader of the output has closed
 it; the users' commands have more of them.
@@ -33,7 +33,7 @@ READ_ENOUGH = 141  # a shell's exit code for a program that ended because the re
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
-    "run": ("dlspawner.local", "the whole product on this machine"),
+    "local": ("dlspawner.local", "the whole product on this machine"),
     "devcluster": ("dlspawner.devcluster", "the embedded cluster alone"),
 }
 

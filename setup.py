@@ -1,4 +1,4 @@
-"""Packaging of dlspawner. The version is the tag's; tools are set in pyproject.toml, exact versions in constraints.txt."""
+"""Packaging of dlspawner. The version is the tag's; pyproject.toml sets tools, constraints.txt has exact versions."""
 
 from pathlib import Path
 

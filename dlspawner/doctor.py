@@ -355,12 +355,17 @@ async def look(client: KubernetesClient, namespace: str) -> Installation:
         classes=frozenset(await named("PriorityClasses", kubernetes.PRIORITY_CLASSES)),
         secrets=secrets,
         z2jh=_z2jh(secrets.get("hub")),
-        unread=tuple(unread),
     )
     loaded, mistakes = _files(maps, it.special)
-    missing = await _missing(client, it)
+    missing: tuple[tuple[str, str, str], ...] = ()
+    try:
+        missing = await _missing(client, it)
+    except kubernetes.KubernetesRejected:
+        unread.append("Rights of accounts")
     answers = await _answers(client, it)
-    return dataclasses.replace(it, files=loaded, mistakes=mistakes, missing=missing, answers=answers)
+    return dataclasses.replace(
+        it, files=loaded, mistakes=mistakes, missing=missing, answers=answers, unread=tuple(unread)
+    )
 
 
 def _z2jh(secret: Object | None) -> Mapping[str, Any] | None:
@@ -422,6 +427,8 @@ async def _ask_prometheus(client: KubernetesClient, url: str) -> str:
     if url and (not domain or domain.split(".")[0] == "svc"):  # a Service, which is not to be reached from here
         try:
             behind = await client.get(ENDPOINTS, name, namespace or client.namespace)
+        except kubernetes.KubernetesRejected as error:
+            return f"the Service of {url} could not be read: {error}"
         except ObjectNotFound:
             return f"Prometheus does not answer at {url}: there is no Service {name} in {namespace or client.namespace}"
         return "" if behind.get("subsets") else f"Prometheus does not answer at {url}: no pod is behind its Service"

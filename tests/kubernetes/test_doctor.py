@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import yaml
@@ -175,3 +176,17 @@ def test_defaults_of_zero_to_jupyterhub_are_named(installed: Installed, capsys: 
     lacking = [one["problem"] for one in told if one["check"] == "scopes"]
     assert [sentence.split(" lacks ")[0] for sentence in lacking] == ["the service jobs", "the service ssh-gateway"]
     assert "remedy: set it to false" in capsys.readouterr().out
+
+
+def test_an_account_without_the_rights_is_told_so(
+    installed: Installed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed.apply()
+    config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    for user in config["users"]:
+        user["user"] = {"token": installed.kubectl("create", "token", "gateway", "-n", installed.product).strip()}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    command = ["doctor", "--json", f"--namespace={installed.product}", f"--kubeconfig={tmp_path / 'kubeconfig'}"]
+    assert cli.main(command) == 1
+    told = json.loads(capsys.readouterr().out)["problems"]
+    assert {"Secrets could not be read", "Nodes could not be read"} <= {one["problem"] for one in told}

@@ -1,12 +1,27 @@
-"""Packaging of dlspawner; tool settings live in pyproject.toml, exact versions in constraints.txt."""
+"""Packaging of dlspawner. The version is the tag's; pyproject.toml sets tools, constraints.txt has exact versions."""
 
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+SHARED = ("templates/*/*", "hub_config/*.py", "hub_config/*.yaml")
+
+
+class BuildWithShared(build_py):
+    """Adds the templates and the Hub's configuration to what is installed, as dlspawner/share (see dlspawner.ROOT)."""
+
+    def run(self):
+        super().run()
+        for file in () if self.editable_mode else (file for glob in SHARED for file in Path().glob(glob)):
+            target = Path(self.build_lib, "dlspawner", "share", file)
+            self.mkpath(str(target.parent))
+            self.copy_file(str(file), str(target))
+
 
 setup(
     name="dlspawner",
-    version="0.1.0",
+    cmdclass={"build_py": BuildWithShared},
     description="JupyterHub for deep-learning clusters on Kubernetes",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -37,11 +52,18 @@ setup(
     ],
     extras_require={
         # The embedded cluster, and what a job runs: there from this environment, on Kubernetes from the job image.
-        "jobs": ["wsproto>=1.2", "jupyterlab>=4.4", "jupyter-server-proxy>=4.6", "tensorboard>=2.19", "setuptools<81"],
+        "jobs": [
+            "wsproto>=1.2",
+            "jupyterlab>=4.4",
+            "jupyter-server-proxy>=4.6",
+            "tensorboard>=2.19",
+            "setuptools>=77,<81",
+        ],
         "postgresql": ["psycopg[binary]>=3.2"],
         "test": [
             "psycopg[binary]>=3.2",
             "requests>=2.32",
+            "setuptools-scm>=8",
             "pytest>=8",
             "pytest-asyncio>=1",
             "pytest-randomly>=3",

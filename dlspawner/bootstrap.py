@@ -71,8 +71,8 @@ def database(name: str, server: str) -> Values:
     return {"password": chosen, "url": f"postgresql+psycopg://{name}:{chosen}@{server}/{name}"}
 
 
-def wanted(login: bool, database_server: str) -> dict[str, Callable[[], Values]]:
-    """Returns {name of the Secret: the function that makes its values}."""
+def wanted(login: bool, database_server: str, only: str = "") -> dict[str, Callable[[], Values]]:
+    """Returns {name of the Secret: the function that makes its values}, of all or of one of those always made."""
     always: dict[str, Callable[[], Values]] = {
         "proxy-token": lambda: {"token": token()},
         "manager-token": lambda: {"token": token()},
@@ -80,6 +80,8 @@ def wanted(login: bool, database_server: str) -> dict[str, Callable[[], Values]]
         "hub-keys": lambda: {"cookie-secret": secrets.token_hex(32), "crypt-key": secrets.token_hex(32)},
         "gateway-keys": gateway_keys,
     }
+    if only:
+        return {only: always[only]}
     if login:
         always["login"] = lambda: {"password": password(), "admin-password": token()}
     if database_server:
@@ -120,6 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--login", action="store_true", help="passwords for the login of a first look, in the Secret login"
     )
+    parser.add_argument("--only", choices=list(wanted(False, "")), default="", help="make this Secret alone")
     parser.add_argument(
         "--database",
         default="",
@@ -131,7 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Returns exit code 0 if all Secrets exist, 1 with a sentence if they could not be made."""
     try:
-        made = asyncio.run(run(given.namespace, given.kubeconfig, wanted(given.login, given.database)))
+        making = wanted(given.login, given.database, given.only)
+        made = asyncio.run(run(given.namespace, given.kubeconfig, making))
     except kubernetes.KubernetesError as error:
         print(f"The secrets could not be made: {error}", file=sys.stderr)
         return 1

@@ -2,8 +2,9 @@
 
 The users' commands (``login``, ``submit``, ``list``, …) are in ``dlspawner.client``; they send requests to a Hub.
 ``dlspawner validate`` checks templates, cluster and teams with the code that the Hub uses; ``dlspawner bootstrap``
-makes the secrets of a deployment on Kubernetes; ``dlspawner simulate`` replays traces with other policies. ``dlspawner
-run`` and ``dlspawner devcluster`` are other programs of this package under one name, and parse their own arguments.
+makes the secrets of a deployment on Kubernetes, ``dlspawner doctor`` checks one; ``dlspawner simulate`` replays traces
+with other policies. ``dlspawner local`` and ``dlspawner devcluster`` are other programs of this package under one name,
+and parse their own arguments.
 
 Exit codes: 0 success, 1 problems were found, 2 wrong usage (argparse's own), 141 the reader of the output has closed
 it; the users' commands have more of them.
@@ -17,6 +18,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +35,7 @@ READ_ENOUGH = 141  # a shell's exit code for a program that ended because the re
 
 # Programs that read their own arguments, by the module that ``python -m`` runs.
 _PROGRAMS = {
-    "run": ("dlspawner.local", "the whole product on this machine"),
+    "local": ("dlspawner.local", "the whole product on this machine"),
     "devcluster": ("dlspawner.devcluster", "the embedded cluster alone"),
 }
 
@@ -55,21 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "kueue", "completion", "simulate"})
+    parser = _parser(whole=given[:1] != [] and given[0] in {"bootstrap", "doctor", "kueue", "completion", "simulate"})
     parsed = parser.parse_args(given)
     if parsed.command == "completion":
         print(shtab.complete(parser, parsed.shell))
         return 0
     if parsed.command == "validate":
         return _validate(parsed)
-    if parsed.command == "kueue":
-        from dlspawner import kueue
-
-        return kueue.main(parsed)
-    if parsed.command == "bootstrap":
-        from dlspawner import bootstrap
-
-        return bootstrap.main(parsed)
+    if parsed.command in {"bootstrap", "doctor", "kueue"}:
+        return int(import_module(f"dlspawner.{parsed.command}").main(parsed))
     if parsed.command == "simulate":
         from dlspawner.simulate import command
 
@@ -114,6 +110,11 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         help="make the secrets of a deployment on Kubernetes",
         description="Create the Secrets that are missing, keep the others. The right to create Secrets is enough.",
     )
+    examined = programs.add_parser(
+        "doctor",
+        help="say what of an installation on Kubernetes does not fit",
+        description="Check a live installation with an administrator's kubeconfig; print problems, causes, remedies.",
+    )
     queues = programs.add_parser(
         "kueue",
         help="make Kueue's queues of the teams",
@@ -125,10 +126,11 @@ def _parser(*, whole: bool) -> argparse.ArgumentParser:
         description="Replay a trace, or the Manager's history, with the Manager's own decisions and other settings.",
     )
     if whole:
-        from dlspawner import bootstrap, kueue
+        from dlspawner import bootstrap, doctor, kueue
         from dlspawner.simulate import command
 
         bootstrap.add_arguments(secrets)
+        doctor.add_arguments(examined)
         _add_files(queues)
         kueue.add_arguments(queues)
         command.add_arguments(replay)

@@ -39,17 +39,20 @@ def good(files, **demands):
 
 wanted = good((templates, config_dir / "cluster.yaml", config_dir / "teams.yaml"))
 
-# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection.
-c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
-c.JupyterHub.hub_bind_url = env.get("DLSPAWNER_HUB_BIND_URL") or env["DLSPAWNER_HUB_URL"]  # where it listens
-c.JupyterHub.hub_connect_url = env["DLSPAWNER_HUB_URL"]  # what jobs remember: it must never change
-c.ConfigurableHTTPProxy.should_start = False
-c.ConfigurableHTTPProxy.api_url = env["DLSPAWNER_PROXY_API_URL"]
+# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection. In the Hub
+# of zero-to-jupyterhub (helm/) these, the services and the roles are set already.
+alone = "DLSPAWNER_HUB_DB_URL" in env
+if alone:
+    c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
+    c.JupyterHub.hub_bind_url = env.get("DLSPAWNER_HUB_BIND_URL") or env["DLSPAWNER_HUB_URL"]  # where it listens
+    c.JupyterHub.hub_connect_url = env["DLSPAWNER_HUB_URL"]  # what jobs remember: it must never change
+    c.ConfigurableHTTPProxy.should_start = False
+    c.ConfigurableHTTPProxy.api_url = env["DLSPAWNER_PROXY_API_URL"]
+    c.JupyterHub.db_url = env["DLSPAWNER_HUB_DB_URL"]
+    c.JupyterHub.upgrade_db = True  # as the Manager does with its own
 c.JupyterHub.cleanup_servers = False
 c.JupyterHub.init_spawners_timeout = 1  # the pages are there at once, running jobs are looked after in the background
 c.JupyterHub.cleanup_proxy = False
-c.JupyterHub.db_url = env["DLSPAWNER_HUB_DB_URL"]
-c.JupyterHub.upgrade_db = True  # as the Manager does with its own
 if "DLSPAWNER_STATE" in env:  # in a cluster the secret is in JPY_COOKIE_SECRET, and nothing is kept in files
     c.JupyterHub.cookie_secret_file = str(Path(env["DLSPAWNER_STATE"]) / "hub_cookie_secret")
 
@@ -75,35 +78,36 @@ c.JupyterHub.custom_scopes = {
     "custom:ssh-starts": {"description": "Start what people log in to by SSH, as far as they want that"},
     "custom:ssh-sessions:write": {"description": "Say which jobs have SSH sessions, and when they were last used"},
 }
-c.JupyterHub.services = [
-    {
-        "name": "jobs",
-        "url": env["DLSPAWNER_MANAGER_URL"],
-        "api_token": env["DLSPAWNER_MANAGER_TOKEN"],
-        "oauth_no_confirm": True,
-        "display": False,
-    },
-    {"name": "ssh-gateway", "api_token": env["DLSPAWNER_GATEWAY_TOKEN"], "display": False},
-]
-manager = "access:services!service=jobs"
-c.JupyterHub.load_roles = [
-    {
-        "name": "jobs",
-        "scopes": ["servers", "list:users", "read:users", "list:groups", "read:groups"],
-        "services": ["jobs"],
-    },
-    {
-        "name": "ssh-gateway",
-        "scopes": [
-            *("users:activity", "list:users", "read:users", "read:servers", manager),
-            *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write", "custom:ssh-starts"),
-        ],
-        "services": ["ssh-gateway"],
-    },
-    {"name": "user", "scopes": ["self", manager]},
-    # A job's own token: its activity, its login proxy, and telling the Manager of SSH keys and of its kernels.
-    {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
-]
+if alone:
+    c.JupyterHub.services = [
+        {
+            "name": "jobs",
+            "url": env["DLSPAWNER_MANAGER_URL"],
+            "api_token": env["DLSPAWNER_MANAGER_TOKEN"],
+            "oauth_no_confirm": True,
+            "display": False,
+        },
+        {"name": "ssh-gateway", "api_token": env["DLSPAWNER_GATEWAY_TOKEN"], "display": False},
+    ]
+    manager = "access:services!service=jobs"
+    c.JupyterHub.load_roles = [
+        {
+            "name": "jobs",
+            "scopes": ["servers", "list:users", "read:users", "list:groups", "read:groups"],
+            "services": ["jobs"],
+        },
+        {
+            "name": "ssh-gateway",
+            "scopes": [
+                *("users:activity", "list:users", "read:users", "read:servers", manager),
+                *("custom:ssh-keys:read", "custom:notices:read", "custom:ssh-sessions:write", "custom:ssh-starts"),
+            ],
+            "services": ["ssh-gateway"],
+        },
+        {"name": "user", "scopes": ["self", manager]},
+        # A job's own token: its activity, its login proxy, and telling the Manager of SSH keys and of its kernels.
+        {"name": "server", "scopes": ["users:activity!user", "access:servers!server", manager]},
+    ]
 
 if "DLSPAWNER_LAUNCHER_TOKEN" in env:  # on one machine: the launcher reads the routes when it restarts the proxy
     launcher = env["DLSPAWNER_LAUNCHER_TOKEN"]

@@ -1,4 +1,4 @@
-"""The whole product on one machine: `make run`, `dlspawner run`, and the end-to-end tests.
+"""The whole product on one machine: `make run`, `dlspawner local`, and the end-to-end tests.
 
 It starts the embedded cluster (with `--kubeconfig` only its nodes, which join the given cluster), the proxy, the
 Manager, the Hub and the gateway, and Prometheus if this machine has one, each as a process of its own with a log in the

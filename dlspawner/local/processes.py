@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import aiohttp
@@ -26,11 +27,18 @@ Question = Callable[[], Awaitable[bool]]
 
 
 def find_proxy() -> str:
-    """Returns the path of the proxy's program: installed beside this environment by `make`, or anywhere on the PATH."""
+    """Returns the path of the proxy's program: installed beside this environment by `make`, or anywhere on the PATH.
+
+    Raises CannotRun if it is missing, or what the embedded cluster needs.
+    """
+    if find_spec("wsproto") is None:
+        raise CannotRun("The embedded cluster and what jobs run are missing: pip install 'dlspawner[jobs]'")
     beside = Path(sys.prefix) / "node_modules" / ".bin" / "configurable-http-proxy"
     found = str(beside) if beside.exists() else shutil.which("configurable-http-proxy")
     if found is None:
-        raise CannotRun("configurable-http-proxy is missing: npm install --global configurable-http-proxy")
+        raise CannotRun(
+            f"configurable-http-proxy is missing: npm install --prefix {sys.prefix} configurable-http-proxy"
+        )
     return found
 
 

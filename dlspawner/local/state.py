@@ -18,8 +18,9 @@ from pathlib import Path
 
 import yaml
 
+from dlspawner import ROOT
+
 _KUBECONFIG_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class CannotRun(Exception):
@@ -66,8 +67,8 @@ class Secrets:
 
 
 def parse(arguments: list[str] | None = None) -> Options:
-    parser = argparse.ArgumentParser(prog="dlspawner run", description="Run the whole product on this machine.")
-    parser.add_argument("--state", type=Path, default=ROOT / "var", help="directory for everything that must survive")
+    parser = argparse.ArgumentParser(prog="dlspawner local", description="Run the whole product on this machine.")
+    parser.add_argument("--state", type=Path, default=Path("var"), help="directory for everything that must survive")
     parser.add_argument("--port", type=_port, default=8000, help="port of the Hub's web pages (make run PORT=…)")
     parser.add_argument("--ssh-port", type=_port, default=2222, help="port of the SSH gateway (make run SSH_PORT=…)")
     parser.add_argument(

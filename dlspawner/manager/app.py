@@ -194,7 +194,7 @@ class Manager(Application):
 
     @default("template_paths")
     def _default_template_paths(self) -> list[str]:
-        return [str(Path(dlspawner.__file__).parents[1] / "templates" / "hub")]
+        return [str(dlspawner.ROOT / "templates" / "hub")]
 
     @default("log_level")
     def _default_log_level(self) -> int:

@@ -57,6 +57,7 @@ async def test_the_url_of_a_database_has_its_password() -> None:
 def test_which_secrets_are_made(login: bool, database: str, more: set[str]) -> None:
     always = {"proxy-token", "manager-token", "gateway-token", "hub-keys", "gateway-keys"}
     assert set(bootstrap.wanted(login, database)) == always | more
+    assert set(bootstrap.wanted(login, database, "gateway-keys")) == {"gateway-keys"}
 
 
 def test_without_a_cluster_the_command_fails_with_a_message(
@@ -64,6 +65,6 @@ def test_without_a_cluster_the_command_fails_with_a_message(
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
-    given = argparse.Namespace(namespace="", kubeconfig=Path("/nowhere"), login=False, database="")
+    given = argparse.Namespace(namespace="", kubeconfig=Path("/nowhere"), login=False, database="", only="")
     assert bootstrap.main(given) == 1
     assert capsys.readouterr().err.startswith("The secrets could not be made: cannot configure the Kubernetes client")

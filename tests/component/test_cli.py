@@ -108,7 +108,7 @@ def test_an_invalid_port_is_an_error(option: str, capsys: pytest.CaptureFixture[
     assert f"{option.partition('=')[2]} is no port: 1 to 65535" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "module"), [("run", "dlspawner.local"), ("devcluster", "dlspawner.devcluster")])
+@pytest.mark.parametrize(("name", "module"), [("local", "dlspawner.local"), ("devcluster", "dlspawner.devcluster")])
 def test_other_programs_get_their_own_arguments(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(sys, "argv", ["dlspawner"])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
 import yaml
+from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from dlspawner import settings
@@ -178,6 +182,45 @@ def test_without_limits_neither_a_manager_nor_one_namespace_is_needed(config_dir
 def test_the_hub_does_not_start_without_an_authenticator(config_dir: Path) -> None:
     with pytest.raises(SystemExit, match=r"Nobody could log in: set c\.JupyterHub\.authenticator_class in .*overrides"):
         load()
+
+
+def test_in_the_hub_of_zero_to_jupyterhub_the_chart_configures_the_same(
+    config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
+    monkeypatch.setenv("DLSPAWNER_IMAGE", "dlspawner/job:0.1.0")
+    monkeypatch.setenv("DLSPAWNER_SSH_IMAGE", "dlspawner/ssh:0.1.0")
+    alone = load()
+    (config_dir / "overrides.py").unlink()
+    for name in (*ENVIRONMENT, "DLSPAWNER_IMAGE", "DLSPAWNER_SSH_IMAGE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", {**os.environ, "POD_NAMESPACE": "dlspawner"})
+    text = (ROOT / "hub_config" / "helm" / "dlspawner" / "values.yaml").read_text()
+    text = text.replace("/srv/dlspawner", str(ROOT)).replace("/etc/dlspawner/config", str(config_dir))
+    values = yaml.safe_load(text)["jupyterhub"]
+    values["custom"]["ssh"]["host"] = "ssh.example.org"
+    c = Config()  # what zero-to-jupyterhub's configuration has set before it runs extraConfig
+    c.JupyterHub.update(authenticator_class="github", template_paths=[], allow_named_servers=True)
+    c.KubeSpawner.update(uid=1000, fs_gid=100, mem_guarantee="1G", image="dlspawner/job:0.1.0")
+    c.KubeSpawner.environment = {"EXTRA": "1"}
+    z2jh = SimpleNamespace(get_name=str, get_secret_value={"hub.services.jobs.apiToken": "manager's token"}.get)
+    monkeypatch.setitem(sys.modules, "z2jh", z2jh)
+    exec(values["hub"]["extraConfig"]["00-dlspawner"], {"c": c, "get_config": values.get})  # noqa: S102 - as it does
+
+    assert c.DLSpawner.pop("environment") == {"EXTRA": "1", **alone.DLSpawner.pop("environment")}
+    assert c.KubeSpawner.pop("environment")
+    assert (c.DLSpawner, c.Spawner, c.KubeSpawner) == (alone.DLSpawner, alone.Spawner, alone.KubeSpawner)
+    theirs = {"bind_url", "hub_bind_url", "db_url", "upgrade_db", "services", "load_roles", "default_url"}
+    set_here = {name: value for name, value in alone.JupyterHub.items() if name not in theirs}
+    assert {name: c.JupyterHub[name] for name in set_here} == set_here
+    services = [{"name": name, **one} for name, one in values["hub"]["services"].items()]
+    roles = [{"name": name, **one} for name, one in values["hub"]["loadRoles"].items()]
+    for ours in alone.JupyterHub.services:
+        del ours["api_token"]
+    alone.JupyterHub.services[0]["url"] = "http://manager:8082"  # the proxy is in the same namespace
+    assert (services, roles) == (alone.JupyterHub.services, alone.JupyterHub.load_roles)
+    for name in ("concurrentSpawnLimit", "consecutiveFailureLimit"):
+        assert values["hub"][name] == 0
 
 
 TOKENS = """

@@ -39,6 +39,7 @@ class Launched(Stack):
     ssh_port: int = field(default_factory=free_port)
     more: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
+    folder = ROOT  # where the person stands
     ssh_host = "127.0.0.1"
     device_plugin = True
     image = "debian:12"  # never pulled: a container of the embedded node sees this machine's files
@@ -87,7 +88,7 @@ class Launched(Stack):
     def start(self, seconds: float = 180) -> None:
         """Start and wait for the banner."""
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(self.command(), cwd=ROOT, env=self.env, stdout=output, stderr=output)
+            self.process = subprocess.Popen(self.command(), cwd=self.folder, env=self.env, stdout=output, stderr=output)
         try:
             wait_for(self._banner, "the banner", seconds)
         except BaseException:
@@ -144,12 +145,22 @@ class Launched(Stack):
 
 
 @contextlib.contextmanager
-def running(state: Path) -> Iterator[Launched]:
+def running(state: Path, kind: type[Launched] = Launched) -> Iterator[Launched]:
     """A started stack that is stopped at the end, with nothing left behind."""
-    stack = Launched(state)
+    stack = kind(state)
     stack.start()
     try:
         yield stack
     finally:
         if stack.process is not None and stack.process.poll() is None:
             stack.stop()
+
+
+def failing(stack: Launched) -> str:
+    """What the launcher says when it cannot start."""
+    done = subprocess.run(
+        stack.command(), cwd=stack.folder, env=stack.env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr

@@ -5,22 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.people import answers, begun, read_until, wait_for
-from tests.e2e.stack import ROOT, Launched, running
+from tests.e2e.stack import ROOT, Launched, failing, running
 
 pytestmark = pytest.mark.launcher
-
-
-def failing(stack: Launched) -> str:
-    done = subprocess.run(stack.command(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 @pytest.mark.parametrize(("name", "flag"), [("port", "--port"), ("ssh_port", "--ssh-port")])

@@ -15,6 +15,7 @@ import re
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,9 +34,8 @@ SLIM = ("path-exclude=/usr/share/doc/*", "path-exclude=/usr/share/man/*", "path-
 
 
 def tag() -> str:
-    """The product's version, as setup.py tells it."""
-    line = next(line for line in (PROJECT / "setup.py").read_text().splitlines() if "version=" in line)
-    return line.split('"')[1]
+    """The version of the next release: the manifests' images have it as their tag."""
+    return str(tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools_scm"]["fallback_version"])
 
 
 def names() -> list[str]:

@@ -1,0 +1,38 @@
+{{- define "dlspawner.labels" -}}
+{app.kubernetes.io/name: {{ . }}, app.kubernetes.io/part-of: dlspawner}
+{{- end }}
+
+{{- /* The namespaces of jobs: a second one, which enforces nothing, where special permissions are switched on. */}}
+{{- define "dlspawner.namespaces" -}}
+{{- $jobs := .Values.jupyterhub.custom.namespace -}}
+{{ $jobs }}{{ if .Values.jupyterhub.custom.cluster.special_permissions }} {{ $jobs }}-special{{ end }}
+{{- end }}
+
+{{- /* Labels of zero-to-jupyterhub's own pods. */}}
+{{- define "dlspawner.z2jh" -}}
+{app.kubernetes.io/component: {{ index . 1 }}, app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}}
+{{- end }}
+
+{{- define "dlspawner.pod" -}}
+priorityClassName: dlspawner-product
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with .Values.jupyterhub.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dlspawner.restricted" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end }}
+
+{{- define "dlspawner.dns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  to:
+    - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: kube-system}}
+      podSelector: {matchLabels: {k8s-app: kube-dns}}
+    - ipBlock: {cidr: 169.254.20.10/32}
+{{- end }}

@@ -1,0 +1,124 @@
+"""dlspawner doctor: findings that need no cluster; those made on one are in tests/kubernetes/test_doctor.py."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import text
+
+from dlspawner import doctor
+from dlspawner.doctor import Installation
+from dlspawner.manager.db import engine
+
+BASE = Path(__file__).parents[2] / "hub_config" / "kubernetes" / "base"
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
+
+
+def manifests(*files: str) -> list[dict[str, Any]]:
+    return [one for name in files for one in yaml.safe_load_all((BASE / f"{name}.yaml").read_text())]
+
+
+def healthy() -> Installation:
+    """The base's processes, one available pod each."""
+    workloads = {
+        one["metadata"]["name"]: {**one, "status": {"availableReplicas": 1}}
+        for one in manifests("hub", "manager", "gateway")
+        if one["kind"] == "Deployment"
+    }
+    enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
+    keys = {"metadata": {"creationTimestamp": "2026-11-01T00:00:00Z"}}
+    variable = {"name": "DLSPAWNER_PROMETHEUS_URL", "value": "http://prometheus.monitoring:9090"}
+    workloads["manager"]["spec"]["template"]["spec"]["containers"][0]["env"].append(variable)
+    return Installation(
+        "dlspawner", NOW, workloads, labels={"dlspawner-jobs": enforced}, secrets={"gateway-keys": keys}
+    )
+
+
+def found(**changed: Any) -> list[tuple[str, str, str]]:
+    problems = doctor.check(dataclasses.replace(healthy(), **changed))
+    assert all(one.remedy for one in problems)
+    return [(one.check, one.problem, one.cause) for one in problems]
+
+
+def test_a_healthy_installation_has_no_problem() -> None:
+    assert found() == []
+
+
+def test_what_is_needed_is_what_the_manifests_give() -> None:
+    where = {"dlspawner": "product", "dlspawner-jobs": "jobs", None: "everywhere"}
+    given = {
+        (one["metadata"]["name"].removeprefix("dlspawner-"), where[one["metadata"].get("namespace")], group, kind, verb)
+        for one in manifests("access")
+        if one["kind"] in {"Role", "ClusterRole"} and one["metadata"]["name"] != "bootstrap"
+        for rule in one["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {(*right[:4], verb) for right in doctor.RIGHTS for verb in right[4]} == given
+
+
+def test_a_process_that_is_away_is_found_with_the_reason_of_its_pods() -> None:
+    workload = healthy().workloads["manager"]
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
+    ended = {"message": "The database was made by a newer version of dlspawner."}
+    pod = {
+        "metadata": {"labels": workload["spec"]["selector"]["matchLabels"]},
+        "status": {"containerStatuses": [{"state": {"waiting": waiting}, "lastState": {"terminated": ended}}]},
+    }
+    workloads = {**healthy().workloads, "manager": {**workload, "status": {}}}
+    cause = "CrashLoopBackOff: The database was made by a newer version of dlspawner."
+    assert found(workloads=workloads, pods=(pod,)) == [("processes", "manager is not available", cause)]
+
+
+def test_old_keys_are_found() -> None:
+    keys = {"gateway-keys": {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}}}
+    assert [one[:2] for one in found(secrets=keys)] == [("secrets", "the Secret gateway-keys is 696 days old")]
+    assert [one[:2] for one in found(secrets={})] == [("secrets", "there is no Secret gateway-keys")]
+
+
+def test_what_may_not_be_read_is_a_problem_and_passes_no_check() -> None:
+    assert found(secrets={}, unread=("Secrets",)) == [
+        ("access", "Secrets could not be read", "this account lacks the right")
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "off"), [(-20, False), (-300, True), (20, False), (120, True)])
+def test_a_node_with_another_clock_is_found(seconds: int, off: bool) -> None:
+    node = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    renewed = (NOW + timedelta(seconds=seconds)).isoformat()
+    lease = {"metadata": {"name": "a"}, "spec": {"renewTime": renewed}}
+    assert [one[0] for one in found(nodes=(node,), leases=(lease,))] == ["clocks"] * off
+
+
+def test_a_database_of_another_version_is_found(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'manager.sqlite'}"
+    assert "cannot be read" in doctor._ask_database(url)
+    opened = engine.open_engine(url, 1)
+    engine.upgrade(opened)
+    assert doctor._ask_database(url) == ""
+    with opened.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert doctor._ask_database(url).startswith("the Manager's database has another schema: 9999, not ")
+
+
+async def test_an_address_without_the_gateway_behind_it_is_found() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        said = b"SSH-2.0-dlspawner\r\n"
+        assert await doctor._ask_gateway("127.0.0.1", port) == ""
+        assert await doctor._ask_web(f"http://127.0.0.1:{port}/", NOW) == ""
+        said = b"HTTP/1.1 400 Bad Request\r\n"
+        assert "no SSH server" in await doctor._ask_gateway("127.0.0.1", port)
+        assert "does not answer" in await doctor._ask_web(f"https://127.0.0.1:{port}/", NOW)
+    assert "does not answer" in await doctor._ask_gateway("127.0.0.1", port)

@@ -1,0 +1,168 @@
+"""hub_config/helm/dlspawner: that Helm renders what the tested manifests say, and that the API server takes it.
+
+What the Hub makes of the values is in tests/component/test_wiring.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dlspawner import settings
+from tests.contract.client import Client
+from tests.kubernetes import helm
+from tests.kubernetes.conftest import BASE, Kubectl
+from tests.kubernetes.instance import CannotRun
+from tests.kubernetes.manifests import JOBS, PRODUCT, Object, as_list, of_kind
+
+pytestmark = pytest.mark.kubernetes
+
+Found = dict[tuple[str, str, str], Object]
+THEIRS = {("ServiceAccount", PRODUCT, "hub"), ("Secret", PRODUCT, "hub"), ("Deployment", PRODUCT, "hub")}
+DNS = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    },
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+]
+
+
+@pytest.fixture
+def chart(tmp_path: Path) -> Path:
+    return helm.whole_chart(tmp_path)
+
+
+def by_name(objects: Iterable[Object]) -> Found:
+    """Objects by kind, namespace and name; what Helm leaves out is in the release's namespace."""
+    cluster = {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
+    found = {}
+    for one in objects:
+        namespace = "" if one["kind"] in cluster else one["metadata"].setdefault("namespace", PRODUCT)
+        found[one["kind"], namespace, one["metadata"]["name"]] = one
+    return found
+
+
+def labels(name: str) -> dict[str, str]:
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "dlspawner"}
+
+
+def expected(base: Found) -> Found:
+    """The tested manifests with what differs beside zero-to-jupyterhub, and why."""
+    text = json.dumps(list(base.values()))
+    for name in ("hub", "proxy"):  # are zero-to-jupyterhub's pods
+        theirs = {"app.kubernetes.io/component": name, "app.kubernetes.io/instance": "r"}
+        text = text.replace(json.dumps({"matchLabels": labels(name)}), json.dumps({"matchLabels": theirs}))
+    for name, service in (("manager", "jobs"), ("gateway", "ssh-gateway")):  # tokens are in its Secret
+        ours, key = {"key": "token", "name": f"{name}-token"}, f"hub.services.{service}.apiToken"
+        assert json.dumps(ours) in text
+        text = text.replace(json.dumps(ours), json.dumps({"key": key, "name": "hub"}))
+    for ours, value in (
+        ({"name": "DLSPAWNER_SSH_HOST", "value": "gateway"}, "ssh.example.org"),
+        ({"name": "DLSPAWNER_PUBLIC_URL", "value": "http://proxy/"}, "https://jobs.example.org/"),
+    ):
+        text = text.replace(json.dumps(ours), json.dumps({**ours, "value": value}))
+    found = by_name(json.loads(text))
+    for kind, namespace, name in list(found):
+        proxy_or_hub = name in {"proxy", "proxy-api", "hub", "proxy-pages"} and namespace != JOBS
+        if proxy_or_hub or (kind, name) == ("Namespace", PRODUCT):
+            del found[kind, namespace, name]
+    for name in ("default-deny", "dns", "bootstrap"):  # would hold for zero-to-jupyterhub's pods as well
+        del found["NetworkPolicy", PRODUCT, name]
+    del found["NetworkPolicy", JOBS, "ssh-from-nodes"]  # a part of `ssh`
+    dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}], "to": DNS}
+    for name in ("manager", "gateway"):
+        found["NetworkPolicy", PRODUCT, name]["spec"]["egress"].insert(0, dns)
+        pod = found["Deployment", PRODUCT, name]["spec"]["template"]["metadata"]
+        pod["labels"]["hub.jupyter.org/network-access-hub"] = "true"
+    database = {"ports": [{"port": 5432, "protocol": "TCP"}]}
+    found["NetworkPolicy", PRODUCT, "manager"]["spec"]["egress"].append(database)
+    found["Service", PRODUCT, "gateway"]["spec"]["type"] = "LoadBalancer"
+    job = found["Job", PRODUCT, "bootstrap"] = found.pop(("Job", PRODUCT, "bootstrap"))
+    job["spec"]["template"]["spec"]["containers"][0]["command"].append("--only=gateway-keys")
+    found["Namespace", "", JOBS]["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+    return found
+
+
+def test_the_chart_says_what_the_manifests_say(chart: Path, kubectl: Kubectl) -> None:
+    base = expected(by_name(yaml.safe_load_all(kubectl("kustomize", str(BASE)))))
+    found = by_name(helm.rendered(chart))
+    assert found.keys() >= THEIRS
+    for theirs in THEIRS:
+        del found[theirs]
+    job = found["Job", PRODUCT, "bootstrap"] = found.pop(("Job", PRODUCT, "bootstrap-1"))
+    job["metadata"]["name"] = "bootstrap"
+    database = found["Deployment", PRODUCT, "manager"]["spec"]["template"]["metadata"].pop("annotations")
+    assert database.keys() == {"dlspawner.dev/database"}, "another database is a restart"
+    del found["ConfigMap", PRODUCT, "cluster-config"], found["Secret", PRODUCT, "manager-database"]
+    assert found.keys() == base.keys()
+    for name, one in found.items():
+        assert one == base[name], name
+
+
+def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path) -> None:
+    cluster = {**helm.NEEDED["cluster"], "special_permissions": ["root"], "scheduler": {"name": "kueue"}}
+    templates = {"shell": yaml.safe_load((BASE.parents[2] / "templates" / "jobs" / "ssh.yaml").read_text())}
+    cluster["defaults"] = {"template": "shell"}
+    custom = {**helm.NEEDED, "cluster": cluster, "templates": templates, "nodeAddresses": ["10.1.2.3/32"]}
+    found = by_name(helm.rendered(chart, custom))
+    (tmp_path / "jobs").mkdir()
+    for name, folder in (("cluster-config", tmp_path), ("job-templates", tmp_path / "jobs")):
+        for file, text in found["ConfigMap", PRODUCT, name]["data"].items():
+            (folder / file).write_text(text)
+    files = tmp_path / "jobs", tmp_path / "cluster.yaml", tmp_path / "teams.yaml"
+    taken = settings.load(*files, special_namespace="dlspawner-jobs-special")
+    assert [one.name for one in taken.templates] == ["shell"]
+    assert found["Namespace", "", "dlspawner-jobs-special"]["metadata"]["labels"]["dlspawner.dev/special-permissions"]
+    ordinary, special = (
+        {
+            (kind, name): one.get("spec", one.get("rules"))
+            for (kind, where, name), one in found.items()
+            if where == there
+        }
+        for there in (JOBS, f"{JOBS}-special")
+    )
+    assert ordinary == special
+    (access,) = found["NetworkPolicy", JOBS, "ssh"]["spec"]["ingress"]
+    assert access["from"][-1] == {"ipBlock": {"cidr": "10.1.2.3/32"}}
+    rules = found["Role", JOBS, "manager"]["rules"]
+    assert any("kueue.x-k8s.io" in rule["apiGroups"] for rule in rules)
+
+
+@pytest.mark.parametrize(
+    ("custom", "jupyterhub", "path"),
+    [
+        ({"databaseUrl": ""}, {}, "/jupyterhub/custom/databaseUrl"),
+        ({"publicURL": "https://jobs.example.org/"}, {}, "publicURL"),
+        ({"teams": {"teams": {}}}, {}, "/jupyterhub/custom/teams/teams"),
+        ({}, {"cull": {"enabled": True}}, "/jupyterhub/cull/enabled"),
+        ({}, {"hub": {"consecutiveFailureLimit": 5}}, "/jupyterhub/hub/consecutiveFailureLimit"),
+        ({}, {"scheduling": {"userScheduler": {"enabled": True}}}, "/jupyterhub/scheduling/userScheduler/enabled"),
+    ],
+)
+def test_a_value_that_cannot_work_is_named(
+    chart: Path, custom: dict[str, Any], jupyterhub: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(CannotRun, match=path):
+        helm.run("template", chart, {**helm.NEEDED, **custom}, **jupyterhub)
+
+
+def test_helm_lints_the_chart_and_the_api_server_takes_every_object(
+    chart: Path, kubectl: Kubectl, kubernetes: Client
+) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", chart, helm.NEEDED, "--strict")
+    with kubernetes.namespace("chart", {}) as product, kubernetes.namespace("chart-jobs", {}) as jobs:
+        objects = copy.deepcopy(helm.rendered(chart, {**helm.NEEDED, "namespace": jobs}))
+        for one in objects:
+            if one["kind"] not in {"Namespace", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}:
+                one["metadata"].setdefault("namespace", product)
+        names = [one["metadata"]["name"] for one in of_kind(objects, "Deployment")]
+        assert sorted(names) == ["gateway", "hub", "manager"]
+        arguments = ("--server-side", "--force-conflicts", "--dry-run=server", "--warnings-as-errors")
+        kubectl("apply", *arguments, "-f", "-", input=as_list(objects))

@@ -323,9 +323,16 @@ def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> boo
 
 
 def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: str) -> JobRecord:
-    """The scheduler underneath stops a pod of this job for another job: all of it is stopped, and may wait again."""
+    """The scheduler underneath stops a pod of this job for another job: all of it is stopped, and may wait again.
+
+    A Hub that was first to see the pod's end has reported a failure.
+    """
     sentence = f"{engine} has stopped it for another job: {why} {what_follows(record.job)}"
-    stop(turn, record.job.id, EventReason.PREEMPTED, sentence)
+    if record.stop is not None and record.stop.code is EventReason.FAILED:
+        preempted = replace(record, stop=StopReason(EventReason.PREEMPTED, sentence))
+        turn.write(preempted, EventReason.PREEMPTED, sentence)
+    else:
+        stop(turn, record.job.id, EventReason.PREEMPTED, sentence)
     return turn.record(record.job.id) or record
 
 

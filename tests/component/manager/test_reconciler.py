@@ -420,6 +420,19 @@ async def test_job_that_the_hub_gives_up_between_its_pods_ends_with_the_reason(o
     await until(lambda: job not in leader.states(), "it holds nothing any more")
 
 
+async def test_preempted_job_waits_again_although_the_hub_has_reported_a_failure_first(
+    office: Office, leader: Acting
+) -> None:
+    request = wants(requeue=True)
+    await leader.run_job(request)
+    store = leader.service.store
+    await store.transact(lambda turn: lifecycle.on_job_ended(turn, request.job, "alice", "Its pod was deleted."))
+    await store.transact(lambda turn: lifecycle.preempt_by_engine(turn, leader.record(request), "Volcano", "For b."))
+    assert ended_with(leader, request.job).startswith("Volcano has stopped it for another job: For b. It keeps its")
+    await office.cluster.delete(PODS, "jupyter-alice", NAMESPACE, grace=0)
+    await leader.until_reason(request, "requeued")
+
+
 async def test_pod_of_several_that_is_deleted_stops_the_job(office: Office, leader: Acting) -> None:
     job = await run_several(office, leader)
     await office.cluster.delete(PODS, "jupyter-alice----worker-1", NAMESPACE, grace=0)

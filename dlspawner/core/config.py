@@ -13,6 +13,7 @@ from datetime import timedelta
 from enum import Enum
 from fractions import Fraction
 
+from dlspawner.core.notifications import Notifications
 from dlspawner.core.units import GPU
 from dlspawner.core.unix_account import UidRange
 
@@ -293,6 +294,7 @@ class ClusterConfig:
     host_ports: HostPorts | None = None  # for jobs on the host's network; None: none are assigned
     extended_resources: tuple[ExtendedResource, ...] = ()
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    notifications: Notifications = field(default_factory=Notifications)
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

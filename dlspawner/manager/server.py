@@ -153,6 +153,7 @@ BASE_ROUTES: handlers.Routes = (
     (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
     (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
     ("notices", notices.NoticesPage),
+    ("notices/settings", notices.NotificationSettingsButton),
     (r"notices/([0-9a-f]{16})/keep", notices.KeepAliveButton),
     ("api/notices", api_notices.NoticesHandler),
     (r"api/notices/([0-9a-f]{16})/seen", api_notices.NoticeReadHandler),

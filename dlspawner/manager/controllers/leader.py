@@ -38,6 +38,7 @@ from dlspawner.manager.admission.service import AdmissionService
 from dlspawner.manager.cluster.orphans import UnmanagedPods, check_scopes
 from dlspawner.manager.cluster.reconciler import DEBOUNCE_SECONDS, Reconciler
 from dlspawner.manager.cluster.termination import Terminator
+from dlspawner.manager.controllers.outbox import OutboxSender
 from dlspawner.manager.controllers.workqueue import WorkQueue, periodic
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
@@ -93,6 +94,8 @@ class LeaderElector:
     prometheus: PrometheusClient | None = None
     cull_every: float = 30.0
     special_namespace: str = ""
+    mail_password: str = field(default="", repr=False)
+    public_url: str = ""  # of this service, for messages; empty: not known
     debounce_seconds: float = DEBOUNCE_SECONDS
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
@@ -242,6 +245,11 @@ class LeaderElector:
                     _run(group, self._asking(engine))
                 _run(group, self._starting(store, scheduler, explainer))
                 self.culler = await self._make_culler(store, reconciler)
+                sender = OutboxSender(
+                    *(self.ledger, store.term, lambda: self.settings.cluster.notifications, self.now),
+                    *(self.mail_password, self.public_url),
+                )
+                _run(group, sender.queues())
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)

@@ -343,6 +343,7 @@ class AdmissionBody(RequestBody):
     image: str = ""
     nonce: Name = ""
     options: dict[str, Any] = {}
+    email: Name = ""  # that the authenticator knows
     ports: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the host, that each pod wants
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """Messages to people outside the pages: by SMTP, to webhooks with ``{"text": …}`` (Slack, Teams, Mattermost), by ntfy.
 
-Addresses were typed by people, so a request goes only where `core.notifications` allows it, follows no redirect, and
+Addresses were typed by people, so a request goes only where `core.config.Notifications` allows, follows no redirect, and
 connects to no address of a private network, whatever a name resolves to, unless the administrators allow that for the
 host. A proxy of the environment is not used: it would resolve names by itself. Answers are never shown.
 
@@ -25,7 +25,7 @@ import aiosmtplib
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from dlspawner.core.notifications import MailSecurity, MailServer, Notifications, is_public
+from dlspawner.core.config import MailSecurity, MailServer, Notifications, is_public
 
 DEADLINE_SECONDS = 20.0  # of one attempt
 _TRIED_AGAIN = frozenset({408, 425, 429})  # and 500 and more

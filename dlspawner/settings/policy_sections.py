@@ -9,13 +9,15 @@ from dlspawner.core.config import (
     PRIORITIES,
     CpuJobs,
     Culling,
+    MailSecurity,
+    MailServer,
+    Notifications,
     PriorityClasses,
     PriorityLevel,
     SchedulerConfig,
     SchedulerName,
     SchedulingConfig,
 )
-from dlspawner.core.notifications import MailSecurity, MailServer, Notifications
 from dlspawner.settings.document import Entry, Section, did_you_mean
 
 _HOUR = 3600

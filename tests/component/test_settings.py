@@ -22,6 +22,9 @@ from dlspawner.core.config import (
     CpuMemory,
     ExtendedResource,
     HostPorts,
+    MailSecurity,
+    MailServer,
+    Notifications,
     PriorityClasses,
     PriorityLevel,
     SchedulingConfig,
@@ -30,7 +33,6 @@ from dlspawner.core.config import (
     TeamQuota,
 )
 from dlspawner.core.launch import options, rendering
-from dlspawner.core.notifications import MailSecurity, MailServer, Notifications
 from dlspawner.core.resources import ResourceRequest, request_of
 from dlspawner.core.template import (
     ActivitySource,

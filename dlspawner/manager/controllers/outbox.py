@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from dlspawner.clients.messages import DeliveryFailed, Message, post_webhook, publish_ntfy, send_mail
-from dlspawner.core.notifications import Notifications
+from dlspawner.core.config import Notifications
 from dlspawner.manager.controllers.workqueue import WorkQueue, periodic
 from dlspawner.manager.db import outbox
 from dlspawner.manager.db.repository import JobRepository

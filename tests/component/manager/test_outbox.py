@@ -19,8 +19,8 @@ from sqlalchemy import func, select
 
 from dlspawner.clients.messages import DeliveryFailed, post_webhook
 from dlspawner.clients.messages import Message as Content
+from dlspawner.core.config import MailSecurity, MailServer, Notifications
 from dlspawner.core.job import Job, JobState
-from dlspawner.core.notifications import MailSecurity, MailServer, Notifications
 from dlspawner.manager.controllers import outbox as sending
 from dlspawner.manager.db import outbox
 from dlspawner.manager.db.repository import JobRepository

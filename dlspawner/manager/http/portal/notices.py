@@ -13,7 +13,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind, own_server
-from dlspawner.core.notifications import Notifications
+from dlspawner.core.config import Notifications
 from dlspawner.manager.db import outbox
 from dlspawner.manager.http.api.notices import GONE, check_may_answer, keep_alive
 from dlspawner.manager.http.auth import recipient_of

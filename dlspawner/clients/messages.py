@@ -1,6 +1,6 @@
 """Messages to people outside the pages: by SMTP, to webhooks with ``{"text": …}`` (Slack, Teams, Mattermost), by ntfy.
 
-Addresses were typed by people, so a request goes only where `core.config.Notifications` allows, follows no redirect, and
+Addresses were typed by people, so a request goes only where `core.config.Notifications` allows, with no redirect, and
 connects to no address of a private network, whatever a name resolves to, unless the administrators allow that for the
 host. A proxy of the environment is not used: it would resolve names by itself. Answers are never shown.
 

@@ -38,7 +38,7 @@ class Topic(StrEnum):
 
     STARTED = "started", "A job started, or needs your login to start"
     IDLE = "idle", "A job will be stopped because it is idle or at the end of its lifetime"
-    PREEMPTION = "preemption", "A job will be preempted, or goes on after all"
+    PREEMPTION = "preemption", "A job will be preempted or stopped for maintenance, or goes on after all"
     APPROVAL = "approval", "A request was approved or denied"
     FAILED = "failed", "A job failed, or cannot start"
 
@@ -48,6 +48,7 @@ _TOPICS = {
     NoticeKind.IDLE: (Topic.IDLE, "is idle"),
     NoticeKind.LIFETIME: (Topic.IDLE, "reaches the end of its lifetime"),
     NoticeKind.PREEMPTED: (Topic.PREEMPTION, "will be stopped"),
+    NoticeKind.MAINTENANCE: (Topic.PREEMPTION, "will be stopped for maintenance"),
     NoticeKind.QUOTA_LOWERED: (Topic.PREEMPTION, "is over a lowered quota"),
     NoticeKind.PREEMPTION_CANCELLED: (Topic.PREEMPTION, "goes on"),
     NoticeKind.APPROVED: (Topic.APPROVAL, "was approved"),

@@ -409,6 +409,13 @@ class DecisionBody(RequestBody):
     request: Name = ""
 
 
+class CordonBody(RequestBody):
+    """Nothing new starts on a node; ``drain_at``: what runs there is stopped then, and its people are told at once."""
+
+    reason: str = Field(min_length=1, max_length=200)
+    drain_at: Time | None = None
+
+
 class SubmissionBody(RequestBody):
     """A server to start with the options of the form; without ``user`` the caller's, without ``server`` the default."""
 

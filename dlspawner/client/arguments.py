@@ -42,6 +42,7 @@ def add(commands: Any) -> None:
     _add_ssh(commands)
     _add(commands, "quota", do.quota, "what your teams are entitled to and use")
     _add(commands, "cluster", do.cluster, "GPUs by type: how many, free, and most on one node")
+    _add_nodes(commands)
     _add(commands, "queue", do.queue, "what waits, in its order")
     asked = _add(commands, "approvals", do.approvals, "what waits for your approval, and what you asked for")
     asked.add_argument("-a", "--all", action="store_true", help="what was decided, too, as far as you may see it")
@@ -138,6 +139,22 @@ def _add_logs(commands: Any) -> None:
         "--tail", metavar="N", type=int, help="only the last N lines (default: all that is kept); not with -f"
     )
     parser.add_argument("--search", metavar="TEXT", help="only lines that hold this text")
+
+
+def _add_nodes(commands: Any) -> None:
+    drain = _add(
+        commands, "drain", do.drain, "close a node, tell its people, stop its jobs at a time, wait until it is free"
+    )
+    drain.add_argument(
+        "--at", metavar="TIME", type=_time, required=True, help=f"when jobs are stopped, such as {_TIME}"
+    )
+    drain.add_argument("--no-wait", action="store_true", help="do not wait until the node is free")
+    cordon = _add(commands, "cordon", do.cordon, "close a node: nothing new starts there, what runs goes on")
+    uncordon = _add(commands, "uncordon", do.uncordon, "open a node again, and end its drain")
+    for one in (drain, cordon):
+        one.add_argument("--message", metavar="TEXT", required=True, help="the reason, for everybody to read")
+    for one in (drain, cordon, uncordon):
+        one.add_argument("node", metavar="NODE", help="its name in Kubernetes; for administrators of the Hub")
 
 
 def _add_ssh(commands: Any) -> None:

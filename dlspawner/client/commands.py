@@ -329,6 +329,45 @@ def cluster(given: Given, service: Service) -> int:
     return 0
 
 
+def drain(given: Given, service: Service) -> int:
+    at = datetime.fromisoformat(given.at).astimezone(UTC).isoformat()
+    service.post(f"nodes/{part(given.node)}/cordon", {"reason": given.message, "drain_at": at}, repeats=True)
+    said, closed = "", False
+    while True:
+        found: dict[str, Any] = next(one for one in service.get("cluster")["nodes"] if one["name"] == given.node)
+        if found["state"] == "ready" and closed:
+            raise ClientProblem(f"{given.node} was opened again: its drain is over.", 1)
+        closed = closed or found["state"] != "ready"
+        free = closed and not found["jobs"]
+        told = f"{given.node} is closed. Its {found['jobs']} jobs are stopped at {text.moment(at)}."
+        told = f"{given.node} is closed and free of jobs." if free else told
+        done = free or given.no_wait
+        if done and given.json:
+            return _print_json(found)
+        if told != said:
+            print(text.printable(told), file=sys.stdout if done else sys.stderr)
+            said = told
+        if done:
+            return 0
+        service.sleep(_LOOK_SECONDS)
+
+
+def cordon(given: Given, service: Service) -> int:
+    return _change_node(given, service, "cordon", {"reason": given.message})
+
+
+def uncordon(given: Given, service: Service) -> int:
+    return _change_node(given, service, "uncordon", {})
+
+
+def _change_node(given: Given, service: Service, action: str, body: dict[str, str]) -> int:
+    service.post(f"nodes/{part(given.node)}/{action}", body, repeats=True)
+    if given.json:
+        return _print_json({})
+    print(text.printable(f"{given.node}: {action}ed."))
+    return 0
+
+
 def queue(given: Given, service: Service) -> int:
     items = list(service.items("queue", {"limit": "500"}))
     if given.json:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from dlspawner.core import units
+from dlspawner.core import naming, units
 from dlspawner.core.config import GpuType, Toleration
 from dlspawner.core.units import GPU
 
 # Taints that say what ``cordoned`` and ``ready`` say already, and go away with it.
 _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+# Of nodes that were cordoned from here.
+REASON_ANNOTATION, DRAIN_ANNOTATION = naming.PREFIX + "cordon-reason", naming.PREFIX + "drain-at"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -42,7 +45,8 @@ class ForeignUsage:
 class Node:
     """A node: what pods can get there, and ``others``, what pods that are no jobs hold of it.
 
-    ``cordoned``: nothing new goes there. ``ready`` is false as well if its last report is too old.
+    ``cordoned``: nothing new goes there, for the ``reason``, if that is known. ``drain_at``: jobs are stopped then, as
+    long as the node is cordoned. ``ready`` is false as well if its last report is too old.
     """
 
     name: str
@@ -54,6 +58,8 @@ class Node:
     cordoned: bool = False
     ready: bool = True
     others: ForeignUsage = field(default_factory=ForeignUsage)
+    reason: str = ""
+    drain_at: datetime | None = None
 
     @property
     def open(self) -> bool:
@@ -177,7 +183,7 @@ def _toleration(one: Mapping[str, Any]) -> Toleration:
 def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -> Node:
     """A node as the Kubernetes API describes it; every extended resource counts, in thousandths, GPU or not."""
     metadata, spec, status = (manifest.get(part) or {} for part in ("metadata", "spec", "status"))
-    allocatable = status.get("allocatable") or {}
+    allocatable, annotations = status.get("allocatable") or {}, metadata.get("annotations") or {}
     conditions = status.get("conditions") or ()
     return Node(
         name=str(metadata.get("name")),
@@ -192,7 +198,17 @@ def read_node(manifest: Mapping[str, Any], others: ForeignUsage | None = None) -
         cordoned=bool(spec.get("unschedulable")),
         ready=any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions),
         others=others or ForeignUsage(),
+        reason=str(annotations.get(REASON_ANNOTATION) or ""),
+        drain_at=_time(annotations.get(DRAIN_ANNOTATION)),
     )
+
+
+def _time(text: object) -> datetime | None:
+    """The time in an annotation; ``None`` for anything else."""
+    try:
+        return datetime.fromisoformat(str(text)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _amount(text: object, factor: int = 1) -> int:

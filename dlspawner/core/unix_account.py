@@ -107,6 +107,13 @@ def read_unix_ids(state: Mapping[str, object], keys: AuthStateKeys, least_uid: i
     return UnixIds(number, own, more)
 
 
+def read_email(state: Mapping[str, object], key: str) -> str:
+    """The e-mail address in an ``auth_state``, or the first of a list of them; empty without one."""
+    found = _at(state, key)
+    first = found[0] if isinstance(found, list | tuple) and found else found
+    return first if isinstance(first, str) and "@" in first and len(first) <= 255 else ""
+
+
 def _at(state: object, path: str) -> object:
     for key in path.split("."):
         state = state.get(key) if isinstance(state, Mapping) else None

@@ -304,6 +304,8 @@ class Manager(Application):
             prometheus=GpuMetrics(parent=self).client(),
             cull_every=self.cull_every,
             retention=HistoryRetention(self.history_days, self.gpu_hours_days),
+            mail_password=os.environ.get("DLSPAWNER_SMTP_PASSWORD", ""),
+            public_url=os.environ.get("JUPYTERHUB_PUBLIC_URL", ""),
         )
 
     def _assemble(

@@ -87,6 +87,7 @@ LOG_TEMPLATES = ("job_log.html",)
 
 PORTAL_JOB = f"({JOB_ID.pattern})"
 
+NODE = r"([a-z0-9.-]{1,253})"
 PORTAL_ROUTES: Routes = (
     ("", my_jobs.MyJobsPage),
     ("new", my_jobs.NewJobPage),
@@ -96,6 +97,8 @@ PORTAL_ROUTES: Routes = (
     ("api/events", events.EventStreamHandler),
     ("queue", lists.QueuePage),
     ("cluster", lists.ClusterPage),
+    ("cluster/cordon", lists.CordonButton),
+    (f"cluster/{NODE}/uncordon", lists.UncordonButton),
     ("teams", lists.TeamsPage),
     ("all", lists.AllJobsPage),
     (f"jobs/{PORTAL_JOB}", job.JobPage),
@@ -133,6 +136,8 @@ REST_ROUTES: handlers.Routes = (
     (f"api/jobs/{REST_JOB}/cancel", submit.CancelHandler),
     (f"api/jobs/{REST_JOB}/requeue", submit.RequeueHandler),
     ("api/cluster", cluster.ClusterHandler),
+    (f"api/nodes/{NODE}/cordon", cluster.CordonHandler),
+    (f"api/nodes/{NODE}/uncordon", cluster.UncordonHandler),
     ("api/quota", cluster.QuotaHandler),
     ("api/queue", cluster.QueueHandler),
     (r"api/openapi\.json", openapi.OpenApiHandler),
@@ -153,6 +158,7 @@ BASE_ROUTES: handlers.Routes = (
     (f"api/users/{_NAME}/keys", ssh.UserKeysHandler),
     (f"api/users/{_NAME}/keys/{_NUMBER}/used", ssh.KeyUsedHandler),
     ("notices", notices.NoticesPage),
+    ("notices/settings", notices.NotificationSettingsButton),
     (r"notices/([0-9a-f]{16})/keep", notices.KeepAliveButton),
     ("api/notices", api_notices.NoticesHandler),
     (r"api/notices/([0-9a-f]{16})/seen", api_notices.NoticeReadHandler),

@@ -1,4 +1,4 @@
-"""The parts of ``cluster.yaml`` about the sharing of GPUs: priorities, scheduling, idle jobs."""
+"""The parts of ``cluster.yaml`` about the sharing of GPUs: priorities, scheduling, idle jobs; and notifications."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from dlspawner.core.config import (
     PRIORITIES,
     CpuJobs,
     Culling,
+    MailSecurity,
+    MailServer,
+    Notifications,
     PriorityClasses,
     PriorityLevel,
     SchedulerConfig,
@@ -155,6 +158,38 @@ def read_culling(file: Section) -> Culling:
         gpu_busy=busy.integer(1, 100) if busy else usual.gpu_busy,
         metrics_age=_seconds(section, "metrics_age_seconds", usual.metrics_age, 30, 24 * _HOUR),
         dry_run=section.boolean("dry_run", usual.dry_run),
+    )
+
+
+_HOST = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_PATTERN = rf"(\*|(\*\.)?{_HOST})(:[1-9][0-9]{{0,4}})?"
+_PATTERN_HINT = "a host, “*.” and a domain, or “*”, with “:” and a port where it is not the usual one"
+
+
+def read_notifications(file: Section) -> Notifications:
+    found = file.get("notifications")
+    if found is None:
+        return Notifications()
+    section = found.section(("mail", "mail_domains", "hosts", "private_hosts"))
+    mail = section.get("mail")
+    return Notifications(
+        _mail_server(mail.section(("host", "port", "security", "sender", "user"))) if mail else None,
+        section.texts("mail_domains", _HOST, "a domain"),
+        section.texts("hosts", _PATTERN, _PATTERN_HINT),
+        section.texts("private_hosts", _PATTERN, _PATTERN_HINT),
+    )
+
+
+def _mail_server(section: Section) -> MailServer | None:
+    host, sender = section.need("host"), section.need("sender")
+    if host is None or sender is None:
+        return None
+    return MailServer(
+        host.text(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?", "the name of a host"),
+        sender.text(r"[^@\s<>,;]{1,64}@[A-Za-z0-9.-]{1,190}", "an e-mail address"),
+        section.integer("port", 587, 1, 65535),
+        section.one_of("security", MailSecurity.STARTTLS),
+        section.text("user"),
     )
 
 

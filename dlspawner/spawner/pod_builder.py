@@ -43,7 +43,7 @@ from dlspawner.core.launch.pod import merge_pod
 from dlspawner.core.launch.security import PermissionUse, disallowed
 from dlspawner.core.template import MAIN_CONTAINER, NOTEBOOK_CONTAINER, Template
 from dlspawner.core.units import Manifest
-from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_unix_ids
+from dlspawner.core.unix_account import AuthStateKeys, InvalidIds, UidRange, UnixIds, read_email, read_unix_ids
 from dlspawner.settings import Settings
 from dlspawner.spawner import owned_objects
 from dlspawner.spawner.kube.errors import StartRefused
@@ -336,6 +336,12 @@ async def from_authenticator(spawner: Any, uids: UidRange) -> UnixIds | None:
     if given and spawner.manager_token:
         raise _unusable(spawner, f"auth_state has {given}, in the range that the Manager gives from")
     return found
+
+
+async def mail_address(spawner: Any) -> str:
+    """The person's e-mail address in ``auth_state``; empty when that has none."""
+    state = await spawner.user.get_auth_state() if spawner.email_key else None
+    return read_email(state or {}, spawner.email_key)
 
 
 def _refuse_untold(spawner: Any, why: str) -> None:

@@ -484,6 +484,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         question = {**question, "options": dict(self.user_options)}  # it can be started again with them
+        email = await pod_builder.mail_address(self)
+        question |= {"email": email} if email else {}
         hosts = self.settings.cluster.host_ports
         wanted = pod_set.wanted_ports(manifest, template.ports) if hosts is not None else ()
         if any(wanted):

@@ -116,6 +116,14 @@ class JobTraits(Configurable):
         uid that is no number or too small, and any number in the range that the Manager gives from, is refused.
         """,
     )
+    email_key = Unicode(
+        "email",
+        config=True,
+        help="""
+        Where auth_state has a person's e-mail address, as in account_keys: perhaps "oauth_user.email". The Manager is
+        told it at each start, and offers it on the page of notifications. Default: "email". Empty: it is told none.
+        """,
+    )
     least_uid = Integer(
         1000,
         min=1,

@@ -22,6 +22,9 @@ from dlspawner.core.config import (
     CpuMemory,
     ExtendedResource,
     HostPorts,
+    MailSecurity,
+    MailServer,
+    Notifications,
     PriorityClasses,
     PriorityLevel,
     SchedulingConfig,
@@ -267,6 +270,11 @@ WRONG_JOBS |= {
 
 CLASSES = "scheduling: {priority_classes: {guaranteed: high, preemptible: low}}"
 WRONG_CLUSTERS = {
+    "a pattern of hosts that is an address": (
+        "notifications: {hosts: [https://hooks.slack.com]}",
+        "notifications.hosts[0]: “https://hooks.slack.com” must be a host",
+    ),
+    "a mail server without a sender": ("notifications: {mail: {host: mail.lan}}", "notifications.mail.sender: "),
     "uids of nobody": (
         "accounts: {first_uid: 60000, last_uid: 70000}",
         "accounts: 65534 is in this range and means nobody",
@@ -786,6 +794,11 @@ cpu_only: {jobs_per_user: 3, jobs_per_team: 30}
 priorities: {low: 1, high: 5}
 scheduling: {notice_seconds: 60, min_run_seconds: 0, max_backfill_wait_seconds: 10, usage_half_life_seconds: 3600}
 idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_busy_percent: 10, dry_run: false}
+notifications:
+  mail: {host: mail.lan, sender: hub@lan, port: 465, security: tls, user: hub}
+  mail_domains: [lan]
+  hosts: ["*.office.com"]
+  private_hosts: ["ntfy.lan:8080"]
 """,
         teams="teams: {vision: {priorities: [low], preempt_within_team: true}}",
     )
@@ -798,6 +811,8 @@ idle: {window_seconds: 600, lifetime_seconds: 7200, silent_ssh_seconds: 0, gpu_b
     assert cluster.culling.window == timedelta(minutes=10)
     assert (cluster.culling.gpu_busy, cluster.culling.dry_run) == (10, False)
     assert cluster.culling.metrics_age == timedelta(minutes=5)
+    mail = MailServer("mail.lan", "hub@lan", 465, MailSecurity.TLS, "hub")
+    assert cluster.notifications == Notifications(mail, ("lan",), ("*.office.com",), ("ntfy.lan:8080",))
     assert cluster.default_priority(team) == PriorityLevel("low", 1)
     assert team.preempt_within_team
 

@@ -12,8 +12,10 @@ usable: the quota forbids their use, not the node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from dlspawner.core.config import GpuType, Team
 from dlspawner.core.job import Job, JobState
@@ -42,7 +44,10 @@ class NodeExtended:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node: ``state`` is ``ready``, ``cordoned`` or ``unhealthy``; CPU and memory are the free amounts."""
+    """A node: ``state`` is ``ready``, ``cordoned`` or ``unhealthy``; CPU and memory are the free amounts.
+
+    ``reason`` and ``drain_at``: of the cordon. ``jobs``: how many hold something there.
+    """
 
     name: str
     state: str
@@ -52,6 +57,9 @@ class NodeStatus:
     memory_bytes: int
     memory_free: int
     extended: tuple[NodeExtended, ...] = ()  # those that the cluster file names
+    reason: str = ""
+    drain_at: datetime | None = None
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,8 @@ class QuotaStatus:
 
 
 def node_statuses(world: ClusterState) -> list[NodeStatus]:
-    return [_node(world.rooms[name], world) for name in sorted(world.rooms)]
+    jobs = Counter(node for job in world.jobs.values() if job.holds for node in {*job.nodes})
+    return [replace(_node(world.rooms[name], world), jobs=jobs[name]) for name in sorted(world.rooms)]
 
 
 def type_statuses(world: ClusterState, found: Iterable[NodeStatus]) -> list[TypeStatus]:
@@ -124,7 +133,9 @@ def _node(room: NodeInfo, world: ClusterState) -> NodeStatus:
     extended = tuple(
         NodeExtended(name, total, max(0, free_here.get(name, 0))) for name, total in node.gpus if name in named
     )
-    return NodeStatus(node.name, state, tuple(here), node.cpu_milli, cpu, node.memory_bytes, memory, extended)
+    amounts = (node.cpu_milli, cpu, node.memory_bytes, memory)
+    cordon = (node.reason, node.drain_at) if node.cordoned else ("", None)
+    return NodeStatus(node.name, state, tuple(here), *amounts, extended, *cordon)
 
 
 def _type(kind: GpuType, found: list[NodeStatus], waiting: tuple[int, int]) -> TypeStatus:

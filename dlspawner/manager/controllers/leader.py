@@ -35,9 +35,11 @@ from dlspawner.manager.admission.explain import ESTIMATE_SECONDS, Explainer, Sta
 from dlspawner.manager.admission.preemption import Preemptor, issue_preemption
 from dlspawner.manager.admission.scheduler import Scheduler
 from dlspawner.manager.admission.service import AdmissionService
+from dlspawner.manager.cluster.maintenance import NodeMaintenance
 from dlspawner.manager.cluster.orphans import UnmanagedPods, check_scopes
 from dlspawner.manager.cluster.reconciler import DEBOUNCE_SECONDS, Reconciler
 from dlspawner.manager.cluster.termination import Terminator
+from dlspawner.manager.controllers.outbox import OutboxSender
 from dlspawner.manager.controllers.workqueue import WorkQueue, periodic
 from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
@@ -93,6 +95,8 @@ class LeaderElector:
     prometheus: PrometheusClient | None = None
     cull_every: float = 30.0
     special_namespace: str = ""
+    mail_password: str = field(default="", repr=False)
+    public_url: str = ""  # of this service, for messages; empty: not known
     debounce_seconds: float = DEBOUNCE_SECONDS
     retention: HistoryRetention = field(default_factory=HistoryRetention)
     metrics: ManagerMetrics = field(default_factory=ManagerMetrics)
@@ -101,6 +105,7 @@ class LeaderElector:
     hub_health: HubHealth = field(init=False)
     admission: AdmissionService | None = None
     culler: Culler | None = None
+    maintenance: NodeMaintenance | None = None
     log_reader: LogReader | None = None
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -172,7 +177,7 @@ class LeaderElector:
                 group.create_task(self.event_bus.run(), name="event bus")
                 group.create_task(self._run_controllers(store), name="controllers")
         finally:
-            self.admission = self.culler = self.log_reader = None
+            self.admission = self.culler = self.log_reader = self.maintenance = None
             store.notices.close()
             self.event_bus.end()
 
@@ -242,6 +247,11 @@ class LeaderElector:
                     _run(group, self._asking(engine))
                 _run(group, self._starting(store, scheduler, explainer))
                 self.culler = await self._make_culler(store, reconciler)
+                sender = OutboxSender(
+                    *(self.ledger, store.term, lambda: self.settings.cluster.notifications, self.now),
+                    *(self.mail_password, self.public_url),
+                )
+                _run(group, sender.queues())
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
@@ -286,6 +296,8 @@ class LeaderElector:
         yield WorkQueue("expiry of job", reconciler.due_expiries, reconciler.expire)
         yield WorkQueue("gate of pod", reconciler.due_gates, reconciler.open_gate, workers=_STOPS_AT_ONCE)
         yield WorkQueue("deletion of pod", unmanaged.due, unmanaged.reconcile)
+        self.maintenance = NodeMaintenance(store, reconciler.cluster)
+        yield WorkQueue("maintenance of node", self.maintenance.due, self.maintenance.reconcile)
         preemptor = Preemptor(store)
         yield WorkQueue("reconciliation of", preemptor.due, preemptor.reconcile)
 

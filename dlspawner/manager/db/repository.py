@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling.cluster_state import DecayedUsage
-from dlspawner.manager.db import activity, approvals, notices
+from dlspawner.manager.db import activity, approvals, notices, outbox
 from dlspawner.manager.db import jobs as db_jobs
 from dlspawner.manager.db import pod_events as pod_event_rows
 from dlspawner.manager.db.jobs import LastEnd
@@ -212,6 +212,7 @@ class JobRepository:
                 _write_usage(connection, usage)
             if entries:
                 _write(connection, entries, claimed)
+            outbox.write_messages(connection, entries, told)
             notices.write_notices(connection, told)
 
         try:
@@ -224,6 +225,10 @@ class JobRepository:
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         return await self._store.read(query)
+
+    async def write_as_any(self, change: Callable[[Connection], T]) -> T:
+        """A change that is right whichever Manager acts."""
+        return await self._store.write(change)
 
     async def write_as_leader(self, term: int, change: Callable[[Connection], T]) -> T:
         """Another change of the Manager that acts; NotLeader when a later term has begun."""

@@ -24,6 +24,8 @@ from dlspawner.manager.db.tables import (
     jobs,
     key_suggestions,
     metadata,
+    notification_settings,
+    outbox,
     renamed,
     ssh_keys,
     ssh_settings,
@@ -232,10 +234,10 @@ class Database:
         return await self.write(lambda connection: _rename(connection, user, new))
 
     async def forget_keys(self, user: str) -> None:
-        """The user is removed: another person of that name must not be reached with the keys."""
+        """The user is removed: another person of that name is not reached with the keys, and tells nothing there."""
 
         def forget(connection: Connection) -> None:
-            for table in (ssh_keys, key_suggestions, ssh_settings):
+            for table in (ssh_keys, key_suggestions, ssh_settings, notification_settings, outbox):
                 connection.execute(delete(table).where(table.c.user_name == user))
 
         await self.write(forget)

@@ -279,6 +279,35 @@ notices = Table(
     UniqueConstraint("job", "kind"),
 )
 
+# What a person wants to be told outside the pages, and where; `email_told` is the address that the authenticator knows.
+notification_settings = Table(
+    "notification_settings",
+    metadata,
+    Column("user_name", String(255), primary_key=True),
+    Column("topics", String(200), nullable=False),
+    Column("email", String(255), nullable=False),
+    Column("webhook", String(1000), nullable=False),
+    Column("ntfy", String(1000), nullable=False),
+    Column("email_told", String(255), nullable=False),
+    Column("problem", String(500), nullable=False),
+)
+
+# Messages that were not sent yet. `attempts` and `due` change before an attempt; the row goes when it was sent.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("user_name", String(255), nullable=False),
+    Column("channel", String(20), nullable=False),
+    Column("target", String(1000), nullable=False),
+    Column("title", String(300), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("job", String(64), nullable=False),
+    Column("posted", UtcDateTime, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("due", UtcDateTime, nullable=False, index=True),
+)
+
 # How much each team has used lately, decayed: milli-GPU-seconds at a time, and milli-GPUs held since then.
 team_usage = Table(
     "team_usage",

@@ -191,6 +191,7 @@ class EventReason(StrEnum):
     IDLE = "idle", "Stopped: idle", "the idle policy stops the job"
     LIFETIME = "lifetime", "Stopped: end of its lifetime", "the job has reached its lifetime"
     PREEMPTED = "preempted", "Stopped: preempted", "the preemption notice has expired"
+    MAINTENANCE = "maintenance", "Stopped: maintenance of its node", "an administrator drains a node of the job"
     POD_FAILED = (
         "pod-failed",
         "Stopped: a pod ended",

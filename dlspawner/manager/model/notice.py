@@ -19,6 +19,7 @@ class NoticeKind(Enum):
     QUOTA_LOWERED = "quota-lowered"  # from ``until`` on preemptible
     IDLE = "idle"  # stopped at ``until`` because it is not used
     LIFETIME = "lifetime"  # stopped at ``until`` because it is old
+    MAINTENANCE = "maintenance"  # stopped at ``until`` because its node is drained
     CANNOT_START = "cannot-start"  # it waits for what the files do not allow any more
     LOGIN_REQUIRED = "waiting-login"  # it could start now, and the Hub wants its owner to log in first
     APPROVED = "approved"  # an approver has approved it: it is in the queue, or has started already

@@ -30,7 +30,8 @@ from dlspawner.manager.state.notify import post
 
 LOG_IN = "It could start now, and the Hub wants a fresh login from you first. It keeps its place until then."
 CANCELLED_BEFORE_START = "It was cancelled before it started."
-_CANCELLED_WHILE_PREEMPTED = "It was stopped because a team needed its GPUs back, and cancelled before it waited again."
+_WAITS_AGAIN = frozenset({EventReason.PREEMPTED, EventReason.MAINTENANCE})  # stops after which a job may be requeued
+_CANCELLED_BEFORE_REQUEUE = "{} It was cancelled before it waited again."
 STARTS_AGAIN = "It keeps its place in the queue and restarts automatically; unsaved work is lost."
 ENDS_HERE = "It does not restart automatically; files are kept."
 _SERVER_STOPPED = "by a stop of its server"
@@ -264,8 +265,9 @@ def cancel_request(turn: Transaction, user: str, server: str, who: str) -> bool:
         if job.state is JobState.STOPPING and record.stop is not None:
             if record.stop.code is EventReason.CANCELLED:
                 return True
-            if job.requeue and record.stop.code is EventReason.PREEMPTED:
-                why = StopReason(EventReason.PREEMPTED, _CANCELLED_WHILE_PREEMPTED)
+            if job.requeue and record.stop.code in _WAITS_AGAIN:
+                sentence = record.stop.message.removesuffix(STARTS_AGAIN).strip()
+                why = StopReason(record.stop.code, _CANCELLED_BEFORE_REQUEUE.format(sentence))
                 stopped = replace(record, job=replace(job, requeue=False), stop=why)
                 turn.write(stopped, EventReason.CANCELLED, f"by {who}")
                 return True
@@ -438,7 +440,7 @@ def on_pods_gone(turn: Transaction, record: JobRecord, seen: tuple[EventReason, 
     ``seen``: how the last pod has ended, as `pod_view` has read it; ``None`` for one that went unseen.
     """
     job = record.job
-    if record.stop is not None and record.stop.code is EventReason.PREEMPTED and job.requeue:
+    if record.stop is not None and record.stop.code in _WAITS_AGAIN and job.requeue:
         withdraw(turn, job.id)
         requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
         return

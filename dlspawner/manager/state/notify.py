@@ -38,13 +38,14 @@ log = logging.getLogger("dlspawner.manager")
 # Of these two one would be wrong: the first one replaces the others.
 _TAKES_BACK = {
     NoticeKind.PREEMPTED: (NoticeKind.PREEMPTION_CANCELLED,),
+    NoticeKind.MAINTENANCE: (NoticeKind.PREEMPTION_CANCELLED,),
     NoticeKind.QUOTA_LOWERED: (NoticeKind.PREEMPTION_CANCELLED,),
     NoticeKind.IDLE: (NoticeKind.PREEMPTION_CANCELLED,),
     NoticeKind.LIFETIME: (NoticeKind.PREEMPTION_CANCELLED,),
     NoticeKind.CANNOT_START: (NoticeKind.LOGIN_REQUIRED,),
     NoticeKind.LOGIN_REQUIRED: (NoticeKind.CANNOT_START,),
 }
-_STOPS = (NoticeKind.PREEMPTED, NoticeKind.IDLE, NoticeKind.LIFETIME)
+_STOPS = (NoticeKind.PREEMPTED, NoticeKind.MAINTENANCE, NoticeKind.IDLE, NoticeKind.LIFETIME)
 
 
 def post(  # noqa: PLR0913 - a notice has so many parts

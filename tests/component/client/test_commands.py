@@ -295,6 +295,23 @@ def test_hostile_text_of_others_never_controls_the_terminal(
     shown.encode()
 
 
+def test_drain_waits_until_the_node_is_free(logged_in: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    def node(state: str, jobs: int) -> tuple[int, object]:
+        return 200, {"nodes": [{"name": "n1", "state": state, "jobs": jobs}]}
+
+    logged_in.answers = [(204, None), node("ready", 0), node("cordoned", 2), node("cordoned", 1), node("cordoned", 0)]
+    assert cli.main(["drain", "n1", "--at", "2031-05-04T12:00:00Z", "--message", "Kernel"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "n1 is closed and free of jobs.\n"
+    assert "Its 2 jobs are stopped at" in printed.err
+    logged_in.answers = [(204, None), node("cordoned", 1), node("ready", 1)]
+    assert cli.main(["drain", "n1", "--at", "2031-05-04T12:00:00Z", "--message", "Kernel"]) == 1
+    assert "was opened again" in capsys.readouterr().err
+    logged_in.answers = [(204, None)]
+    assert cli.main(["uncordon", "n1"]) == 0
+    assert capsys.readouterr().out == "n1: uncordoned.\n"
+
+
 # Completion
 
 # Reads command lines, and calls for each what is registered for the command, as bash does when Tab is pressed.

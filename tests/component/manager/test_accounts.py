@@ -12,6 +12,7 @@ from sqlalchemy import delete
 
 from dlspawner.core.link import derive_hub_token
 from dlspawner.core.unix_account import UidRange
+from dlspawner.manager.db.outbox import note_email, read_settings
 from dlspawner.manager.db.repository import JobRepository
 from dlspawner.manager.db.store import AllocatedUid, Database
 from dlspawner.manager.db.tables import accounts
@@ -81,7 +82,9 @@ async def test_a_renamed_persons_account_is_never_another_persons(store: Databas
     assert await store.rename("eva", "evy") is None
     assert [await store.account(name) for name in ("evy", "eva")] == ["eva", None]
     assert [len(await store.keys(name)) for name in ("evy", "eva")] == [1, 0]
+    await store.write(lambda connection: note_email(connection, "evy", "evy@lan"))
     await store.forget_keys("evy")  # the person is removed
+    assert (await store.read(lambda connection: read_settings(connection, {"evy"})))["evy"].email_told == ""
     assert await store.account("eva") is None
     assert await store.keys("evy") == []
 

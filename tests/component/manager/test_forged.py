@@ -24,7 +24,7 @@ CHANGES = [one for one in addresses() if one.method in {"POST", "PUT", "DELETE"}
 
 
 def path(address: Address, job: str, user: str, server: str = "train") -> str:
-    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
+    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server, node="gpu-1")
 
 
 async def test_nothing_is_changed_for_a_browser_without_its_pages_value(portal: Portal, person: str) -> None:

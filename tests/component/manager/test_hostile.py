@@ -58,7 +58,7 @@ def teams_yaml() -> str:
 
 
 def path(address: Address, job: str, user: str, server: str = "train") -> str:
-    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server)
+    return address.path.format(id=job, notice="f" * 16, number="1", user=user, server=server, node="gpu-1")
 
 
 class Response(NamedTuple):

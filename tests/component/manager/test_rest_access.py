@@ -78,6 +78,7 @@ class Targets:
             "user": "alice",
             "server": server,
             "file": "js/darkmode.js",
+            "node": "none",
         }
         return path.format(**places)
 
@@ -119,6 +120,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Targets]:
 BODIES: dict[str, Any] = {
     "POST api/jobs": {"user": "alice", "server": "new", "options": {"template": "tiny", "gpus": 9}},
     "POST api/keys": {"key": "none"},
+    "POST api/nodes/{node}/cordon": {"reason": "None."},
     "PUT api/key-suggestions": {"keys": []},
 }
 
@@ -168,6 +170,8 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "POST api/keys": (401, 422, 422, 403, 403, 403, 403, 422, 422, 422, 403),
     "DELETE api/keys/{number}": (401, 404, 404, 403, 403, 403, 403, 404, 404, 204, 403),
     "GET api/metrics": (401, 403, 403, 403, 403, 403, 403, 403, 200, 403, 403),
+    "POST api/nodes/{node}/cordon": (401, 403, 403, 403, 403, 403, 403, 403, 404, 403, 403),
+    "POST api/nodes/{node}/uncordon": (401, 403, 403, 403, 403, 403, 403, 403, 404, 403, 403),
     "GET api/notices": (401, 200, 200, 200, 200, 403, 200, 200, 200, 200, 403),
     "POST api/notices/{notice}/keep": (401, 404, 404, 404, 404, 403, 403, 404, 404, 409, 403),
     "POST api/notices/{notice}/seen": (401, 404, 404, 404, 404, 403, 403, 404, 404, 204, 403),
@@ -213,6 +217,10 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET approvals/{notice}/deny": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
     "POST approvals/{notice}/deny": (403, 404, 404, 403, 404, 403, 403, 303, 303, 403, 403),
     "GET cluster": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
+    "GET cluster/cordon": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST cluster/cordon": (403, 422, 422, 403, 404, 403, 422, 422, 422, 422, 403),
+    "GET cluster/{node}/uncordon": (302, 303, 303, 303, 303, 303, 303, 303, 303, 303, 303),
+    "POST cluster/{node}/uncordon": (403, 403, 403, 403, 404, 403, 403, 403, 404, 403, 403),
     "GET health": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),
     "GET history": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET jobs/{id}": (302, 404, 404, 403, 404, 403, 200, 200, 200, 200, 403),
@@ -232,6 +240,8 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET notices": (302, 200, 200, 404, 404, 403, 200, 200, 200, 200, 403),
     "GET notices/{notice}/keep": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
     "POST notices/{notice}/keep": (403, 404, 404, 404, 404, 403, 403, 404, 404, 409, 403),
+    "GET notices/settings": (302, 302, 302, 302, 302, 302, 302, 302, 302, 302, 302),
+    "POST notices/settings": (403, 303, 303, 404, 404, 403, 403, 303, 303, 303, 403),
     "GET oauth_callback": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET queue": (302, 200, 200, 403, 404, 403, 200, 200, 200, 200, 403),
     "GET ready": (200, 200, 200, 200, 200, 200, 200, 200, 200, 200, 200),

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
@@ -27,6 +27,7 @@ from tests.component.manager.addresses import PREFIX, addresses
 from tests.component.manager.quota import TEMPLATE
 from tests.component.manager.rest import RestHub
 from tests.component.manager.test_page import make_key
+from tests.contract.client import Client
 
 EXAMPLES = int(os.environ.get("DLSPAWNER_EXAMPLES", "6"))  # of each operation and each kind of data
 CHECKS = [
@@ -175,6 +176,17 @@ class Scene:
     runs: str
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
+    def node(self) -> Asked:
+        """A node on which nothing runs; asked for by an administrator."""
+        cluster, name = Client(self.hub.kubeconfig), f"spare-{next(self.numbers)}"
+        cluster.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+
+        def seen() -> bool:
+            return any(one["name"] == name for one in self.hub.ask("admin", "GET", "cluster").json()["nodes"])
+
+        rest.wait_for(seen, "the Manager knows the node")
+        return Asked("admin", {"node": name}, body={"reason": "New kernel", "drain_at": "2031-05-04T12:00:00Z"})
+
     def waits(self) -> tuple[str, str]:
         """A job of alice's that waits, and its server."""
         server = f"waits-{next(self.numbers)}"
@@ -255,6 +267,8 @@ SCRIPTS: Mapping[str, Callable[[Scene], Asked]] = {
     "DenyJob": lambda scene: Asked("admin", {"id": scene.asks()}, body={}),
     "ListApprovals": lambda scene: Asked("vera", query={"job": scene.asks()}),
     "GetClusterStatus": lambda _: Asked(),
+    "CordonNode": lambda scene: scene.node(),
+    "UncordonNode": lambda scene: replace(scene.node(), body=None),
     "GetQuota": lambda _: Asked("admin"),
     "GetQueue": lambda _: Asked("vera"),
     "GetPendingJob": lambda scene: Asked(places={"user": "alice", "server": scene.waits()[1]}),

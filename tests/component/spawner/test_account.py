@@ -164,3 +164,21 @@ async def test_the_groups_of_all_teams_are_supplemental(monkeypatch: pytest.Monk
 def test_an_unknown_account_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TraitError, match="account_keys has uidNumber; known are uid, gid, groups"):
         make_spawner(monkeypatch, config={"account_keys": {"uidNumber": "uid"}})
+
+
+@pytest.mark.parametrize(
+    ("state", "key", "address"),
+    [
+        ({"email": "al@uni.edu"}, "email", "al@uni.edu"),
+        ({"oauth_user": {"email": "al@uni.edu"}}, "oauth_user.email", "al@uni.edu"),
+        ({"mail": ["al@uni.edu", "al@home.org"]}, "mail", "al@uni.edu"),
+        ({"email": 3}, "email", ""),
+        ({"email": "al@uni.edu"}, "", ""),
+        (None, "email", ""),
+    ],
+)
+async def test_the_mail_address_is_that_of_the_auth_state(
+    monkeypatch: pytest.MonkeyPatch, state: Mapping[str, object] | None, key: str, address: str
+) -> None:
+    spawner = with_state(make_spawner(monkeypatch, config={"email_key": key}), state)
+    assert await pod_builder.mail_address(spawner) == address

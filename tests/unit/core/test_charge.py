@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -196,7 +197,14 @@ def test_other_pods_hold_their_requests_until_they_end() -> None:
 
 def test_a_node_is_read_as_kubernetes_describes_it() -> None:
     manifest = {
-        "metadata": {"name": "n1", "labels": {"gpu": "a100"}},
+        "metadata": {
+            "name": "n1",
+            "labels": {"gpu": "a100"},
+            "annotations": {
+                "dlspawner.dev/cordon-reason": "New disk",
+                "dlspawner.dev/drain-at": "2026-05-04T14:00:00+02:00",
+            },
+        },
         "spec": {"unschedulable": True, "taints": [{"key": "own", "effect": "NoSchedule"}]},
         "status": {
             "allocatable": {"cpu": "31500m", "memory": "1Gi", NVIDIA: "8"},
@@ -207,6 +215,8 @@ def test_a_node_is_read_as_kubernetes_describes_it() -> None:
 
     assert (found.name, found.gpus, found.cpu_milli, found.memory_bytes) == ("n1", ((NVIDIA, 8 * GPU),), 31_500, GIB)
     assert (found.cordoned, found.ready, found.open) == (True, True, False)
+    assert (found.reason, found.drain_at) == ("New disk", datetime(2026, 5, 4, 12, tzinfo=UTC))
+    assert read_node({"metadata": {"annotations": {"dlspawner.dev/drain-at": "soon"}}}).drain_at is None
     assert dict(found.labels) == {"gpu": "a100"}
     assert [taint.key for taint in found.taints] == ["own"]
 

@@ -1,13 +1,17 @@
-"""GetClusterStatus, the teams' quotas, and the queue."""
+"""GetClusterStatus and maintenance of nodes, the teams' quotas, and the queue."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from dlspawner.clients.kubernetes import KubernetesError
 from dlspawner.core.config import DEFAULT_TEAM, Team
 from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.text import amount
-from dlspawner.manager.http.api.base import JobApiHandler
+from dlspawner.manager.cluster.maintenance import NodeMaintenance
+from dlspawner.manager.http.api.base import JobApiHandler, leader_of
 from dlspawner.manager.http.api.jobs import JobResource
-from dlspawner.manager.http.api.models.requests import QueueQuery
+from dlspawner.manager.http.api.models.requests import CordonBody, QueueQuery
 from dlspawner.manager.http.api.models.responses import (
     AmountsModel,
     ClusterModel,
@@ -20,7 +24,8 @@ from dlspawner.manager.http.api.models.responses import (
     QuotaModel,
     WaitingModel,
 )
-from dlspawner.manager.model.access import Viewer
+from dlspawner.manager.http.handlers import NOT_YET, HttpProblem, IdentityHandler, log
+from dlspawner.manager.model.access import AccessRight, Viewer, actor_name
 
 
 class ClusterHandler(JobApiHandler):
@@ -83,4 +88,46 @@ def _node(one: usage_report.NodeStatus) -> NodeModel:
         extended=tuple(NodeExtendedModel.model_validate(other) for other in one.extended),
         cpu=AmountsModel(total=amount(one.cpu_milli), free=amount(one.cpu_free)),
         memory_bytes=AmountsModel(total=one.memory_bytes, free=one.memory_free),
+        reason=one.reason,
+        drain_at=one.drain_at,
+        jobs=one.jobs,
     )
+
+
+NOT_ADMIN = "Only administrators of the Hub do that to nodes."
+NO_NODE = "There is no such node."
+FORBIDDEN = "The Manager may not change nodes: its ClusterRole needs the verb patch on nodes."
+
+
+async def change_node(
+    handler: IdentityHandler, node: str, change: Callable[[NodeMaintenance, str], Awaitable[None]]
+) -> None:
+    """Lets an administrator of the Hub change a node; ``change`` gets the name for the log."""
+    viewer, leader = handler.viewer(AccessRight.ACT), leader_of(handler.manager)
+    if not viewer.all or handler.identity is None:
+        raise HttpProblem(403, NOT_ADMIN)
+    if leader.maintenance is None:
+        raise HttpProblem(503, NOT_YET)
+    if node not in leader.maintenance.store.nodes:
+        raise HttpProblem(404, NO_NODE)
+    try:
+        await change(leader.maintenance, actor_name(handler.identity))
+    except KubernetesError as problem:
+        log.warning("node=%s cannot be changed: %s", node, problem)
+        sentence = FORBIDDEN if problem.status == 403 else "Kubernetes does not answer. Try again soon."
+        raise HttpProblem(503, sentence) from None
+
+
+class CordonHandler(JobApiHandler):
+    async def post(self, node: str) -> None:
+        self.acts()
+        body = self.read_body(CordonBody)
+        await change_node(self, node, lambda nodes, who: nodes.cordon(node, body.reason, who, body.drain_at))
+        self.set_status(204)
+
+
+class UncordonHandler(JobApiHandler):
+    async def post(self, node: str) -> None:
+        self.acts()
+        await change_node(self, node, lambda nodes, who: nodes.uncordon(node, who))
+        self.set_status(204)

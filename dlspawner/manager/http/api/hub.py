@@ -24,15 +24,17 @@ half full.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from functools import partial
 
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
 from dlspawner.core.scheduling import usage_report
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
-from dlspawner.manager.db import config_versions
-from dlspawner.manager.db.store import AllocatedUid
+from dlspawner.manager.db import config_versions, outbox
+from dlspawner.manager.db.store import AllocatedUid, DatabaseUnavailable
 from dlspawner.manager.http.api.base import as_name
 from dlspawner.manager.http.api.models.requests import (
     AdmissionBody,
@@ -93,7 +95,16 @@ class AdmissionHandler(_ForJobs):
         )
         found = await self.desk().review(question)
         self.manager.meters.decided(found.decision, found.reason)
+        with contextlib.suppress(DatabaseUnavailable):  # the next start tells it again
+            await self._note_email(body.user, body.email)
         self.reply(AdmissionModel.model_validate(found))
+
+    async def _note_email(self, user: str, email: str) -> None:
+        if not email:
+            return
+        known = await self.manager.store.read(partial(outbox.read_settings, users={user}))
+        if known[user].email_told != email:
+            await self.manager.store.write(partial(outbox.note_email, user=user, email=email))
 
 
 class ReservationReleasedHandler(_ForJobs):

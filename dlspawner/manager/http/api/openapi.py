@@ -28,6 +28,7 @@ _PLACES: Mapping[str, dict[str, object]] = {
     "user": {"type": "string", "maxLength": q.MAX_NAME},
     "server": {"type": "string", "maxLength": q.MAX_NAME},
     "number": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+    "node": {"type": "string", "maxLength": q.MAX_NAME},
     "notice": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
 }
 _ABOUT = """Jobs, quota and queue of dlspawner. Every resource needs a token of the Hub's token page; README.md of
@@ -81,6 +82,8 @@ OPERATIONS = (
     Operation("POST", "jobs/{id}/deny", "DenyJob", "It ends", q.DecisionBody, (r.ApprovalModel,), _OK, _NOT_SO),
     Operation("GET", "approvals", "ListApprovals", "Requests, the newest first", q.ApprovalsQuery, (_APPROVALS,)),
     Operation("GET", "cluster", "GetClusterStatus", "GPU types and nodes", None, (r.ClusterModel,)),
+    Operation("POST", "nodes/{node}/cordon", "CordonNode", "Close or drain", q.CordonBody, (), _DONE, (404,)),
+    Operation("POST", "nodes/{node}/uncordon", "UncordonNode", "Open it again", None, (), _DONE, (404,)),
     Operation("GET", "quota", "GetQuota", "Quota of teams, and its use", None, (_QUOTAS,)),
     Operation("GET", "queue", "GetQueue", "Pending jobs", q.QueueQuery, (r.QueueModel,)),
     Operation("GET", _WAIT, "GetPendingJob", "The pending job of a server", None, (r.PendingJobModel,)),

@@ -2,6 +2,7 @@
 
 GET  queue      what waits: places, reasons
 GET  cluster    GPU types and nodes, before one starts a job
+POST cluster/cordon, cluster/{node}/uncordon   for administrators of the Hub
 GET  teams      members, admins, quotas and use; of a team admin their teams, of a Hub admin all
 GET  all        every job that its reader may see, ended ones too, with filters: for most people their own
 
@@ -13,7 +14,7 @@ its person has. Others read the kind of reason.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -26,6 +27,8 @@ from dlspawner.core.scheduling import queue, usage_report
 from dlspawner.core.scheduling.cluster_state import ClusterState, queue_key
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.units import GPU
+from dlspawner.manager.cluster.maintenance import NodeMaintenance
+from dlspawner.manager.http.api.cluster import change_node
 from dlspawner.manager.http.api.models.requests import LIVE, STATES, JobsQuery, write_cursor
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, quota_shares
@@ -113,19 +116,57 @@ class ClusterPage(PortalPage):
     """The free and the closed part of the cluster."""
 
     def get(self) -> None:
+        self.show_cluster()
+
+    def show_cluster(self, problem: str = "", status: int = 200) -> None:
         self.person()
         book = self.admission().store
         nodes = usage_report.node_statuses(book.cluster_state)
         kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
         self.show_page(
             "cluster.html",
+            status,
             kinds=kinds,
             nodes=nodes,
             squares=gpu_squares(book.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},
             extended={one.name: one.title or one.name for one in book.cluster_state.cluster.extended_resources},
+            may_change=self.viewer(AccessRight.SEE).all,
+            problem=problem,
+            path=f"{self.manager.service.prefix}cluster" if problem else "",
         )
+
+
+class _NodeButton(ClusterPage):
+    """For administrators of the Hub."""
+
+    def get(self, *_: str) -> None:
+        self.back("cluster")
+
+    async def change(self, node: str, change: Callable[[NodeMaintenance, str], Awaitable[None]]) -> None:
+        try:
+            await change_node(self, node, change)
+        except HttpProblem as problem:
+            self.show_cluster(problem.detail, problem.status_code)
+        else:
+            self.back("cluster")
+
+
+class CordonButton(_NodeButton):
+    async def post(self) -> None:
+        self.person()
+        node, reason = self.get_body_argument("node", ""), self.get_body_argument("reason", "").strip()
+        if not reason:
+            self.show_cluster("Say why: people who miss the node read it here.", 422)
+            return
+        await self.change(node, lambda nodes, who: nodes.cordon(node, reason, who))
+
+
+class UncordonButton(_NodeButton):
+    async def post(self, node: str) -> None:
+        self.person()
+        await self.change(node, lambda nodes, who: nodes.uncordon(node, who))
 
 
 class TeamsPage(PortalPage):

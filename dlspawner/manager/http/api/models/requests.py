@@ -343,6 +343,7 @@ class AdmissionBody(RequestBody):
     image: str = ""
     nonce: Name = ""
     options: dict[str, Any] = {}
+    email: Name = ""  # that the authenticator knows
     ports: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the host, that each pod wants
 
     @model_validator(mode="after")
@@ -406,6 +407,13 @@ class DecisionBody(RequestBody):
 
     reason: str = Field(default="", max_length=LONGEST_REASON)
     request: Name = ""
+
+
+class CordonBody(RequestBody):
+    """Nothing new starts on a node; ``drain_at``: what runs there is stopped then, and its people are told at once."""
+
+    reason: str = Field(min_length=1, max_length=200)
+    drain_at: Time | None = None
 
 
 class SubmissionBody(RequestBody):

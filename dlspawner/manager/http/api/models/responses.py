@@ -308,6 +308,9 @@ class NodeModel(ResponseModel):
     extended: tuple[NodeExtendedModel, ...]
     cpu: AmountsModel
     memory_bytes: AmountsModel
+    reason: str
+    drain_at: Time | None
+    jobs: int
 
 
 class GpuTypeModel(ResponseModel):

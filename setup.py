@@ -29,7 +29,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["dlspawner", "dlspawner.*", "ssh_gateway", "ssh_gateway.*"]),
     package_data={
-        "dlspawner.manager": ["db/migrations/*", "db/migrations/versions/*"],
+        "dlspawner.manager": ["db/migrations/*", "db/migrations/versions/*", "http/static/*"],
         "dlspawner.spawner": ["files/*"],
         "": ["py.typed"],
     },

@@ -113,6 +113,35 @@ def _stays(life: JobTimeline, until: datetime) -> Iterator[tuple[int, Span, JobS
         yield gpus, (latest, until), state
 
 
+def queued(life: JobTimeline, until: datetime) -> list[Span]:
+    """When a job was in the queue."""
+    return [span for _, span, state in _stays(life, until) if state is JobState.QUEUED]
+
+
+def waits(life: JobTimeline, until: datetime) -> Iterator[tuple[datetime, timedelta]]:
+    """Each time that a job was admitted, and for how long it had been in the queue: anew after a preemption."""
+    waited, held = timedelta(0), False
+    for _, (begin, end), state in _stays(life, until):
+        if state.holds and not held:
+            yield begin, waited
+            waited = timedelta(0)
+        waited += end - begin if state is JobState.QUEUED else timedelta(0)
+        held = state.holds
+
+
+def means(
+    amounts: Iterable[tuple[str, float, Span]], begin: datetime, step: timedelta, count: int
+) -> dict[str, list[float]]:
+    """Returns the mean sum of the amounts of each key in each step."""
+    found: dict[str, list[float]] = {}
+    for key, amount, (since, until) in amounts:
+        for number in range(max(0, (since - begin) // step), min(count, -((begin - until) // step))):
+            at = begin + number * step
+            part = (min(until, at + step) - max(since, at)) / step
+            found.setdefault(key, [0.0] * count)[number] += amount * part
+    return found
+
+
 def reclaimed(life: JobTimeline, until: datetime) -> list[_Held]:
     """When its GPUs were free because it had been culled."""
     if not life.culled or not life.steps or life.steps[-1][1] is not JobState.ENDED:

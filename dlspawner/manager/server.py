@@ -48,7 +48,7 @@ from dlspawner.manager.http.portal import approvals, job, lists, my_jobs, notice
 from dlspawner.manager.http.portal import logs as portal_logs
 from dlspawner.manager.http.portal import pending as portal_pending
 from dlspawner.manager.http.portal.base import JOB_ID
-from dlspawner.manager.http.portal.history import HistoryPage, UsagePage
+from dlspawner.manager.http.portal.history import ClusterHistoryPage, HistoryPage, UsagePage
 from dlspawner.manager.http.static_files import static_files
 
 _NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
@@ -69,7 +69,7 @@ HISTORY_ROUTES: Routes = (
 )
 
 
-HISTORY_PAGE_ROUTES: Routes = (("history", HistoryPage),)
+HISTORY_PAGE_ROUTES: Routes = (("history", HistoryPage), ("cluster/history", ClusterHistoryPage))
 
 
 USAGE_ROUTES: Routes = ((f"api/jobs/{JOB}/usage", JobUsageHandler), (f"jobs/{JOB}/usage", UsagePage))

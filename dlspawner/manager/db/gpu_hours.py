@@ -7,6 +7,7 @@ a time: after an upgrade that may be all there ever were, and PostgreSQL ends a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
@@ -21,6 +22,7 @@ from dlspawner.manager.db.tables import gpu_days, gpu_free, gpu_use, job_events,
 from dlspawner.manager.model.access import Viewer
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
+from dlspawner.manager.model.records import read_request
 
 IDLE = EventReason.IDLE.value  # jobs that were stopped for it: their GPUs are reclaimed
 Hours = dict[tuple[date, str], GpuTime]  # by day, and by team, person or GPU type
@@ -64,6 +66,32 @@ def read_free_gpus(connection: Connection, question: GpuHoursQuery) -> dict[tupl
     """Milli-GPU-seconds of GPUs, all and free ones, by day and type."""
     query = select(gpu_free).where(gpu_free.c.day.between(question.since, question.until))
     return {(row.day, row.gpu_type): {name: getattr(row, name) for name in _FREE} for row in connection.execute(query)}
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    """What a job had and when; of its nodes the last ones are known, each with the milli-GPUs there."""
+
+    life: JobTimeline
+    gpu_type: str
+    nodes: tuple[tuple[str, int], ...]
+
+
+def read_past_jobs(connection: Connection, since: datetime) -> list[PastJob]:
+    """Returns the jobs that had not ended by then, of all users."""
+    there = jobs.c.ended.is_(None) | (jobs.c.ended >= since)
+    columns = [jobs.c[name] for name in (*_OF_JOBS, "nodes", "request")]
+    found = []
+    for rows in connection.execute(
+        select(*columns).where(there), execution_options={"yield_per": _TOGETHER}
+    ).partitions():
+        steps = _steps(connection, [row.job for row in rows])
+        for row in rows:
+            known = tuple(step for step, _ in steps.get(row.job, ())) or _without_events(row)
+            pods = zip(json.loads(row.nodes), read_request(row.request).pods, strict=False)
+            nodes = tuple((node, pod.gpus) for node, pod in pods if node and pod.gpus)
+            found.append(PastJob(JobTimeline(row.gpus_milli, known), row.gpu_type or "", nodes))
+    return found
 
 
 def add_free_gpus(connection: Connection, sampled: Mapping[tuple[date, str], Mapping[str, int]]) -> None:

@@ -15,9 +15,11 @@ _PATHS = (
     f"{_ICONS}/webfonts/fa-solid-900.woff2",
     "components/bootstrap/dist/js/bootstrap.bundle.min.js",
     "components/requirejs/require.js",
-    "components/jquery/dist/jquery.min.js",
     "js/darkmode.js",
 )
+_OWN = Path(__file__).with_name(
+    "static"
+)  # uPlot, as its npm package has it: hub_config/images/proxy/package.json pins it
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".woff2": "font/woff2"}
 
 
@@ -32,9 +34,11 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """By their path below the Hub's static folder; less than a MiB. What this JupyterHub has not is not in it."""
+    """By their path below the Hub's static folder, or their own name; less than a MiB. What this JupyterHub has not is
+    not in it."""
     folder = Path(DATA_FILES_PATH) / "static"
-    return {path: _read(folder / path) for path in _PATHS if (folder / path).is_file()}
+    own = {path.name: _read(path) for path in _OWN.iterdir() if path.suffix in _KINDS}
+    return own | {path: _read(folder / path) for path in _PATHS if (folder / path).is_file()}
 
 
 def _read(path: Path) -> StaticFile:

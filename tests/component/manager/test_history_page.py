@@ -1,4 +1,4 @@
-"""The page of GPU-hours and its plots."""
+"""The page of GPU-hours: its tables, which the browser draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import html
 import json
 import re
 import threading
-import xml.etree.ElementTree as ET
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -15,32 +14,19 @@ import pytest
 from sqlalchemy import Connection
 
 from dlspawner.core import accounting
+from dlspawner.core.scheduling.usage_report import node_statuses
+from dlspawner.core.units import GPU
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.http.api import history
 from dlspawner.manager.http.api.history import GpuHoursReport
 from dlspawner.manager.http.portal import history as portal_history
-from dlspawner.manager.http.portal.charts import OTHERS, ChartSeries, sparkline, stacked
-from dlspawner.manager.http.portal.history import MOST_ROWS, _plots
+from dlspawner.manager.http.portal.history import MOST_ROWS, OTHERS, _plots
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy
 from tests.component.manager.history import Past, put_past
 from tests.component.manager.portals import Portal
 
 AMOUNTS = ("requested", "allocated", "used", "reclaimed")
 HOSTILE = "<script>alert(1)</script>"
-
-
-def rects(text: str) -> list[dict[str, float]]:
-    root = ET.fromstring(text)  # noqa: S314 - ours
-    names = ("x", "y", "width", "height")
-    return [{name: float(one.attrib[name]) for name in names} for one in root.iter("rect")]
-
-
-def test_plot_has_title_and_description_as_text() -> None:
-    root = ET.fromstring(stacked([ChartSeries("a", (1.0,))], HOSTILE, f"{HOSTILE} & more", "allocated"))  # noqa: S314 - ours
-    assert root.attrib["role"] == "img"
-    assert (root.attrib["aria-labelledby"], root.attrib["aria-describedby"]) == ("allocated-title", "allocated-desc")
-    assert root.find("title").text == HOSTILE  # type: ignore[union-attr]
-    assert root.find("desc").text == f"{HOSTILE} & more"  # type: ignore[union-attr]
 
 
 def report_of(people: int) -> GpuHoursReport:
@@ -70,16 +56,6 @@ def test_plot_of_many_users_groups_the_smallest_as_others() -> None:
     (one, *_) = _plots(report_of(7), {})
     assert len(one.series) == 7, "one alone is no others"
     assert OTHERS not in [series.name for series in one.series]
-
-
-def test_sparkline_has_gaps_where_values_are_missing() -> None:
-    root = ET.fromstring(sparkline([0, 50, None, 100, None, 25, 150], "GPU use", 100))  # noqa: S314 - ours
-    lines = [one.attrib["points"] for one in root.iter("polyline")]
-    assert lines == ["0.0,200.0 120.0,100.0", "360.0,0.0 362.0,0.0", "600.0,150.0 720.0,0.0"]
-    assert root.find("desc").text == "From 0 to 150, last 150."  # type: ignore[union-attr]
-    nothing = ET.fromstring(sparkline([None], "GPU use", 100))  # noqa: S314 - ours
-    assert list(nothing.iter("polyline")) == []
-    assert nothing.find("desc").text == "Nothing is known."  # type: ignore[union-attr]
 
 
 async def fill(portal: Portal, days: int = 20) -> None:
@@ -122,9 +98,13 @@ def cells(body: str, name: str) -> dict[tuple[str, str], float]:
     table = re.search(f'<table [^>]*id="{name}-table">.*?</table>', body, re.DOTALL)
     assert table is not None, name
     columns = re.findall(r'<th scope="col" class="name">([^<]*)', table[0])
-    days = re.findall(r'<th scope="row">([^<]*)</th>(.*)</tr>', table[0])
-    rows = {day: re.findall(r"<td>([\d.]+)</td>", row) for day, row in days}
-    every = {(day, one): float(hours) for day, row in rows.items() for one, hours in zip(columns, row, strict=True)}
+    days = re.findall(r'<th scope="row"><time datetime="([^"]*)">.*?</th>(.*)</tr>', table[0])
+    rows = {day: re.findall(r"<td>([\d.]+|–)</td>", row) for day, row in days}
+    every = {
+        (day, one): float(hours) if hours != "–" else 0.0
+        for day, row in rows.items()
+        for one, hours in zip(columns, row, strict=True)
+    }
     return {key: hours for key, hours in every.items() if hours}
 
 
@@ -146,7 +126,7 @@ async def test_viewer_reads_own_hours_and_admins_those_of_others(portal: Portal)
     assert (wrong.status, "must be a day such as 2026-11-22." in wrong.text) == (422, True)
 
 
-async def test_plots_tables_and_json_have_the_same_hours(portal: Portal) -> None:
+async def test_tables_and_json_have_the_same_hours(portal: Portal) -> None:
     await fill(portal, days=3)
     page = await portal.read("root-admin", "history?by=gpu_type")
     content = json.loads((await portal.read("root-admin", "api/history/gpu-hours?by=gpu_type")).body)
@@ -161,13 +141,20 @@ async def test_plots_tables_and_json_have_the_same_hours(portal: Portal) -> None
             known[one["day"], "fragmented"] = one["fragmented"]
         assert len(known) == 9
         assert cells(page.body, f"free-{number}") == pytest.approx(known, abs=0.05), kind
-    plots = re.findall(r'<svg class="plot".*?</svg>', page.body, re.DOTALL)
-    tables = re.findall(r'<table class="table table-sm hours".*?</table>', page.body, re.DOTALL)
-    assert len(plots) == len(AMOUNTS) + 2
-    for plot, table in zip(plots, tables, strict=True):
-        heights = [one["height"] for one in rects(plot)]
-        shown = [float(one) for one in re.findall(r"<td>([\d.]+)</td>", table) if float(one)]
-        assert [one / max(heights) for one in heights] == pytest.approx([one / max(shown) for one in shown], abs=0.01)
+
+
+async def test_cluster_history_tells_use_queue_and_waits_by_hour(portal: Portal) -> None:
+    noon = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=30)
+    past = [Past("Q0 T1 R1 E3", "alice", "default", 4, noon=noon), Past("Q0.5 T1 E2", "bob", "default", 2, noon=noon)]
+    await portal.served.acting.ledger._store.write(lambda connection: put_past(connection, *past))
+    body = (await portal.read("alice", "cluster/history")).body
+    at = [f"{noon + timedelta(hours=number):%Y-%m-%dT%H:%MZ}" for number in range(3)]
+    total = sum(one.gpus[0].total for one in node_statuses(portal.served.book.cluster_state)) // GPU
+    use = {at[1]: 600 / total, at[2]: 400 / total}
+    assert cells(body, "types") == pytest.approx({(hour, "GPU"): value for hour, value in use.items()}, abs=0.05)
+    assert cells(body, "nodes") == pytest.approx({(hour, "gpu-1"): value for hour, value in use.items()}, abs=0.05)
+    assert cells(body, "queue") == {(at[0], "Jobs"): 1.5}
+    assert cells(body, "waits") == {(at[1], "Median"): 45, (at[1], "Longest"): 60}
 
 
 async def test_long_table_has_the_users_with_most_hours_and_a_link_to_all(portal: Portal) -> None:

@@ -166,15 +166,18 @@ async def test_those_who_may_see_a_job_read_its_usage(portal: Portal, job: str) 
     assert (await ask_usage(portal, "alice", job, "step=1"))[0] == 422
 
 
-async def test_usage_page_has_lines_and_a_table(portal: Portal, job: str) -> None:
+async def test_usage_page_has_charts_of_a_table(portal: Portal, job: str) -> None:
     assert f'href="/services/jobs/jobs/{job}/usage"' in (await portal.read("alice", f"jobs/{job}")).body
     page = await portal.read("alice", f"jobs/{job}/usage")
     assert page.status == 200
-    assert "<polyline" in page.body
+    assert re.findall(r'data-chart="use-table" data-unit="([^"]+)" data-column="(\d)"', page.body) == [
+        ("%", "1"),
+        ("GiB", "2"),
+    ]
     assert "Processor" not in page.text, "unknown values have no line"
     assert re.search(r"GPUs, percent busy last [\d.]+, at most [\d.]+", page.text)
     assert re.search(r"From [\d-]+ \d\d:\d\d to [\d-]+ \d\d:\d\d UTC, a mean for every 15 seconds[.]", page.text)
-    rows = re.findall(r'<th scope="row">([^<]+)</th>', page.body)
+    rows = re.findall(r'<th scope="row"><time datetime="([^"]+)">', page.body)
     assert len(set(rows)) == len(rows) > 100
 
 

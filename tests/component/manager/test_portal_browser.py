@@ -57,14 +57,14 @@ WAITS = {
     "wait/somebody-1/much": "main[data-state=pending-approval]",
     "wait/somebody-2/never": "main[data-state=queued]:has-text('It cannot start as requested.')",
     "wait/root-admin/weary": "main[data-state=login-required] a:has-text('Log in again')",
-    "wait/somebody-3/no": "main[data-state=ended]:has-text('It was denied by vera')",
+    "wait/somebody-3/no": "main[data-state=ended]:has-text('Denied by vera')",
     "wait/root-admin/old": "main[data-state=ended]:has-text('It was cancelled before it started')",
 }
 
 # What some pages say when there is nothing, or it cannot be known.
 TROUBLES = {
     "nothing": {
-        "": "You have no job now.",
+        "": "No jobs yet.",
         "queue": "Nothing waits.",
         "history": "No job asked for GPUs",
         "jobs": "no such job",
@@ -86,12 +86,13 @@ class Filled:
     @property
     def full(self) -> dict[str, tuple[str, int]]:
         """Of which parts some pages have how many at least."""
-        usage = {f"jobs/{self.runs}/usage": ("svg polyline", 2)} if self.measured else {}
+        usage = {f"jobs/{self.runs}/usage": ("[data-chart] canvas", 2)} if self.measured else {}
         log = {f"jobs/{self.ended}/log": ("pre:has-text('999 of the log')", 1)}
         return {
             **{path: (says, 1) for path, says in WAITS.items()},
             "teams": ("section.card", 32),
-            "history": ("svg.plot rect", 20),
+            "history": ("[data-chart] canvas", 5),
+            "cluster/history": ("[data-chart] canvas", 4),
             "all": ("tbody tr", 50),
             **usage,
             **log,

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from dlspawner.manager import http
 from dlspawner.manager.http.static_files import static_files
 from tests.component.manager.portals import Portal
+
+
+def test_chart_library_is_that_of_the_pinned_npm_package() -> None:
+    package = Path(sys.prefix) / "node_modules" / "uplot"
+    for name in ("uPlot.iife.min.js", "uPlot.min.css"):
+        assert static_files()[name].content == (package / "dist" / name).read_bytes()
+    assert (Path(http.__file__).parent / "static" / "uPlot.LICENSE").read_bytes() == (package / "LICENSE").read_bytes()
 
 
 async def test_files_of_a_page_are_served_and_cached(portal: Portal) -> None:
     page = (await portal.read("alice")).body
     loads = re.findall(r'(?:href|src)="([^"]*/static/[^"]*)"', page)
-    assert len(loads) == 5
+    assert len(loads) == 4
     for place in loads:
         path = place.removeprefix("/services/jobs/")
         assert path != place, "it does not come from the Hub"

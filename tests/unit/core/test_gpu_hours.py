@@ -18,7 +18,10 @@ from dlspawner.core.accounting import (
     by_day,
     final_gpu_time,
     gpu_time_by_day,
+    means,
     measured,
+    queued,
+    waits,
 )
 from dlspawner.core.job import JobState
 
@@ -161,3 +164,25 @@ def test_the_use_of_gpus_is_their_mean_over_the_time() -> None:
 
 def test_use_without_measurements_is_unknown() -> None:
     assert GpuTime(allocated=PER_HOUR).hours()["used"] is None
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("T0 R1 E2", [(0, 0)]),
+        ("Q0 T2 R3 E4", [(2, 2)]),
+        ("A0 Q3 T4 E5", [(4, 1)]),  # approval is no wait in the queue
+        ("Q0 T1 R2 X3 Q4 T7 E9", [(1, 1), (7, 3)]),  # anew after a preemption
+        ("Q0", []),
+    ],
+)
+def test_wait_is_the_time_in_the_queue_until_admission(told: str, expected: list[tuple[float, float]]) -> None:
+    found = waits(JobTimeline(TWO, steps(told)), at(9))
+    assert list(found) == [(at(admitted), timedelta(hours=length)) for admitted, length in expected]
+
+
+def test_means_add_up_what_overlaps_in_a_step() -> None:
+    jobs = [("gpu", 4, (at(-1), at(0.5))), ("gpu", 2, (at(0), at(9))), ("big", 1, (at(1.5), at(2)))]
+    jobs += [("late", 1, (at(3), at(4))), ("early", 1, (at(-2), at(0)))]
+    assert means(jobs, at(0), timedelta(hours=1), 3) == {"gpu": [4, 2, 2], "big": [0, 0.5, 0]}
+    assert queued(JobTimeline(TWO, steps("Q0 T1 R2 X3 Q4")), at(6)) == [(at(0), at(1)), (at(4), at(6))]

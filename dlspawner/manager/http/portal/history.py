@@ -1,15 +1,20 @@
-"""The page of GPU-hours: /services/jobs/history. What it shows is the REST resource's answer, with plots."""
+"""The page of GPU-hours: /services/jobs/history. What it shows is the REST resource's answer, in tables.
+
+A chart is drawn by the browser from the table beside it (`chart.html`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
+from statistics import median
 from urllib.parse import urlencode
 
-from markupsafe import Markup
-
-from dlspawner.core.text import escape_hidden
+from dlspawner.core import accounting
+from dlspawner.core.scheduling import usage_report
+from dlspawner.manager.db import gpu_hours
+from dlspawner.manager.db.gpu_hours import PastJob
 from dlspawner.manager.http.api.history import (
     _EVERY_SECONDS,
     _GIB,
@@ -28,28 +33,42 @@ from dlspawner.manager.http.api.history import (
 from dlspawner.manager.http.api.models.requests import UsageQuery
 from dlspawner.manager.http.handlers import HttpProblem
 from dlspawner.manager.http.portal.base import PortalPage, notices_for
-from dlspawner.manager.http.portal.charts import OTHERS, SERIES, ChartSeries, axis_end, sparkline, stacked
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.gpu_hours import GpuHoursQuery, GroupBy, gpu_hours_query
 
 COLUMN_TITLES = {GroupBy.TEAM: "Team", GroupBy.USER: "Person", GroupBy.GPU_TYPE: "GPU type"}
 NOBODY = "(none)"
 PLOTTED = ("requested", "allocated", "used", "reclaimed")
+SERIES = 6  # in a chart; what is more is one series, "others"
+OTHERS = "others"
 MOST_ROWS = 100  # of sums, before one of the others; the CSV has all
+_HOUR, _HOURS = timedelta(hours=1), 7 * 24  # of the cluster's history
 _HISTORY_EVERY_SECONDS = 300  # between two looks of a page that is open: days change slowly
 
 
 @dataclass(frozen=True, slots=True)
+class ChartSeries:
+    """A name and a number for each row of the table; ``None`` for what is not known."""
+
+    name: str
+    values: tuple[float | None, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(value or 0.0 for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryPlot:
-    """A plot with what its axes say, and the same numbers for a table; ``name`` is one of a kind on the page."""
+    """A table that is drawn as well: of days, as bars, or of hours; ``name`` is one of a kind on the page."""
 
     name: str
     heading: str
     title: str
-    svg: Markup
-    end: float
-    days: tuple[str, ...]
+    times: tuple[str, ...]
     series: tuple[ChartSeries, ...]
+    unit: str = "GPU-hours"
+    days: bool = True
 
     @property
     def empty(self) -> bool:
@@ -99,12 +118,9 @@ class HistoryPage(PortalPage):
             told=notices_for(self),
         )
 
-    def _names(self, by: GroupBy) -> dict[str, str]:
+    def _names(self, by: GroupBy) -> Mapping[str, str]:
         """Returns the titles of rows that differ from their names."""
-        titles = self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
-        return {
-            team: escape_hidden(title) for team, title in titles.items()
-        }  # a plot is markup, which pages take as it is
+        return self.leader().settings.teams.titles if by is GroupBy.TEAM else {}
 
 
 def _name(key: object, names: Mapping[str, str]) -> str:
@@ -130,7 +146,7 @@ def _plots(told: GpuHoursReport, names: Mapping[str, str]) -> list[HistoryPlot]:
         for row in told.days:
             values[place[row[key]]][at[str(row["day"])]] += _number(row[name])
         series = tuple(ChartSeries(one, tuple(of)) for one, of in zip(shown, values, strict=True))
-        plots.append(_plot(name, name.capitalize(), f"GPU-hours {name} by day", days, series))
+        plots.append(HistoryPlot(name, name.capitalize(), f"GPU-hours {name} by day", days, series))
     return plots
 
 
@@ -150,7 +166,7 @@ def _free(told: GpuHoursReport) -> list[HistoryPlot]:
             ChartSeries(*one) for one in zip(("usable", "on closed nodes", "fragmented"), values, strict=True)
         )
         title = f"Free GPU-hours of type {kind} by day" if apart else "Free GPU-hours by day"
-        plots.append(_plot(f"free-{number}", kind or "All types", title, days, series))
+        plots.append(HistoryPlot(f"free-{number}", kind or "All types", title, days, series))
     return plots
 
 
@@ -158,24 +174,78 @@ def _days(question: GpuHoursQuery) -> tuple[str, ...]:
     return tuple(day.isoformat() for day in question.days)
 
 
-def _plot(name: str, heading: str, title: str, days: tuple[str, ...], series: tuple[ChartSeries, ...]) -> HistoryPlot:
-    most = max((sum(one.values[at] for one in series) for at in range(len(days))), default=0.0)
-    parts = ", ".join(f"{one.name} {one.total:.1f}" for one in series if one.total) or "nothing"
-    described = f"{days[0]} to {days[-1]}, at most {most:.1f} a day. In all: {parts}. The table below has every number."
-    return HistoryPlot(name, heading, title, stacked(series, title, described, name), axis_end(most), days, series)
+class ClusterHistoryPage(PortalPage):
+    """The use of GPU types and nodes, the queue and the waits, by hour."""
+
+    async def get(self) -> None:
+        self.person()
+        now, nodes = self.manager.now(), usage_report.node_statuses(self.admission().store.cluster_state)
+        begin = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0) - _HOURS * _HOUR
+        jobs = await self.manager.store.read(lambda connection: gpu_hours.read_past_jobs(connection, begin))
+        titles = {kind.name: kind.title or kind.name for kind in self.leader().settings.cluster.gpu_types}
+        plots = await in_report_thread(_load, jobs, nodes, titles, begin)
+        self.show_page("cluster_history.html", plots=plots, every=_HISTORY_EVERY_SECONDS)
+
+
+def _load(
+    jobs: Sequence[PastJob], nodes: Sequence[usage_report.NodeStatus], titles: Mapping[str, str], begin: datetime
+) -> list[HistoryPlot]:
+    """Use in percent of the GPUs that there are now."""
+    end, hours = begin + _HOURS * _HOUR, [begin + number * _HOUR for number in range(_HOURS)]
+    held = [(job, amount, span) for job in jobs for amount, span in accounting.allocated(job.life, end)]
+    types = accounting.means(((job.gpu_type, amount, span) for job, amount, span in held), begin, _HOUR, _HOURS)
+    places = ((node, gpus, span) for job, _, span in held for node, gpus in job.nodes)
+    busy = accounting.means(places, begin, _HOUR, _HOURS)
+    there = {node.name: sum(one.total for one in node.gpus) for node in nodes if node.gpus}
+    totals = {kind: sum(one.total for node in nodes for one in node.gpus if one.gpu_type == kind) for kind in titles}
+    shown = sorted(there, key=lambda name: (-sum(busy.get(name, ())), name))[: SERIES + 1]
+    queue = accounting.means(
+        (("", 1, span) for job in jobs for span in accounting.queued(job.life, end)), begin, _HOUR, _HOURS
+    )
+    waited: list[list[float]] = [[] for _ in hours]
+    for job in jobs:
+        for at, length in accounting.waits(job.life, end):
+            if begin <= at < end:
+                waited[(at - begin) // _HOUR].append(length.total_seconds() / 60)
+
+    def percent(name: str, title: str, total: int, of: Mapping[str, Sequence[float]]) -> ChartSeries:
+        return ChartSeries(title, tuple(100 * value / total for value in of.get(name, (0.0,) * _HOURS)))
+
+    by_type = [percent(name, title, totals[name], types) for name, title in titles.items() if totals[name]][
+        : SERIES + 1
+    ]
+    by_node = [percent(name, name, there[name], busy) for name in shown]
+    most = f"the {len(shown)} busiest of {len(there)} nodes" if len(shown) < len(there) else "all nodes"
+    waiting = (ChartSeries("Jobs", tuple(queue.get("", [0.0] * _HOURS))),)
+    lengths = tuple(
+        ChartSeries(name, tuple(of(one) if one else None for one in waited))
+        for name, of in (("Median", median), ("Longest", max))
+    )
+    times = tuple(f"{at:%Y-%m-%dT%H:%MZ}" for at in hours)
+    return [
+        HistoryPlot("types", "GPUs in use by type", "GPUs in use by type", times, tuple(by_type), "%", days=False),
+        HistoryPlot(
+            "nodes", "GPUs in use by node", f"GPUs in use by node, {most}", times, tuple(by_node), "%", days=False
+        ),
+        HistoryPlot("queue", "Queue length", "Jobs in the queue", times, waiting, "jobs", days=False),
+        HistoryPlot("waits", "Wait time", "Wait until admission", times, lengths, "minutes", days=False),
+    ]
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-HISTORY_TEMPLATES = ("history.html",)
+HISTORY_TEMPLATES = ("history.html", "cluster_history.html")
+
+
+_UNITS = {"percent": "%", "bytes": "GiB", "cores": "cores"}
 
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
     title: str
-    svg: Markup
+    unit: str
     last: str
     most: str
     values: tuple[str, ...]
@@ -197,7 +267,7 @@ class UsagePage(PortalPage):
             job=kept,
             mine=self.identity is not None and kept.user == self.identity.name,
             trouble=problem,
-            times=moments(span) if span else [],
+            times=list(zip(span.times, moments(span), strict=True)) if span else [],
             shown=time_range_text(span) if span and known else "",
             lines=[_line(one) for one in known],
             nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
@@ -222,11 +292,9 @@ def _line(series: MetricSeries) -> UsageLine:
     factor = _GIB if series.unit == "bytes" else 1
     values = [None if value is None else value / factor for value in series.values]
     known = [value for value in values if value is not None]
-    end = 100.0 if series.unit == "percent" else axis_end(max(known))
-    title = TITLES[series.name]
     return UsageLine(
-        title,
-        sparkline(values, title, end, f"usage-{series.name}"),
+        TITLES[series.name],
+        _UNITS[series.unit],
         f"{known[-1]:.1f}",
         f"{max(known):.1f}",
         tuple("" if value is None else f"{value:.1f}" for value in values),

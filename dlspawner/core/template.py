@@ -177,6 +177,8 @@ class Template:
     name: str
     title: str
     description: str = ""
+    icon: str = ""  # the path of an SVG picture of 16 by 16
+    order: int = 0  # in the form, among those that are not the default
     who: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     command: tuple[str, ...] = ()

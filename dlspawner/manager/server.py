@@ -44,7 +44,7 @@ from dlspawner.manager.http.api import approvals as api_approvals
 from dlspawner.manager.http.api import notices as api_notices
 from dlspawner.manager.http.api.history import JOB, GpuHoursCsvHandler, GpuHoursHandler, JobUsageHandler
 from dlspawner.manager.http.handlers import NOTHING_HERE, HttpProblem, ManagerHandler, Routes
-from dlspawner.manager.http.portal import approvals, job, lists, my_jobs, notices, ssh_keys
+from dlspawner.manager.http.portal import approvals, job, lists, my_jobs, notices, preview, ssh_keys
 from dlspawner.manager.http.portal import logs as portal_logs
 from dlspawner.manager.http.portal import pending as portal_pending
 from dlspawner.manager.http.portal.base import JOB_ID
@@ -101,6 +101,7 @@ PORTAL_ROUTES: Routes = (
     (f"cluster/{NODE}/uncordon", lists.UncordonButton),
     ("teams", lists.TeamsPage),
     ("all", lists.AllJobsPage),
+    ("preview", preview.PreviewPage),
     (f"jobs/{PORTAL_JOB}", job.JobPage),
     (f"jobs/{PORTAL_JOB}/stop", my_jobs.StopButton),
     (f"jobs/{PORTAL_JOB}/keep", my_jobs.KeepJobButton),

@@ -70,7 +70,7 @@ def load(
     templates = [read_template(name, root, cluster, known_teams, start_timeout) for name, root in roots.items()]
     if problems.found:
         raise InvalidConfiguration(problems.in_order())
-    templates.sort(key=lambda template: template.name != cluster.default_template)
+    templates.sort(key=lambda template: (template.name != cluster.default_template, template.order))
     if templates_dir is not None:
         who = {one.name: one.who for one in templates}
         borrowing = frozenset(one.name for one in templates if one.option("preemptible") is not None)

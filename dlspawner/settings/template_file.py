@@ -36,19 +36,9 @@ from dlspawner.settings.option_entries import read_options
 from dlspawner.settings.pod_fragment import check_pod
 
 KEYS = (
-    *("title", "description", "who", "options", "command", "home", "notebook_dir", "endpoints", "mounts", "pods"),
-    *(
-        "start",
-        "on_pod_failure",
-        "ports",
-        "grace_period_seconds",
-        "idle",
-        "start_on_connect",
-        "special_permissions",
-        "labels",
-        "annotations",
-        "pod",
-    ),
+    *("title", "description", "icon", "order", "who", "options", "command", "home", "notebook_dir", "endpoints"),
+    *("mounts", "pods", "start", "on_pod_failure", "ports", "grace_period_seconds", "idle", "start_on_connect"),
+    *("special_permissions", "labels", "annotations", "pod"),
 )
 _LABEL_KEY = r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
@@ -56,6 +46,7 @@ _NETWORKS = ("k8s.v1.cni.cncf.io/", "v1.multus-cni.io/")  # annotations that giv
 _PORT_NAME = r"(?=[a-z0-9-]{1,15}\Z)(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*"
 # KubeSpawner and the Manager find their pods by these.
 _TAKEN_LABELS = ("app", "component", "heritage", "release", PREEMPTION_LABEL)
+_ICON = r"[MmLlHhVvCcSsQqTtAaZz0-9 ,.-]{1,2000}"
 _ROLE = r"(?!.*-[0-9]+\Z)[a-z]([a-z0-9-]{0,18}[a-z0-9])?"  # pods are called “worker-0”
 _NOTEBOOK_PORT = 8888
 _MOST_PORTS = 1024
@@ -80,6 +71,8 @@ def read_template(
         name=name,
         title=title.text() if title else name,
         description=file.text("description"),
+        icon=file.text("icon", "", _ICON, "the path of an SVG picture, such as M2 2h12v12H2z"),
+        order=file.integer("order", 0, -1000, 1000),
         who=_who(file, teams),
         options=read_options(file, cluster),
         command=tuple(part.text() for part in file.items("command")),

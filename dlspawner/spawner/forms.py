@@ -8,7 +8,7 @@ know which template they mean use it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from dlspawner.core import units
-from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, Team, format_permissions
+from dlspawner.core.config import DEFAULT_TEAM, ClusterConfig, GpuType, Team, format_permissions
 from dlspawner.core.launch import options
 from dlspawner.core.launch.options import quota_hint
 from dlspawner.core.template import EndpointProtocol, Option, OptionChoice, OptionKind, TeamDataAccess, Template
@@ -30,7 +30,10 @@ _ENDPOINT_WORDS = {EndpointProtocol.HTTP: "web", EndpointProtocol.SSH: "SSH"}
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One control of the form; ``control`` is an input type, ``select`` or ``textarea``."""
+    """One control of the form; ``control`` is an input type, ``select``, ``textarea`` or ``cards``.
+
+    ``cards`` have lines of text about each choice.
+    """
 
     name: str
     id: str
@@ -45,6 +48,7 @@ class FormField:
     placeholder: str = ""
     required: bool = False
     folded: bool = False  # below “More options”, unless it was given
+    cards: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # title, value and lines of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class TemplatePanel:
     name: str
     title: str
     description: str
+    icon: str
     endpoints: tuple[str, ...]
     fields: tuple[FormField, ...]
     checked: bool
@@ -101,15 +106,19 @@ def panels(
         values = given if template.name == checked else {}
         offered = options.offered_options(template, cluster, teams)
         told = "" if free is None else _allowances(template, offered, settings, teams)
-        told = " ".join(filter(None, (*_free(template, offered, cluster, free or {}), told)))
+        kinds = _offered_types(offered, cluster)
+        cards = tuple((kind.title, kind.name, tuple(_of_type(template, kind, free or {}, teams))) for kind in kinds)
+        if len(cards) == 1 and free:
+            told = f"{cards[0][0]}: {cards[0][2][0]}. {told}".strip()
         fields = (_field(template, option, cluster, values.get(option.name), told) for option in offered)
         shown.append(
             TemplatePanel(
                 template.name,
                 template.title,
                 " ".join(part for part in (template.description, note(template)) if part),
+                template.icon,
                 tuple(dict.fromkeys(_ENDPOINT_WORDS.get(end.protocol, end.name) for end in template.endpoints)),
-                tuple(field for field in fields if field is not None),
+                tuple(replace(field, cards=cards if field.control == "cards" else ()) for field in fields if field),
                 template.name == checked,
             )
         )
@@ -149,15 +158,27 @@ def _allowances(template: Template, offered: Sequence[Option], settings: Setting
     return " ".join(one for one in found if one)
 
 
-def _free(
-    template: Template, offered: Sequence[Option], cluster: ClusterConfig, free: Mapping[str, tuple[float, float]]
-) -> Iterator[str]:
-    """Yields a sentence for each GPU type that the template offers."""
+def _offered_types(offered: Sequence[Option], cluster: ClusterConfig) -> list[GpuType]:
     named = {choice.value for option in offered if option.name == "gpu_type" for choice in option.choices}
-    for kind in cluster.gpu_types:
-        if kind.name in free and (not named or kind.name in named) and template.option("gpus"):
-            total, most = free[kind.name]
-            yield f"{kind.title}: {total:g} free now{f', at most {most:g} on one node' if most < total else ''}."
+    return [kind for kind in cluster.gpu_types if not named or kind.name in named]
+
+
+def _of_type(
+    template: Template, kind: GpuType, free: Mapping[str, tuple[float, float]], teams: Sequence[Team]
+) -> Iterator[str]:
+    """Yields what is known of a GPU type: free GPUs, what a job may have, and the quota of each team."""
+    if kind.name in free:
+        total, most = free[kind.name]
+        yield f"{total:g} free now{f', at most {most:g} on one node' if most < total else ''}"
+    own, largest = template.option("gpus"), kind.max_per_job
+    if not template.roles and own and own.maximum is not None:
+        largest = min(largest, int(own.maximum))
+    part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
+    share = f"{units.counted(kind.per_gpu.cpu_milli, 'CPU')} and {units.size(kind.per_gpu.memory_bytes)} each"
+    yield f"Up to {largest}{part}{' in all pods' if template.roles else ''}, with {share}"
+    for team in teams:
+        if quota := team.entitled(kind.name):
+            yield f"Quota of {team.title or team.name}: {units.shown(quota)}"
 
 
 def _field(
@@ -170,7 +191,7 @@ def _field(
         return None
     # An empty field is one that was not given: what is used then is the default, or nothing.
     value = option.default if given in (None, "") or isinstance(given, list | dict) else given
-    control, step = _control(option)
+    control, step = ("cards", "") if option.name == "gpu_type" else _control(option)
     choices = option.choices
     if control == "select" and option.default is None:
         choices = (OptionChoice("", "—"), *choices)
@@ -211,28 +232,12 @@ def _control(option: Option) -> tuple[str, str]:
             return ("textarea" if option.multiline else "text"), ""
 
 
-def _shares(template: Template, option: Option, cluster: ClusterConfig) -> str:
-    """Returns the CPU and memory that come with each GPU of the offered types."""
-    words, own = [], template.option("gpus")
-    for kind in (cluster.gpu_type(choice.value) for choice in option.choices):
-        if kind is not None:
-            part = "" if kind.share == 1 else f" parts, each {kind.share} of a GPU"
-            share = f"{units.counted(kind.per_gpu.cpu_milli, 'CPU')} and {units.size(kind.per_gpu.memory_bytes)} each"
-            most = kind.max_per_job
-            if not template.roles and own and own.maximum is not None:
-                most = min(most, int(own.maximum))
-            words.append(f"{kind.title}: up to {most}{part}{' in all pods' if template.roles else ''}, with {share}.")
-    return " ".join(words)
-
-
 def _help(template: Template, option: Option, cluster: ClusterConfig) -> str:
     """The template's own words, and the limits that the check will apply."""
     words = [option.help] if option.help else []
     most = options.work_share(template, cluster.cpu_only_max)
     if option.name == "gpus":
         words.append(f"0 to {option.maximum}." if not option.minimum else f"{option.minimum} to {option.maximum}.")
-    elif option.name == "gpu_type":
-        words.append(_shares(template, option, cluster))
     elif option.name == "cpu":
         words.append(f"At most what belongs to the GPUs, or {units.cpu(most.cpu_milli)} without GPUs.")
     elif option.name == "memory":

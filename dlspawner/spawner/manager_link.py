@@ -266,14 +266,9 @@ def admission_request(
         "nonce": naming.sign(told.nonce, f"{namespace}/{manifest['metadata']['name']}"),
         "request_milliseconds": int(1000 * request_seconds),
         "namespace": namespace,
-        "pods": [strip_manifest(pod) for pod in _at_start(manifest)],
+        "pods": [strip_manifest(pod) for pod in pod_set.at_start(manifest)],
         **(_to_approve(manifest, template) if template is not None and template.special else {}),
     }
-
-
-def _at_start(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the manifests of the pods that the job starts with."""
-    return [manifest, *(pod for pod in pod_set.further_pods(manifest) if not pod["spec"].get("schedulingGates"))]
 
 
 def on_nodes(manifest: dict[str, Any], nodes: tuple[str | None, ...]) -> dict[str, Any]:

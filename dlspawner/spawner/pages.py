@@ -5,6 +5,7 @@ Everything here is for showing. It reads the Hub's spawners and the pods that th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from dlspawner.core import endpoints, naming
 from dlspawner.core.config import Team
 from dlspawner.core.launch import options, pod_status
 from dlspawner.core.launch.options import InvalidOptions
+from dlspawner.core.link import sign_preview
 from dlspawner.settings import Settings
 from dlspawner.spawner import forms, pod_builder
 from dlspawner.spawner.kube.errors import StartRefused
 from dlspawner.spawner.start import STATE_ENDED
 
+_TICKET_SECONDS = 86_400  # for which an open form has previews
 SERVICE = "jobs"  # the Manager's name at the Hub
 
 # After a refusal the Hub draws the form of the *default* server again, in the same request. This carries over which
@@ -156,12 +159,13 @@ def form(spawner: PageSpawner, free: Mapping[str, tuple[float, float]] | None = 
         return "<p>There is no job template that you may use; an administrator can allow one to your team.</p>"
     asked = options.find_template(settings.templates, given, person.teams, settings.cluster.default_template)
     checked = templates[0] if isinstance(asked, InvalidOptions) else asked
+    teams = _payer_first(spawner, person.teams)
     return _render(
         spawner,
         "job_form.html",
         panels=forms.panels(
             settings,
-            _payer_first(spawner, person.teams),
+            teams,
             checked.name,
             given,
             (free or {}) if spawner.manager_url and spawner.manager_token else None,
@@ -170,6 +174,11 @@ def form(spawner: PageSpawner, free: Mapping[str, tuple[float, float]] | None = 
         ssh_login=ssh_command(spawner, server),
         jobs_url=portal_url(spawner) or url_path_join(spawner.hub.base_url, "home"),
         cluster_url=f"{service_url(spawner)}cluster" if spawner.manager_url else "",
+        preview_url=f"{service_url(spawner)}preview" if spawner.manager_url and spawner.manager_token else "",
+        spawn_url=url_path_join(spawner.hub.base_url, "spawn", quote(str(spawner.user.name), safe="@")),
+        ticket=sign_preview(
+            spawner.manager_token, person.name, tuple(team.name for team in teams), time.time() + _TICKET_SECONDS
+        ),
     )
 
 

@@ -8,6 +8,12 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.people import Stack
 
+# A cell for code that needs TensorBoard's packages: people's own Python has none until they install them.
+WITH_SERVERS_PYTHON = (
+    "import os, shutil, subprocess; python = os.path.join(os.path.dirname(shutil.which('jupyter-lab')), 'python3'); "
+    "print(subprocess.run([python, '-c', {!r}], capture_output=True, text=True))"
+)
+
 
 def log_in(page: Page, stack: Stack, name: str) -> None:
     """Through the Hub's own login form."""
@@ -35,7 +41,10 @@ def start_from_form(page: Page, stack: Stack, server: str, title: str, **values:
 
 
 def run_cell(page: Page, code: str, until: str) -> str:
-    """Type `code` into a new notebook, run it, and return the output, which must contain `until`."""
+    """Type `code` into a new notebook, run it, and return the output, which must contain `until`.
+
+    An error of the code ends the wait.
+    """
     launcher = page.locator(".jp-LauncherCard[data-category=Notebook]", has_text="Python 3").first
     launcher.or_(page.locator(".jp-NotebookPanel:visible")).first.wait_for()
     if page.locator(".jp-NotebookPanel:visible").count() == 0:
@@ -45,6 +54,8 @@ def run_cell(page: Page, code: str, until: str) -> str:
     cell.locator(".cm-content").click()
     page.keyboard.insert_text(code)
     page.keyboard.press("Shift+Enter")
-    output = page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output", has_text=until).last
-    output.wait_for(timeout=180_000)
+    outputs = page.locator(".jp-NotebookPanel:visible .jp-OutputArea-output")
+    output, error = outputs.filter(has_text=until).last, outputs.and_(page.locator("[data-mime-type$='jupyter.error']"))
+    output.or_(error).first.wait_for(timeout=180_000)
+    assert not error.count(), error.all_inner_texts()
     return output.inner_text()

@@ -6,10 +6,9 @@ import pytest
 import requests
 from playwright.sync_api import Page
 
-from tests.e2e.browsing import log_in, run_cell, start_from_form
+from tests.e2e.browsing import WITH_SERVERS_PYTHON, log_in, run_cell, start_from_form
 from tests.e2e.people import Person, Stack, wait_for
 
-# With the server's Python: people's has no TensorBoard until they install it.
 WRITE = (
     "import os, time\n"
     "from tensorboard.compat.proto.event_pb2 import Event\n"
@@ -19,10 +18,6 @@ WRITE = (
     "loss = lambda step: Summary(value=[Summary.Value(tag='loss', simple_value=1 / (step + 1))])\n"
     "for step in range(20): writer.add_event(Event(wall_time=time.time(), step=step, summary=loss(step)))\n"
     "writer.close(); print('written')"
-)
-RUN = (
-    "import os, shutil, subprocess; python = os.path.join(os.path.dirname(shutil.which('jupyter-lab')), 'python3'); "
-    f"print(subprocess.run([python, '-c', {WRITE!r}], capture_output=True, text=True))"
 )
 
 
@@ -37,7 +32,7 @@ def test_the_link_opens_what_the_notebook_wrote_and_only_for_its_owner(
     log_in(page, stack, "tess")
     start_from_form(page, stack, "train", "Notebook", gpus=0)
     page.wait_for_url("**/user/tess/train/lab**", timeout=180_000)
-    run_cell(page, RUN, "stdout='written")
+    run_cell(page, WITH_SERVERS_PYTHON.format(WRITE), "stdout='written")
 
     page.goto(f"{stack.url}/services/jobs/")
     page.locator("section[data-server=train]").get_by_role("button", name="TensorBoard").click()

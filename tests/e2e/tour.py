@@ -8,15 +8,20 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.e2e.browsing import choose, log_in, run_cell
+from tests.e2e.browsing import WITH_SERVERS_PYTHON, choose, log_in, run_cell
 from tests.e2e.people import Stack, wait_for
 from tests.e2e.stack import running
 from tests.harness.chromium import LAUNCH
 
 FOLDER = Path(__file__).with_name("tour")
 TRAIN = (
-    "import os, math, tensorboardX\n"
+    "import math, os\n"
     "print('GPUs:', os.environ['NVIDIA_VISIBLE_DEVICES'])\n"
+    "for epoch in range(5):\n"
+    "    print(f'epoch {epoch}: loss {math.exp(-0.4 * epoch):.3f}')"
+)
+WRITE = (
+    "import math, os, tensorboardX\n"
     "for run, rate in (('adam', 0.08), ('sgd', 0.04)):\n"
     "    with tensorboardX.SummaryWriter(os.path.expanduser(f'~/runs/{run}')) as writer:\n"
     "        for step in range(100):\n"
@@ -38,8 +43,9 @@ def tour(page: Page, stack: Stack) -> None:
     page.get_by_text(re.compile("gpu-")).first.wait_for()
     shoot(page, "progress")
     page.wait_for_url("**/user/alice/train/lab**", timeout=60_000)
-    run_cell(page, TRAIN, "written")
+    run_cell(page, TRAIN, "epoch 4")
     shoot(page, "lab")
+    run_cell(page, WITH_SERVERS_PYTHON.format(WRITE), "stdout='written")
 
     page.goto(f"{stack.url}/services/jobs/")
     page.locator("section[data-server=train]").get_by_role("button", name="TensorBoard").click()

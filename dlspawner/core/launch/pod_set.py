@@ -181,6 +181,11 @@ def further_pods(
             yield _with_work(finish(made), partial(additions.in_container, addition=added))
 
 
+def at_start(first: Manifest) -> list[Manifest]:
+    """Returns the manifests of the pods that the job starts with, from the first one's."""
+    return [first, *(pod for pod in further_pods(first) if not pod["spec"].get("schedulingGates"))]
+
+
 def _further(first: Mapping[str, Any], pods: PodSet, role: Role, number: int) -> Manifest:
     host, made = pods.hosts[number], copy.deepcopy(dict(first))
     if pods.additions:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 
 from dlspawner.clients.kubernetes import KubernetesError
 from dlspawner.core.config import SpecialPermission, Team
-from dlspawner.core.decisions import Admit, Alternative, MustWait, Reason, Refuse
+from dlspawner.core.decisions import Admit, Alternative, Decision, MustWait, Preempt, Reason, Refuse
 from dlspawner.core.job import Job, JobState, Permissions
 from dlspawner.core.resources import request_of
 from dlspawner.core.scheduling import admission, limits
@@ -226,7 +226,7 @@ class AdmissionService:
                 return AdmissionResponse("refuse", "over", (EXPIRED,))
             turn.expect_new(question.job)
             approvals.forget_denial(turn, question.user, question.server)
-        wanted = self._requested_job(turn, question)
+        wanted = _requested_job(turn.cluster_state, turn.now, question)
         if isinstance(wanted, Refuse):
             return _answered(question, wanted)
         other = turn.store.pending_job(question.user, question.server)
@@ -273,33 +273,6 @@ class AdmissionService:
         told = self._queue.starts_in_flight.get((question.user, question.server))
         return told is not None and told not in self.store.records
 
-    def _requested_job(self, turn: Transaction, question: AdmissionRequest) -> Job | Refuse:
-        world = turn.cluster_state
-        charged = request_of(question.pods, world.cluster)
-        if isinstance(charged, Refuse):
-            return charged
-        if question.ports:
-            pods = zip(charged.pods, question.ports, strict=True)
-            charged = replace(charged, pods=tuple(replace(pod, ports=count) for pod, count in pods))
-        team = world.team(question.team) or Team(question.team)
-        level = world.cluster.priority(team, question.priority)
-        if level is None:
-            allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
-            return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority, allowed))
-        return Job(
-            id=question.job,
-            user=question.user,
-            team=question.team,
-            submitted=turn.now,
-            request=charged,
-            server=question.server,
-            template=question.template,
-            priority=level.level,
-            preemptible=question.preemptible,
-            requeue=question.requeue,
-            special=Permissions(question.special, question.image) if question.special else None,
-        )
-
     def _readmit(
         self, turn: Transaction, question: AdmissionRequest, known: JobRecord, wanted: Job
     ) -> AdmissionResponse:
@@ -331,11 +304,7 @@ class AdmissionService:
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, notes: tuple[str, ...] = ()
     ) -> AdmissionResponse:
         world, job = turn.cluster_state, record.job
-        found = admission.admit(job, world, turn.now)
-        if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):
-            found = MustWait(
-                Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, world, turn.now)
-            )
+        found = self._evaluate(job, world, turn.now)
         if isinstance(found, Admit):
             return self._admit(turn, question, record, found.nodes)
         if isinstance(found, Refuse):
@@ -349,15 +318,35 @@ class AdmissionService:
         position = scheduling_queue.position(job, world, turn.now)
         if job.state is JobState.SUBMITTED:
             lifecycle.enqueue(turn, record, found.reason)
-        sentence = (
-            found.sentence
-            if isinstance(found, MustWait)
-            else victims_will_stop_sentence(job, [world.jobs[name] for name in found.victims])
-        )
+        sentence = _why(found, job, world)
         where = f"Number {position} in the queue; it starts automatically."
         if self.explainer.inadmissible(turn.store.records[job.id].job):
             where = "Queued, but it cannot start as requested."
         return _logged(question, AdmissionResponse("wait", found.reason.value, (sentence, where, *notes)))
+
+    def _evaluate(self, job: Job, world: ClusterState, now: datetime) -> Decision:
+        found = admission.admit(job, world, now)
+        if isinstance(found, Admit) and self._queue.behind_earlier_jobs(job):
+            return MustWait(Reason.BLOCKED_BY_EARLIER, EARLIER_JOBS_FIRST, scheduling_queue.position(job, world, now))
+        return found
+
+    def preview(self, question: AdmissionRequest) -> tuple[Job | None, AdmissionResponse]:
+        """Returns the job of this request and the response if it were new and submitted now; nothing is written."""
+        world, now = self.store.cluster_state, self.store.now()
+        job = _requested_job(world, now, question)
+        if isinstance(job, Refuse):
+            return None, AdmissionResponse("refuse", job.reason.value, (job.sentence,))
+        found = self._evaluate(job, world, now)
+        if isinstance(found, Refuse):
+            return job, AdmissionResponse("refuse", found.reason.value, (found.sentence,))
+        if isinstance(found, Admit):
+            return job, AdmissionResponse("admit", Reason.ADMITTED.value)
+        sentence = _why(found, job, world)
+        if limits.missing_approvals(job, world):
+            return job, AdmissionResponse("wait", Reason.APPROVAL.value, (sentence, KEEPS_SUBMIT_TIME))
+        where = f"It would be number {scheduling_queue.position(job, world, now)} in the queue."
+        advice = _advice(self.explainer.advice(job, now))
+        return job, AdmissionResponse("wait", found.reason.value, (sentence, where, *advice))
 
     def _admit(
         self, turn: Transaction, question: AdmissionRequest, record: JobRecord, nodes: tuple[str | None, ...]
@@ -367,6 +356,40 @@ class AdmissionService:
 
     def _admitted(self, job: Job, reason: str, seconds: float) -> AdmissionResponse:
         return AdmissionResponse(*("admit", reason), (), seconds, _preferred_nodes(job), job.ports, self.additions(job))
+
+
+def _requested_job(world: ClusterState, now: datetime, question: AdmissionRequest) -> Job | Refuse:
+    charged = request_of(question.pods, world.cluster)
+    if isinstance(charged, Refuse):
+        return charged
+    if question.ports:
+        pods = zip(charged.pods, question.ports, strict=True)
+        charged = replace(charged, pods=tuple(replace(pod, ports=count) for pod, count in pods))
+    team = world.team(question.team) or Team(question.team)
+    level = world.cluster.priority(team, question.priority)
+    if level is None:
+        allowed = ", ".join(one.name for one in world.cluster.allowed_priorities(team))
+        return Refuse(Reason.NOT_ALLOWED, _LEVEL % (team.title or team.name, question.priority, allowed))
+    return Job(
+        id=question.job,
+        user=question.user,
+        team=question.team,
+        submitted=now,
+        request=charged,
+        server=question.server,
+        template=question.template,
+        priority=level.level,
+        preemptible=question.preemptible,
+        requeue=question.requeue,
+        special=Permissions(question.special, question.image) if question.special else None,
+    )
+
+
+def _why(found: MustWait | Preempt, job: Job, world: ClusterState) -> str:
+    """Returns why a job does not start now."""
+    if isinstance(found, MustWait):
+        return found.sentence
+    return victims_will_stop_sentence(job, [world.jobs[name] for name in found.victims])
 
 
 def _moved(before: Job, after: Job, world: ClusterState) -> str:

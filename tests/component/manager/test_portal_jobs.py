@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -316,9 +317,11 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
     await portal.runs(wants("alice", gpus=8, server="first"))
     await portal.waits(wants("alice", server="second"))
     page = await portal.read("alice")
-    assert "first running started just now Open Stop" in page.text, "nothing stops it, so it needs no button to keep it"
+    assert re.search(r"first running started just now \( \d\d:\d\d UTC \) Open Stop", page.text), (
+        "nothing stops it, so it needs no button to keep it"
+    )
     assert "Tiny, 8 GPUs of type gpu, team Everybody" in page.text
-    assert "second waiting submitted just now See its place Cancel" in page.text
+    assert re.search(r"second waiting submitted just now \( \d\d:\d\d UTC \) See its place Cancel", page.text)
     assert "Number 1 in the queue. Team Everybody uses 8 of its 8 GPUs of type gpu; this job needs 1." in page.text
     assert 'href="/services/jobs/wait/alice/second"' in page.body
     portal.hub.servers = None

@@ -38,18 +38,18 @@ def field(name: str, template: str = "ipython") -> forms.FormField:
 
 def test_the_form_shows_the_limits() -> None:
     assert (field("gpus").minimum, field("gpus").maximum) == (0, 8)
-    assert "A100 80 GB: up to 8, with 4 CPUs and 16 GiB each." in field("gpu_type").help
+    assert field("gpu_type").cards[0] == ("A100 80 GB", "a100", ("Up to 8, with 4 CPUs and 16 GiB each",))
     assert "or 8 GiB without GPUs" in field("memory").help
     shipped = settings.load(TEMPLATES / "jobs", TEMPLATES.parent / "hub_config" / "cluster.yaml")
-    for name, most in (("ipython", "up to 8, with"), ("distributed", "up to 16 in all pods, with")):
+    for name, most in (("ipython", "Up to 8, with"), ("distributed", "Up to 16 in all pods, with")):
         shown = next(one for one in forms.panels(shipped, (Team("default"),), name, {}) if one.name == name)
-        assert f"A100, 80 GB: {most}" in next(one.help for one in shown.fields if one.name == "gpu_type")
+        assert most in next(one.cards[0][2][0] for one in shown.fields if one.name == "gpu_type")
 
 
 def test_the_form_says_what_is_free_now() -> None:
     shown = forms.panels(SETTINGS, (VISION,), "ipython", {}, {"a100": (3, 2)})
-    gpus = next(one for one in shown[0].fields if one.name == "gpus")
-    assert "A100 80 GB: 3 free now, at most 2 on one node." in gpus.help
+    cards = next(one.cards for one in shown[0].fields if one.name == "gpu_type")
+    assert cards[0][2][0] == "3 free now, at most 2 on one node"
 
 
 def test_the_form_does_not_ask_a_user_of_one_team_for_the_team() -> None:

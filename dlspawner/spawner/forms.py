@@ -167,9 +167,14 @@ def _of_type(
     template: Template, kind: GpuType, free: Mapping[str, tuple[float, float]], teams: Sequence[Team]
 ) -> Iterator[str]:
     """Yields what is known of a GPU type: free GPUs, what a job may have, and the quota of each team."""
+
+    def counted(gpus: float) -> str:
+        milli = round(gpus * units.GPU)
+        return units.shown(milli) if kind.share == 1 else units.counted(milli // kind.milli * units.GPU, "part")
+
     if kind.name in free:
         total, most = free[kind.name]
-        yield f"{total:g} free now{f', at most {most:g} on one node' if most < total else ''}"
+        yield f"{counted(total)} free now{f', at most {counted(most)} on one node' if most < total else ''}"
     own, largest = template.option("gpus"), kind.max_per_job
     if not template.roles and own and own.maximum is not None:
         largest = min(largest, int(own.maximum))
@@ -178,7 +183,7 @@ def _of_type(
     yield f"Up to {largest}{part}{' in all pods' if template.roles else ''}, with {share}"
     for team in teams:
         if quota := team.entitled(kind.name):
-            yield f"Quota of {team.title or team.name}: {units.shown(quota)}"
+            yield f"Quota of {team.title or team.name}: {counted(quota / units.GPU)}"
 
 
 def _field(

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,11 @@ def test_the_form_says_what_is_free_now() -> None:
     shown = forms.panels(SETTINGS, (VISION,), "ipython", {}, {"a100": (3, 2)})
     cards = next(one.cards for one in shown[0].fields if one.name == "gpu_type")
     assert cards[0][2][0] == "3 free now, at most 2 on one node"
+    first = replace(SETTINGS.cluster.gpu_types[0], share=Fraction(1, 7))
+    cluster = replace(SETTINGS.cluster, gpu_types=(first, *SETTINGS.cluster.gpu_types[1:]))
+    shown = forms.panels(replace(SETTINGS, cluster=cluster), (VISION,), "ipython", {}, {"a100": (0.994, 0.426)})
+    cards = next(one.cards for one in shown[0].fields if one.name == "gpu_type")
+    assert cards[0][2][0] == "7 parts free now, at most 3 parts on one node"
 
 
 def test_the_form_does_not_ask_a_user_of_one_team_for_the_team() -> None:

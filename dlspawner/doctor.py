@@ -153,7 +153,7 @@ def access(it: Installation) -> Iterator[Finding]:
 
 
 def processes(it: Installation) -> Iterator[Finding]:
-    for name in ("hub", "manager", "gateway"):
+    for name in ("proxy", "hub", "manager", "gateway"):
         workload = it.workloads.get(name)
         if workload is None:
             remedy = "install it, or name the namespace: --namespace"

@@ -29,7 +29,7 @@ def healthy() -> Installation:
     """The base's processes, one available pod each."""
     workloads = {
         one["metadata"]["name"]: {**one, "status": {"availableReplicas": 1}}
-        for one in manifests("hub", "manager", "gateway")
+        for one in manifests("proxy", "hub", "manager", "gateway")
         if one["kind"] == "Deployment"
     }
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -153,7 +153,7 @@ def access(it: Installation) -> Iterator[Finding]:
 
 
 def processes(it: Installation) -> Iterator[Finding]:
-    for name in ("hub", "manager", "gateway"):
+    for name in ("proxy", "hub", "manager", "gateway"):
         workload = it.workloads.get(name)
         if workload is None:
             remedy = "install it, or name the namespace: --namespace"
@@ -261,6 +261,14 @@ def priority_classes(it: Installation) -> Iterator[Finding]:
             yield Finding("priority-classes", f"there is no PriorityClass {name}", "cluster.yaml names it", remedy)
 
 
+def storage(it: Installation) -> Iterator[Finding]:
+    modes = it.files.cluster.storage.access_modes if it.files else ()
+    if modes and "ReadWriteMany" not in modes and len(it.nodes) > 1:
+        problem = f"homes are {', '.join(modes)}, and there are {len(it.nodes)} nodes"
+        cause = "a second job of the same person waits until it finds room on the node of the first one"
+        yield Finding("storage", problem, cause, "a storage_class with ReadWriteMany (storage.md)", "warning")
+
+
 def clocks(it: Installation) -> Iterator[Finding]:
     ready = {node.name for node in map(read_node, it.nodes) if node.ready}
     for lease in it.leases:
@@ -314,8 +322,8 @@ def secrets(it: Installation) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Installation], Iterable[Finding]], ...] = (
-    *(access, processes, files, rights, scopes, namespaces, zero_to_jupyterhub, gpu_types, priority_classes, clocks),
-    *(prometheus, gateway, web, database, secrets),
+    *(access, processes, files, rights, scopes, namespaces, zero_to_jupyterhub, gpu_types, priority_classes),
+    *(storage, clocks, prometheus, gateway, web, database, secrets),
 )
 
 

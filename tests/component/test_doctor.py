@@ -12,7 +12,8 @@ import pytest
 import yaml
 from sqlalchemy import text
 
-from dlspawner import doctor
+from dlspawner import doctor, settings
+from dlspawner.core.config import StorageConfig
 from dlspawner.doctor import Installation
 from dlspawner.manager.db import engine
 
@@ -28,7 +29,7 @@ def healthy() -> Installation:
     """The base's processes, one available pod each."""
     workloads = {
         one["metadata"]["name"]: {**one, "status": {"availableReplicas": 1}}
-        for one in manifests("hub", "manager", "gateway")
+        for one in manifests("proxy", "hub", "manager", "gateway")
         if one["kind"] == "Deployment"
     }
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -95,6 +96,18 @@ def test_a_node_with_another_clock_is_found(seconds: int, off: bool) -> None:
     renewed = (NOW + timedelta(seconds=seconds)).isoformat()
     lease = {"metadata": {"name": "a"}, "spec": {"renewTime": renewed}}
     assert [one[0] for one in found(nodes=(node,), leases=(lease,))] == ["clocks"] * off
+
+
+@pytest.mark.parametrize(("mode", "nodes", "warned"), [("Once", 1, 0), ("Once", 2, 1), ("Many", 2, 0)])
+def test_homes_of_one_node_in_a_larger_cluster_are_a_warning(mode: str, nodes: int, warned: int) -> None:
+    alone = settings.load(None)
+    cluster = dataclasses.replace(
+        alone.cluster, gpu_types=(), storage=StorageConfig(access_modes=(f"ReadWrite{mode}",))
+    )
+    manifests = tuple({"metadata": {"name": name}} for name in "ab"[:nodes])
+    assert [one[0] for one in found(files=dataclasses.replace(alone, cluster=cluster), nodes=manifests)] == [
+        "storage"
+    ] * warned
 
 
 def test_a_database_of_another_version_is_found(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ def copied(folder: Path) -> Path:
     for name in tracked():
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
     return folder
 
 
@@ -46,8 +46,7 @@ def built(kind: str, source: Path, target: Path) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("release")
     sources = built("sdist", copied(folder / "copy"), folder)
-    with tarfile.open(sources) as archive:
-        archive.extractall(folder, filter="data")
+    run("tar", "-xzf", sources, cwd=folder)
     return built("wheel", folder / sources.name.removesuffix(".tar.gz"), folder)
 
 

@@ -293,6 +293,7 @@ class ClusterConfig:
     host_ports: HostPorts | None = None  # for jobs on the host's network; None: none are assigned
     extended_resources: tuple[ExtendedResource, ...] = ()
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    profiler_annotations: bool = False  # what pods have used at most, for schedulers that read Alnair's annotations
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

@@ -45,6 +45,7 @@ DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 10
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
     *("priorities", "scheduling", "idle", "host_ports", "extended_resources", "scheduler"),
+    "profiler_annotations",
 )
 _TYPE_KEYS = (
     *("title", "resource", "share", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations"),
@@ -144,6 +145,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
             _extended(name, entry, kinds) for name, entry in file.children("extended_resources").items()
         ),
         scheduler=scheduler,
+        profiler_annotations=file.boolean("profiler_annotations", False),
     )
 
 

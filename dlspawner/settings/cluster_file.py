@@ -59,6 +59,7 @@ _PART_KEYS = {
     "alnair": ("gpu_memory", "gpu_cores"),
     "kai": ("gpu_memory",),
 }
+_HAMI = {"nvidia.com/gpumem", "nvidia.com/gpucores"}
 _CLAIM_TEMPLATE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RANGE = r"[0-9]{4,5}-[0-9]{4,5}"
@@ -127,6 +128,14 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
             if kind.share != 1 or kind.per_node:
                 file.children("gpu_types")[kind.name].problem(
                     "HiveD gives whole GPUs by resource: no parts, no claims."
+                )
+    elif not scheduler.is_native and not scheduler.admits_before_pods:
+        for kind in kinds:
+            usual = "kai-scheduler" if scheduler.name is SchedulerName.KAI else ""
+            own = kind.scheduler_name or ("hami-scheduler" if dict(kind.beside).keys() & _HAMI else "")
+            if own not in {"", scheduler.scheduler_name or usual}:
+                file.children("gpu_types")[kind.name].problem(
+                    f"is given by {own}, and {scheduler.title} places all pods: it needs the scheduler native."
                 )
     return ClusterConfig(
         gpu_types=kinds,

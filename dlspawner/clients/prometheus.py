@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -47,6 +48,8 @@ class MetricNames:
     gpu_labels: tuple[str, ...] = ("UUID",)  # the first of these that a series has identifies its GPU
     cpu: tuple[str, ...] = ("container_cpu_usage_seconds_total",)  # of containers, from cAdvisor in the kubelet
     host_memory: tuple[str, ...] = ("container_memory_working_set_bytes",)
+    network: tuple[str, ...] = ("container_network_receive_bytes_total", "container_network_transmit_bytes_total")
+    disk: tuple[str, ...] = ("container_fs_reads_bytes_total", "container_fs_writes_bytes_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,15 @@ class PrometheusClient:
         found = await self._ask("query_range", {"query": expression, **times, "step": f"{step.total_seconds():.3f}"})
         return _samples(found[0]) if found else []
 
+    async def values(self, expression: str, at: datetime) -> list[tuple[Mapping[str, str], float]]:
+        """Returns the labels and the values of an expression at a time; raises MetricsUnavailable."""
+        found = await self._ask("query", {"query": expression, "time": f"{at.timestamp():.3f}"})
+        try:
+            values = [(one["metric"], float(one["value"][1])) for one in found]
+        except (KeyError, TypeError, ValueError) as error:
+            raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
+        return [one for one in values if math.isfinite(one[1])]
+
     async def _ask(self, what: str, form: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if self._session is None:
@@ -119,6 +131,19 @@ class PrometheusClient:
         except (AttributeError, KeyError, TypeError) as error:
             raise MetricsUnavailable("Prometheus gave an answer that is none of its own.") from error
         return result
+
+
+def selector(
+    metrics: Sequence[str], labels: tuple[str, str], namespace: str, pods: Sequence[str], more: str = ""
+) -> str:
+    """Returns the selector of the series of pods.
+
+    ``labels``: of namespace ("" where series have none) and pod; ``more``: further conditions, after a comma.
+    """
+    namespace_label, pod_label = labels
+    pod = json.dumps("|".join(re.escape(name) for name in pods))
+    where = f"{namespace_label}={json.dumps(namespace)}," if namespace_label else ""
+    return f"{{__name__=~{json.dumps('|'.join(metrics))},{where}{pod_label}=~{pod}{more}}}"
 
 
 def _by_gpu(result: Sequence[Mapping[str, Any]], names: MetricNames) -> dict[tuple[str, str], list[GpuSample]]:

@@ -393,6 +393,7 @@ class ClusterConfig:
     extended_resources: tuple[ExtendedResource, ...] = ()
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     notifications: Notifications = field(default_factory=Notifications)
+    profiler_annotations: bool = False  # what pods have used at most, for schedulers that read Alnair's annotations
 
     def gpu_type(self, name: str) -> GpuType | None:
         return next((kind for kind in self.gpu_types if kind.name == name), None)

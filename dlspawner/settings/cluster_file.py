@@ -46,6 +46,7 @@ DEFAULT = ClusterConfig((), CpuMemory(1000, 2 * 1024**3), CpuMemory(4000, 8 * 10
 _KEYS = (
     *("gpu_types", "cpu_only", "special_permissions", "storage", "accounts", "defaults"),
     *("priorities", "scheduling", "idle", "host_ports", "extended_resources", "scheduler", "notifications"),
+    "profiler_annotations",
 )
 _TYPE_KEYS = (
     *("title", "resource", "share", "cpu_per_gpu", "memory_per_gpu", "max_per_job", "node_selector", "tolerations"),
@@ -59,6 +60,7 @@ _PART_KEYS = {
     "alnair": ("gpu_memory", "gpu_cores"),
     "kai": ("gpu_memory",),
 }
+_HAMI = {"nvidia.com/gpumem", "nvidia.com/gpucores"}
 _CLAIM_TEMPLATE = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RANGE = r"[0-9]{4,5}-[0-9]{4,5}"
@@ -128,6 +130,14 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
                 file.children("gpu_types")[kind.name].problem(
                     "HiveD gives whole GPUs by resource: no parts, no claims."
                 )
+    elif not scheduler.is_native and not scheduler.admits_before_pods:
+        for kind in kinds:
+            usual = "kai-scheduler" if scheduler.name is SchedulerName.KAI else ""
+            own = kind.scheduler_name or ("hami-scheduler" if dict(kind.beside).keys() & _HAMI else "")
+            if own not in {"", scheduler.scheduler_name or usual}:
+                file.children("gpu_types")[kind.name].problem(
+                    f"is given by {own}, and {scheduler.title} places all pods: it needs the scheduler native."
+                )
     return ClusterConfig(
         gpu_types=kinds,
         cpu_only_default=default,
@@ -146,6 +156,7 @@ def read_cluster(root: Entry, templates: Collection[str], special_namespace: str
         ),
         scheduler=scheduler,
         notifications=read_notifications(file),
+        profiler_annotations=file.boolean("profiler_annotations", False),
     )
 
 

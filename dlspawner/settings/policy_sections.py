@@ -92,12 +92,17 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
     found = file.get("scheduler")
     if found is None:
         return SchedulerConfig()
+    if not isinstance(found.value, dict):
+        found.problem("must be a mapping, such as {name: kueue}.")
+        return SchedulerConfig()
     section = found.section(_SCHEDULER)
     if section.need("name") is None:
         return SchedulerConfig()
     name = section.one_of("name", SchedulerName.NATIVE)
     for key in section.entries.keys() - {"name", *_ENGINE_KEYS[name]}:
-        section.entries[key].problem(f"the scheduler {name.value} has no {key}.")
+        if key in _SCHEDULER:  # else it is a problem already
+            takes = " and ".join(_ENGINE_KEYS[name]) if len(_ENGINE_KEYS[name]) < 3 else ", ".join(_ENGINE_KEYS[name])
+            section.entries[key].problem(f"the scheduler {name.value} takes {takes or 'its name alone'}, no {key}.")
     classes, levels = section.children("priority_classes"), [one.name for one in priorities]
     for level in classes.keys() - set(levels):
         classes[level].problem(f"there is no priority “{level}”{did_you_mean(level, levels)}.")
@@ -111,12 +116,15 @@ def read_scheduler(file: Section, priorities: Collection[PriorityLevel], gpu_typ
         cells[kind].problem(f"there is no GPU type “{kind}”{did_you_mean(kind, gpu_types)}.")
     if name is SchedulerName.HIVED:
         _check_hived(found, read_scheduling(file).classes)
-    hint, object_ = "the name of an object", _CELL if name is SchedulerName.HIVED else _OBJECT
+    hint, object_ = (
+        "the name of an object in the cluster: small letters, digits, dots and dashes",
+        _CELL if name is SchedulerName.HIVED else _OBJECT,
+    )
     return SchedulerConfig(
         name,
         tuple((team, entry.text(object_, hint)) for team, entry in section.children("queues").items()),
         tuple((level, entry.text(_OBJECT, hint)) for level, entry in classes.items()),
-        scheduler.text(_CELL, "the name of a scheduler") if scheduler else "",
+        scheduler.text(_CELL, "the name of a scheduler: letters, digits, dots and dashes") if scheduler else "",
         tuple((kind, entry.text(_CELL, "the name of a cell type")) for kind, entry in cells.items()),
     )
 

@@ -353,7 +353,7 @@ WRONG_CLUSTERS = {
     "a scheduler without a name": ("scheduler: {queues: {vision: v}}", "scheduler.name: is missing."),
     "a queue of the native scheduler": (
         "scheduler: {name: native, queues: {vision: v}}",
-        "scheduler.queues: the scheduler native has no queues.",
+        "scheduler.queues: the scheduler native takes its name alone, no queues.",
     ),
     "a queue of a team that is not there": (
         "scheduler: {name: kueue, queues: {visoin: v}}",
@@ -365,7 +365,13 @@ WRONG_CLUSTERS = {
     ),
     "queues of a scheduler without any": (
         "scheduler: {name: coscheduling, queues: {vision: v}}",
-        "scheduler.queues: the scheduler coscheduling has no queues.",
+        "scheduler.queues: the scheduler coscheduling takes priority_classes and scheduler_name, no queues.",
+    ),
+    "an engine by its name alone": ("scheduler: kueue", "scheduler: must be a mapping, such as {name: kueue}."),
+    "parts of a GPU that another scheduler gives": (
+        "  b: {sharing: alnair, gpu_memory: 1Gi, gpu_cores: 50, share: 1/2, scheduler_name: alnair-cost-saving, "
+        "cpu_per_gpu: 1, memory_per_gpu: 1Gi}\nscheduler: {name: volcano}",
+        "gpu_types.b: is given by alnair-cost-saving, and Volcano places all pods: it needs the scheduler native.",
     ),
     "HiveD's cells of a GPU type that is not there": (
         f"scheduler: {{name: hived, cell_types: {{a10: A100}}}}\n{CLASSES}",

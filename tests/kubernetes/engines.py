@@ -159,6 +159,16 @@ def install(name: str, plane: planes.ControlPlane) -> Engine:
     return engine
 
 
+def uninstall(name: str, engine: Engine) -> None:
+    """The engine's programs and definitions go, and all its objects with them; Kubernetes' own only stands idle."""
+    if name == "gang":
+        return
+    engine.kill()
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for crd in engine.client.get(path)["items"]:
+        engine.client.delete(f"{path}/{crd['metadata']['name']}")
+
+
 def _define(client: Client, folder: Path) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for file in sorted(folder.glob("*.yaml")):

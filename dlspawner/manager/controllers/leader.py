@@ -46,6 +46,8 @@ from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
 from dlspawner.manager.history.gpu_hours import EVERY, HistoryKeeper, HistoryRetention
+from dlspawner.manager.history.profile import EVERY_SECONDS as PROFILE_SECONDS
+from dlspawner.manager.history.profile import ProfileWriter
 from dlspawner.manager.logs.collector import FOLLOWERS, READERS, SWEEP_SECONDS, LogCollector, LogRetention
 from dlspawner.manager.logs.pod_events import WRITE_SECONDS, PodEventCollector
 from dlspawner.manager.logs.reader import LogReader
@@ -234,8 +236,10 @@ class LeaderElector:
                 group.create_task(reconciler.watch(), name="watch the cluster")
                 _run(group, self._observing(store, reconciler))
                 await reconciler.ready.wait()
+                if engine is None or store.cluster_state.cluster.scheduler.admits_before_pods:
+                    await store.transact(lifecycle.take_back_from_engine)
                 group.create_task(pod_events.watch(), name="watch events of pods")
-                _run(group, self._keeping(store, namespaces, logs, pod_events))
+                _run(group, self._keeping(store, cluster, namespaces, logs, pod_events))
                 unmanaged = UnmanagedPods(store, cluster, namespaces, reconciler.remove)
                 _run(
                     group, self._ending(store, reconciler, Terminator(store, self.hub, cluster, namespaces), unmanaged)
@@ -275,12 +279,19 @@ class LeaderElector:
         yield periodic("check of the Manager's scopes", partial(check_scopes, store, self.hub), _SCOPES_SECONDS)
 
     def _keeping(
-        self, store: JobStore, namespaces: JobNamespaces, logs: LogCollector, pod_events: PodEventCollector
+        self,
+        store: JobStore,
+        cluster: KubernetesClient,
+        namespaces: JobNamespaces,
+        logs: LogCollector,
+        pod_events: PodEventCollector,
     ) -> Iterator[WorkQueue[Any]]:
         """Returns the queues that keep usage, history, events and logs."""
         yield periodic("usage of the teams", lambda: store.transact(Transaction.persist_usage), _USAGE_SECONDS)
         history = HistoryKeeper(store, self.ledger, self.prometheus, namespaces, self.retention)
         yield periodic("history", history.run_once, EVERY.total_seconds())
+        profile = ProfileWriter(store, cluster, self.prometheus, namespaces)
+        yield periodic("annotations with the use of pods", profile.run_once, PROFILE_SECONDS)
         yield periodic("events of pods", pod_events.write, WRITE_SECONDS)
         yield WorkQueue("log of", logs.due_reads, logs.read, workers=READERS, wake=logs.read_wake)
         yield WorkQueue("log of ending", logs.due_follows, logs.follow, workers=FOLLOWERS, wake=logs.follow_wake)

@@ -42,6 +42,17 @@ class GpuMetrics(Configurable):
         default_value=list(MetricNames().host_memory),
         help="""Metrics of the memory that containers use, in bytes, with the same labels.""",
     ).tag(config=True)
+    network = List(
+        Unicode(),
+        default_value=list(MetricNames().network),
+        help="""Metrics that count the bytes on the network, by the labels namespace, pod and interface; their sum is
+        the throughput.""",
+    ).tag(config=True)
+    disk = List(
+        Unicode(),
+        default_value=list(MetricNames().disk),
+        help="""Metrics that count the bytes on disks, by the labels namespace, pod, container and device; likewise.""",
+    ).tag(config=True)
     namespace_label = Unicode(
         MetricNames().namespace_label,
         help="""The label with the namespace of the pod that holds a GPU. A Prometheus that sets `namespace` itself, as
@@ -70,5 +81,7 @@ class GpuMetrics(Configurable):
             tuple(self.gpu_labels),
             tuple(self.cpu),
             tuple(self.host_memory),
+            tuple(self.network),
+            tuple(self.disk),
         )
         return PrometheusClient(url, os.environ.get("DLSPAWNER_PROMETHEUS_TOKEN", ""), names)

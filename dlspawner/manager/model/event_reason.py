@@ -68,6 +68,13 @@ class EventReason(StrEnum):
         "",
         True,
     )
+    ENGINE_LEFT = (
+        "engine-left",
+        "Requeued after a change of the scheduler",
+        "the job's pods waited for an engine that is not used any more",
+        "",
+        True,
+    )
     LOGIN_REQUIRED = (
         "login",
         "Waiting for its owner to log in",

@@ -308,6 +308,9 @@ def _cancel_start(turn: Transaction, record: JobRecord, detail: str) -> None:
     turn.write(replace(record, job=stopping, stop=why, awaiting_start=False), EventReason.CANCELLED, detail)
 
 
+_ENGINE_LEFT = "The cluster has another scheduler now. The job keeps its place and waits for that one."
+
+
 def stop(turn: Transaction, job: str, reason: EventReason, sentence: str) -> bool:
     """Stops a job; False when the job holds nothing that could be stopped, or is being stopped already.
 
@@ -336,6 +339,13 @@ def preempt_by_engine(turn: Transaction, record: JobRecord, engine: str, why: st
     else:
         stop(turn, record.job.id, EventReason.PREEMPTED, sentence)
     return turn.record(record.job.id) or record
+
+
+def take_back_from_engine(turn: Transaction) -> None:
+    """Pods that wait for an engine that is not used any more are removed, and their jobs wait in the queue."""
+    for record in tuple(turn.store.records.values()):
+        if record.waits_in_cluster:
+            stop(turn, record.job.id, EventReason.ENGINE_LEFT, _ENGINE_LEFT)
 
 
 def on_job_ended(turn: Transaction, job: str, user: str, sentence: str) -> None:
@@ -440,7 +450,8 @@ def on_pods_gone(turn: Transaction, record: JobRecord, seen: tuple[EventReason, 
     ``seen``: how the last pod has ended, as `pod_view` has read it; ``None`` for one that went unseen.
     """
     job = record.job
-    if record.stop is not None and record.stop.code in _WAITS_AGAIN and job.requeue:
+    code = record.stop.code if record.stop is not None else None
+    if code is EventReason.ENGINE_LEFT or (code in _WAITS_AGAIN and job.requeue):
         withdraw(turn, job.id)
         requeue(turn, replace(record, start_attempts=1, failures=0), EventReason.REQUEUED)
         return

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from dlspawner.clients.kubernetes import PODS
 from dlspawner.clients.prometheus import MetricNames, PrometheusClient
 from dlspawner.core.job import JobState
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
+from dlspawner.manager.history.profile import ANNOTATIONS, ProfileWriter, alnair_annotations, read_maxima
 from dlspawner.manager.http.api.history import TimeRange, expressions, read_time_range, read_usage
 from dlspawner.manager.http.api.models.requests import UsageQuery
 from dlspawner.manager.model.event_reason import EventReason
@@ -88,7 +90,18 @@ def kubelet_samples() -> dict[str, list[str]]:
     times = [BEGIN + number * metrics.STEP for number in range(180)]
     cpu = [f"{one} {n * 5 * more} {at.timestamp():.3f}" for one, more in labelled for n, at in enumerate(times)]
     memory = [f"{one} {3 * 2**20 * more} {at.timestamp():.3f}" for one, more in labelled for at in times]
-    return {"container_cpu_usage_seconds_total": cpu, "container_memory_working_set_bytes": memory}
+    traffic = [f'{{{labels},interface="eth0"}} {n * 10**7} {at.timestamp():.3f}' for n, at in enumerate(times)]
+    disk = 'container="notebook",device="/dev/vda"'
+    written = [f"{{{labels},{disk}}} {n * 10**8} {at.timestamp():.3f}" for n, at in enumerate(times)]
+    pid = '{pod_name="jupyter-carol--",gpu_idx="0",gpu_uuid="GPU-9",pid="77"}'
+    return {
+        "container_cpu_usage_seconds_total": cpu,
+        "container_memory_working_set_bytes": memory,
+        "container_network_receive_bytes_total": traffic,
+        "container_network_transmit_bytes_total": traffic,
+        "container_fs_writes_bytes_total": written,
+        "alnair_gpu_util": [f"{pid} {n % 60} {at.timestamp():.3f}" for n, at in enumerate(times)],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +143,35 @@ async def test_container_with_two_series_counts_once(prometheus: PrometheusClien
     assert found["memory"].values == pytest.approx((3 * 2**20,) * 3)
 
 
+async def test_maxima_are_of_one_pod_and_name_processes_only_where_an_exporter_does(
+    prometheus: PrometheusClient,
+) -> None:
+    until_ = BEGIN + timedelta(minutes=25)
+    found = await read_maxima(prometheus, NAMESPACE, ["jupyter-alice--train", "jupyter-carol--"], BEGIN, until_)
+    assert found["jupyter-alice--train"] == {("gpu", ""): 100, ("gpu_memory", ""): 2048 * 2**20}
+    assert found["jupyter-carol--"] == pytest.approx(
+        {
+            ("cpu", ""): 0.5,
+            ("memory", ""): 3 * 2**20,
+            ("network", ""): 2e6,
+            ("disk", ""): 1e7,
+            ("gpu_util", "gpu_0_77"): 59,
+        }
+    )
+    after = await read_maxima(prometheus, NAMESPACE, ["jupyter-carol--"], until_ + HOUR, until_ + 2 * HOUR)
+    assert after == {}, "only the time that is asked for"
+    seconds = await read_maxima(prometheus, NAMESPACE, ["jupyter-carol--"], until_ - timedelta(seconds=20), until_)
+    assert set(seconds["jupyter-carol--"]) == {("gpu_util", "gpu_0_77")}, "rates need minutes"
+    assert alnair_annotations(found["jupyter-carol--"], NOON) == {
+        "alnair.centaurusinfra.io/max_cpu_util": "50.0",
+        "alnair.centaurusinfra.io/max_cpu_mem_mb": "3.15",
+        "alnair.centaurusinfra.io/max_network_mbps": "2.0",
+        "alnair.centaurusinfra.io/max_disk_io": "10.0",
+        "alnair.centaurusinfra.io/gpu_util": "{'gpu_0_77': 59.0}",
+        "alnair.centaurusinfra.io/query_dt": "2030-01-01 12:00:00+00:00",
+    }
+
+
 @pytest.fixture
 def portal(portal: Portal, prometheus: PrometheusClient) -> Portal:
     portal.served.acting.prometheus = prometheus
@@ -158,6 +200,7 @@ async def test_those_who_may_see_a_job_read_its_usage(portal: Portal, job: str) 
         gpu = next(one for one in usage["series"] if one["name"] == "gpu")
         assert gpu["unit"] == "percent"
         assert len(gpu["values"]) == len(usage["times"]) > 50
+        assert {one["name"]: one["value"] for one in usage["maxima"]} == {"gpu": 100, "gpu_memory": 2**31}
         assert {round(value) for value in gpu["values"] if value is not None} <= {75, 83, 88, 90, 100}
     for user in ("bob", "lars"):
         status, usage = await ask_usage(portal, user, job)
@@ -177,8 +220,29 @@ async def test_usage_page_has_charts_of_a_table(portal: Portal, job: str) -> Non
     assert "Processor" not in page.text, "unknown values have no line"
     assert re.search(r"GPUs, percent busy last [\d.]+, at most [\d.]+", page.text)
     assert re.search(r"From [\d-]+ \d\d:\d\d to [\d-]+ \d\d:\d\d UTC, a mean for every 15 seconds[.]", page.text)
+    assert re.search(r"At most so far\s+Busiest GPU, percent\s*100.0\s+Memory of the fullest GPU, GiB\s*2.0", page.text)
     rows = re.findall(r'<th scope="row"><time datetime="([^"]+)">', page.body)
     assert len(set(rows)) == len(rows) > 100
+
+
+async def test_pods_are_annotated_when_the_file_says_so_and_a_maximum_has_grown(portal: Portal, job: str) -> None:
+    store, acting = portal.served.book, portal.served.acting
+    writer = ProfileWriter(store, portal.office.cluster, acting.prometheus, acting.culler.evidence.namespaces)  # type: ignore[union-attr]
+
+    async def read() -> dict[str, str]:
+        pod = await portal.office.cluster.get(PODS, "jupyter-alice--train", NAMESPACE)
+        told = pod["metadata"].get("annotations") or {}
+        return {key.partition("/")[2]: one for key, one in told.items() if key.startswith(ANNOTATIONS)}
+
+    await writer.run_once()
+    assert await read() == {}
+    store.configure(replace(store.cluster_state.cluster, profiler_annotations=True), store.cluster_state.teams)
+    await writer.run_once()
+    first = await read()
+    assert (first["max_gpu_util"], first["max_gpu_mem_mb"]) == ("100.0", "2147.48")
+    portal.office.clock.moved += timedelta(minutes=1)
+    await writer.run_once()
+    assert await read() == first, "nothing has grown"
 
 
 async def test_page_says_that_there_is_no_prometheus_or_no_answer(portal: Portal, job: str) -> None:

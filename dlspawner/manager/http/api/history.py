@@ -17,21 +17,29 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
-from dlspawner.clients.prometheus import MIB, GpuSample, MetricNames, MetricsUnavailable, PrometheusClient, is_ratio
+from dlspawner.clients.prometheus import (
+    MIB,
+    GpuSample,
+    MetricNames,
+    MetricsUnavailable,
+    PrometheusClient,
+    is_ratio,
+    selector,
+)
 from dlspawner.core.accounting import NONE, PER_HOUR, GpuTime
 from dlspawner.manager.culling.evidence import NO_PROMETHEUS
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.gpu_hours import Hours
+from dlspawner.manager.history.profile import Maxima, read_maxima
 from dlspawner.manager.http.api.base import JobApiHandler, leader_of
 from dlspawner.manager.http.api.models.requests import PeriodQuery, UsageQuery
-from dlspawner.manager.http.api.models.responses import SeriesModel, UsageModel
+from dlspawner.manager.http.api.models.responses import MaximumModel, SeriesModel, UsageModel
 from dlspawner.manager.http.handlers import (
     NOT_LEADER,
     NOT_YET,
@@ -214,10 +222,8 @@ def expressions(names: MetricNames, namespace: str, pods: Sequence[str], step: t
     """Returns the Prometheus queries about these pods, for points a step apart."""
 
     def over(metrics: Sequence[str], labels: tuple[str, str], more: str = "", window: timedelta = step) -> str:
-        which = json.dumps("|".join(metrics))
-        pod = json.dumps("|".join(re.escape(name) for name in pods))
-        where = f"{labels[0]}={json.dumps(namespace)},{labels[1]}=~{pod}"
-        return f"{{__name__=~{which},{where}{more}}}[{max(1, int(window.total_seconds()))}s]"
+        series = selector(metrics, labels, namespace, pods, more)
+        return f"{series}[{max(1, int(window.total_seconds()))}s]"
 
     of_gpus, of_containers = (names.namespace_label, names.pod_label), ("namespace", "pod")
     real = ',container!="",container!="POD"'  # not the pod's own sum, which would count everything twice
@@ -262,6 +268,20 @@ TITLES = {
     "cpu": "Processor, cores",
     "memory": "Memory, GiB",
 }
+MAXIMA = {
+    "gpu": "Busiest GPU, percent",
+    "gpu_memory": "Memory of the fullest GPU, GiB",
+    "cpu": "Processor, cores",
+    "memory": "Memory, GiB",
+    "network": "Network, MB/s",
+    "disk": "Disk, MB/s",
+    "gpu_util": "GPU, percent",
+    "gpu_mem_util": "GPU memory, percent",
+}
+UNITS = {
+    **{"gpu": "percent", "gpu_memory": "bytes", "cpu": "cores", "memory": "bytes"},
+    **{"network": "bytes per second", "disk": "bytes per second", "gpu_util": "percent", "gpu_mem_util": "percent"},
+}
 NOTHING_YET = "It has not run yet."
 _GIB = 2**30
 _EVERY_SECONDS = 60  # between two looks of a page that is open
@@ -270,8 +290,10 @@ JOB = r"(j-[a-z2-7]{12})"
 
 async def read_job_usage(
     handler: IdentityHandler, kept: JobHistory, query: UsageQuery
-) -> tuple[TimeRange, tuple[MetricSeries, ...]]:
-    """Returns the known usage; 422 for an invalid query, 501 and 503 without a source."""
+) -> tuple[TimeRange, tuple[MetricSeries, ...], dict[str, Maxima]]:
+    """Returns the known usage, and the maxima of each pod in the job's life, of which the last 31 days count; 422 for
+    an invalid query, 501 and 503 without a source.
+    """
     acting = leader_of(handler.manager)
     if acting.culler is None:
         raise HttpProblem(503, NOT_YET)
@@ -286,15 +308,18 @@ async def read_job_usage(
     pods = record.seen if record is not None else ()
     namespace = namespaces.from_key(pods[0].namespace) if pods else namespaces.ordinary
     try:
-        return span, await read_usage(acting.prometheus, namespace, [pod.name for pod in pods], span)
+        begin, end, named = kept.started or now, kept.ended or now, [pod.name for pod in pods]
+        most = read_maxima(acting.prometheus, namespace, named, max(begin, end - LONGEST), end)
+        series, maxima = await asyncio.gather(read_usage(acting.prometheus, namespace, named, span), most)
     except MetricsUnavailable as problem:
         raise HttpProblem(503, str(problem)) from problem
+    return span, series, maxima
 
 
 class JobUsageHandler(JobApiHandler):
     async def get(self, job: str) -> None:
         kept = await self.seen(job, self.sees())
-        span, found = await read_job_usage(self, kept, self.read_query(UsageQuery))
+        span, found, maxima = await read_job_usage(self, kept, self.read_query(UsageQuery))
         self.reply(
             UsageModel(
                 job=job,
@@ -303,6 +328,11 @@ class JobUsageHandler(JobApiHandler):
                 step_seconds=span.step.total_seconds(),
                 times=span.times,
                 series=[SeriesModel.model_validate(one) for one in found],
+                maxima=[
+                    MaximumModel(pod=pod, name=name, process=process, unit=UNITS[name], value=value)
+                    for pod, values in maxima.items()
+                    for (name, process), value in values.items()
+                ],
             )
         )
 

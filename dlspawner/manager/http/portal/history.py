@@ -5,7 +5,7 @@ A chart is drawn by the browser from the table beside it (`chart.html`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
@@ -15,12 +15,15 @@ from dlspawner.core import accounting
 from dlspawner.core.scheduling import usage_report
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.gpu_hours import PastJob
+from dlspawner.manager.history.profile import Maxima
 from dlspawner.manager.http.api.history import (
     _EVERY_SECONDS,
     _GIB,
     AMOUNTS,
+    MAXIMA,
     NOTHING_YET,
     TITLES,
+    UNITS,
     GpuHoursReport,
     MetricSeries,
     Row,
@@ -257,8 +260,9 @@ class UsagePage(PortalPage):
         kept = await self.kept(job)
         problem, span = "", None
         found: tuple[MetricSeries, ...] = ()
+        maxima: dict[str, Maxima] = {}
         try:
-            span, found = await read_job_usage(self, kept, UsageQuery())
+            span, found, maxima = await read_job_usage(self, kept, UsageQuery())
         except HttpProblem as no:
             problem = no.detail
         known = [one for one in found if any(value is not None for value in one.values)]
@@ -270,11 +274,22 @@ class UsagePage(PortalPage):
             times=list(zip(span.times, moments(span), strict=True)) if span else [],
             shown=time_range_text(span) if span and known else "",
             lines=[_line(one) for one in known],
+            maxima=[(pod, list(_most(maxima[pod]))) for pod in sorted(maxima)],
             nothing=NOTHING_YET if kept.started is None else "Nothing was measured in this time.",
             now=self.manager.now(),
             every=_EVERY_SECONDS,
             told=(),
         )
+
+
+def _most(maxima: Maxima) -> Iterator[tuple[str, str]]:
+    """What was measured, and the most of it."""
+    factors = {"bytes": 1 / _GIB, "bytes per second": 1e-6}
+    for name, title in MAXIMA.items():
+        for (measured, process), value in sorted(maxima.items()):
+            if measured == name:
+                shown = f"{value * factors.get(UNITS[name], 1):.1f}"
+                yield (f"Process {process.rpartition('_')[2]}: {title}" if process else title), shown
 
 
 def moments(span: TimeRange) -> list[str]:

@@ -231,6 +231,14 @@ class SeriesModel(ResponseModel):
     values: tuple[Number | None, ...]
 
 
+class MaximumModel(ResponseModel):
+    pod: str
+    name: str
+    process: str = Field(description="gpu_<index>_<pid>, where an exporter tells of processes; else empty.")
+    unit: str
+    value: Number
+
+
 class UsageModel(ResponseModel):
     """The use of a job at each time; null where it is not known."""
 
@@ -240,6 +248,7 @@ class UsageModel(ResponseModel):
     step_seconds: Number
     times: list[Time]
     series: list[SeriesModel]
+    maxima: list[MaximumModel] = Field(description="In the life of the job, whatever times are asked for.")
 
 
 class NewsJobModel(ResponseModel):

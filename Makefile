@@ -34,7 +34,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference tour images clean
+.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference labextension tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -118,6 +118,14 @@ images:
 # hub_config/REFERENCE.md from the traits.
 reference: $(VENV)/.tests
 	$(BIN)/python -m tests.reference
+
+# The module for JupyterLab is built from jupyter_extension/src, and kept in the repository: no user needs its 200 MB of tools.
+labextension: $(VENV)/.jobs
+	rm -rf build/labextension && mkdir -p build && cp -r jupyter_extension build/labextension && rm -rf build/labextension/labextension
+	cd build/labextension && npm ci --loglevel=error --no-fund --no-audit --ignore-scripts && npx tsc
+	cd build/labextension && PATH='$(CURDIR)/$(BIN)':$$PATH jupyter labextension build .
+	rm -rf jupyter_extension/labextension && cp -r build/labextension/labextension jupyter_extension/
+	$(BIN)/python -m tests.labextension
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -339,7 +339,7 @@ def drain(given: Given, service: Service) -> int:
             raise ClientProblem(f"{given.node} was opened again: its drain is over.", 1)
         closed = closed or found["state"] != "ready"
         free = closed and not found["jobs"]
-        told = f"{given.node} is closed. Its {found['jobs']} jobs are stopped at {text.moment(at)}."
+        told = f"{given.node} is closed. Jobs there until {text.moment(at)}: {found['jobs']}."
         told = f"{given.node} is closed and free of jobs." if free else told
         done = free or given.no_wait
         if done and given.json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from traitlets.config import Configurable
 
+from tests import labextension
 from tests.reference import PATH, configurables, reference
 
 
@@ -16,3 +17,7 @@ def test_the_reference_is_up_to_date() -> None:
 def test_every_trait_has_help(cls: type[Configurable]) -> None:
     silent = [name for name, trait in cls.class_own_traits(config=True).items() if len(trait.help or "") < 20]
     assert silent == []
+
+
+def test_the_module_for_jupyterlab_is_built_from_its_sources() -> None:
+    assert labextension.NOTE.read_text(encoding="utf-8").strip() == labextension.digest(), "run `make labextension`"

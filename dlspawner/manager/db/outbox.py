@@ -25,7 +25,7 @@ from dlspawner.manager.model.message import (
     news_of_notice,
     posted_notices,
 )
-from dlspawner.manager.model.notice import NoticeChange
+from dlspawner.manager.model.notice import LONGEST_TEXT, NoticeChange, clean
 from dlspawner.manager.model.records import JobEvent
 
 _AT_ONCE = 500  # of the due messages that are read
@@ -101,6 +101,7 @@ def claim(connection: Connection, message: OutboxMessage, due: datetime) -> bool
 
 def remove(connection: Connection, message: OutboxMessage, problem: str = "") -> None:
     """The message was sent, or with a ``problem`` is given up; its person reads why."""
+    problem = clean(problem, LONGEST_TEXT)
     connection.execute(delete(outbox).where(outbox.c.id == message.id))
     mine = (_SETTINGS.user_name == message.user) & (_SETTINGS.problem != problem)
     connection.execute(update(notification_settings).where(mine).values(problem=problem))

@@ -303,7 +303,7 @@ def test_drain_waits_until_the_node_is_free(logged_in: Scripted, capsys: pytest.
     assert cli.main(["drain", "n1", "--at", "2031-05-04T12:00:00Z", "--message", "Kernel"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "n1 is closed and free of jobs.\n"
-    assert "Its 2 jobs are stopped at" in printed.err
+    assert "n1 is closed. Jobs there until 2031-05-04 12:00:00 UTC: 2.\n" in printed.err
     logged_in.answers = [(204, None), node("cordoned", 1), node("ready", 1)]
     assert cli.main(["drain", "n1", "--at", "2031-05-04T12:00:00Z", "--message", "Kernel"]) == 1
     assert "was opened again" in capsys.readouterr().err

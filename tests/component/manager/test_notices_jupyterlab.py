@@ -38,6 +38,7 @@ class Lab:
     served: Served
     url: str
     job: Job
+    process: subprocess.Popen[bytes]
 
     async def tell(self, kind: NoticeKind = NoticeKind.IDLE, text: str = "Not used.", **more: Any) -> Notice:
         return await self.served.book.transact(lambda turn: post(turn, self.job, kind, text, **more))
@@ -55,7 +56,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def notebook_server(program: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
+def notebook_server(
+    program: str, folder: Path, environment: dict[str, str]
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     port = free_port()
     command = [
         *(sys.executable, "-m", program, "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"),
@@ -63,6 +66,9 @@ def notebook_server(program: str, folder: Path, environment: dict[str, str]) -> 
     ]
     if program == "jupyterlab":
         command += ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+        command += [
+            "--ServerApp.tornado_settings={'page_config_data': {'hubPrefix': '/hub/'}}"
+        ]  # as JupyterHub says it
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "DLSPAWNER"))}
     own = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "c"), "JUPYTER_DATA_DIR": str(folder / "d")}
     with (folder / "lab.log").open("wb") as log:
@@ -70,7 +76,7 @@ def notebook_server(program: str, folder: Path, environment: dict[str, str]) -> 
             command, cwd=folder, env={**kept, **own, **environment}, stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process
         finally:
             process.kill()
             process.wait(30)
@@ -86,8 +92,8 @@ async def lab(
     token = await asyncio.to_thread(world.server_token, "alice", "lab")
     async with offices(tmp_path, f"sqlite:///{tmp_path / 'm.sqlite'}") as office, serving(office, world) as served:
         environment = {"DLSPAWNER_MANAGER_URL": served.url, "JUPYTERHUB_API_TOKEN": token}
-        with notebook_server(program, tmp_path, environment) as url:
-            found = Lab(served, url, job_of("alice", "lab"))
+        with notebook_server(program, tmp_path, environment) as (url, process):
+            found = Lab(served, url, job_of("alice", "lab"), process)
             await until(lambda: answers(found), "the notebook server answers", 120)
             yield found
 
@@ -146,6 +152,35 @@ async def test_notice_is_shown_answered_and_withdrawn(lab: Lab, page: Page) -> N
     await expect(toast(page, "Team vision")).to_be_visible()
     await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
     await expect(toast(page, "Team vision")).to_have_count(0)
+
+
+@pytest.mark.browser
+async def test_status_bar_has_the_time_left_and_the_panel_all_of_a_notice(lab: Lab, page: Page) -> None:
+    status = page.get_by_role("button", name="Job stops in")
+    await expect(status).to_have_count(0)
+    long = f"{'So it is, for many reasons. ' * 12}This is the end of it."
+    await lab.tell(text=long, until=lab.served.manager.now() + timedelta(minutes=5, seconds=30), keep=True)
+    await expect(status).to_have_text("Job stops in 5 min")
+    await status.click()
+    panel = page.locator("#dlspawner-notices")
+    await expect(panel).to_contain_text(f"{long} (at ")
+    await expect(panel).to_contain_text("That is in 5 min.")
+    await expect(panel.get_by_role("button", name="Keep it running")).to_be_visible()
+    await lab.served.book.transact(lambda turn: withdraw(turn, lab.job.id))
+    await expect(panel).to_contain_text("There are none.")
+    await expect(status).to_be_hidden()
+
+
+@pytest.mark.browser
+async def test_dialog_of_a_server_that_is_gone_says_why(lab: Lab, page: Page) -> None:
+    await lab.tell(NoticeKind.PREEMPTED, "It is stopped {when} and waits.", until=lab.served.manager.now())
+    await expect(toast(page, "It is stopped at ")).to_be_visible()
+    lab.process.kill()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("This job was stopped", timeout=90_000)
+    await expect(dialog).to_contain_text("and waits.")
+    await expect(dialog).not_to_contain_text("unavailable")
+    await expect(dialog.get_by_role("button", name="Show the job")).to_be_visible()
 
 
 @pytest.mark.browser

@@ -6,24 +6,17 @@ import re
 
 import pytest
 import requests
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.browsing import log_in, start_from_form
 from tests.e2e.people import Person, Stack
 
 
-def command(page: Page, name: str) -> None:
-    """From the command palette."""
-    page.keyboard.press("F1")
-    page.locator(".quick-input-widget input").fill(f">{name}")
-    page.locator(".quick-input-list .monaco-list-row", has_text=name).first.click()
-
-
-def open_file(page: Page, name: str) -> None:
-    page.keyboard.press("Control+p")
-    page.locator(".quick-input-widget input").fill(name)
-    page.locator(".quick-input-list .monaco-list-row", has_text=name).first.click()
+def open_file(page: Page, name: str) -> Locator:
+    """From the explorer; the text of its editor."""
+    page.locator(".explorer-folders-view .monaco-list-row", has_text=name).dblclick()
     expect(page.locator(".tab.active", has_text=name)).to_be_visible()
+    return page.locator(".editor-instance .view-lines").first
 
 
 @pytest.mark.slow
@@ -33,27 +26,24 @@ def test_a_file_is_opened_edited_saved_and_run(page: Page, stack: Stack, bob: Pe
     log_in(page, stack, "vera")
     start_from_form(page, stack, "code", "VS Code", gpus=0)
     page.wait_for_url("**/user/vera/code/**", timeout=180_000)
-    workbench = page.locator(".monaco-workbench")
-    expect(workbench).to_be_visible(timeout=180_000)
+    expect(page.locator(".monaco-workbench")).to_be_visible(timeout=180_000)
 
-    command(page, "Terminal: Create New Terminal")
+    page.locator(".explorer-folders-view .monaco-list-row", has_text=".profile").wait_for()
+    page.keyboard.press("Control+Backquote")
     terminal = page.locator(".terminal-wrapper.active textarea")
     terminal.focus()
     page.keyboard.type("echo 'print(1)' > hello.py; env | grep -c JUPYTERHUB_ > token.txt\n")
-    open_file(page, "hello.py")
-    editor = page.locator(".editor-instance .monaco-editor").first
-    expect(editor.locator(".view-lines")).to_contain_text("print(1)")
-    editor.locator(".view-lines").click()
+    expect(open_file(page, "token.txt")).to_have_text("0")
+    editor = open_file(page, "hello.py")
+    expect(editor).to_have_text("print(1)")
+    editor.click()
     page.keyboard.press("Control+End")
     page.keyboard.type("print(6 * 7)")
     page.keyboard.press("Control+s")
     expect(page.locator(".tab.active.dirty")).to_have_count(0)
     terminal.focus()
     page.keyboard.type("python3 hello.py > said.txt\n")
-    open_file(page, "said.txt")
-    expect(editor.locator(".view-lines")).to_have_text(re.compile(r"1\s*42"))
-    open_file(page, "token.txt")
-    expect(editor.locator(".view-lines")).to_have_text("0")
+    expect(open_file(page, "said.txt")).to_have_text(re.compile(r"1\s*42"))
 
     url = f"{stack.url}/user/vera/code/"
     assert requests.get(url, allow_redirects=False, timeout=60).status_code in {302, 403}

@@ -1,4 +1,5 @@
 # make run     the whole product on this machine          make test          what every change must pass (about 8 minutes)
+# make vscode  VS Code in the browser as one more template of make run (a build of some minutes, once)
 # make check   lint, types, import contracts              make test-faults   kills, two storms, databases and API servers that go away
 # make test-nightly   storms, floods, matrices, fuzzing, known faults in a copy, make flakes, the Manager on real control planes
 # make bench   figures against the peers (bench-kubernetes: in containers)       make clean      remove what was built (var/, your state, stays)
@@ -34,7 +35,7 @@ BALANCER := haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1
 # An ordinary user, as far as the kernel is concerned, wherever the checkout and the cache lie.
 WITHOUT_ROOT := unshare --user --map-user=1000 --map-group=1000
 
-.PHONY: run test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference labextension tour images clean
+.PHONY: run vscode test test-faults test-nightly test-kubernetes test-on-control-planes flakes kubernetes check format bench bench-kubernetes simulations reference labextension tour images clean
 
 ifeq ($(CLUSTER),kubernetes)
 run: $(VENV)/.tests
@@ -60,7 +61,7 @@ flakes: $(VENV)/.tests
 	  $(TEST_ENV) DLSPAWNER_TESTS_SLOW_COMMITS=0.25 $(BIN)/pytest -n $(WORKERS) --dist loadfile --reruns 0 --randomly-seed=$$seed \
 	    -m "not slow and not longer and not kubernetes" $(FLAKES) || exit 1; done
 
-test-nightly: $(VENV)/.tests
+test-nightly: $(VENV)/.tests $(VENV)/.vscode
 	@.ci/packages torchrun=python3-torch
 	$(TEST_ENV) $(BIN)/pytest -n $(WORKERS) --dist loadfile -m "(slow or longer) and not faults and not kubernetes"
 	$(TEST_ENV) $(BIN)/python -m tests.mutations
@@ -128,7 +129,7 @@ labextension: $(VENV)/.jobs
 	$(BIN)/python -m tests.labextension
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) templates/jobs/vscode.yaml build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The environment grows in three steps, so that `make run` installs no more than it needs.
 $(VENV)/bin/python:
@@ -147,6 +148,16 @@ $(VENV)/.jobs: setup.py constraints.txt $(CHP)/package-lock.json $(wildcard jupy
 	@$(PEOPLE)/bin/python -m ipykernel install --prefix=$(VENV) --env PATH '$(CURDIR)/$(PEOPLE)/bin:$${PATH}' >/dev/null 2>&1
 	@cp $(CHP)/package.json $(CHP)/package-lock.json $(VENV) && npm ci --loglevel=error --no-fund --no-audit --prefix $(VENV)
 	@.ci/packages sshd=openssh-server ssh=openssh-client setpriv=util-linux
+	@touch $@
+
+vscode: $(VENV)/.vscode
+
+$(VENV)/.vscode: hub_config/images/job/code-server | $(VENV)/.jobs
+	@.ci/packages g++=g++ make=make krb5-config=libkrb5-dev
+	@echo "Building VS Code for the browser (some minutes, once) …"
+	@hub_config/images/job/code-server $(CURDIR)/$(VENV)/code-server
+	@ln -sf ../code-server/bin/code-server $(BIN)/code-server
+	@ln -sf ../optional/vscode.yaml templates/jobs/vscode.yaml
 	@touch $@
 
 $(VENV)/.tests: $(VENV)/.jobs

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
 import tempfile
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -200,6 +202,35 @@ async def test_only_the_owner_has_access_and_only_with_a_login(
     assert nobody.headers["Location"].startswith("/hub/api/oauth2/authorize")
     assert expected in owner.body.decode()
     assert len(listening) == 1
+
+
+@pytest.mark.slow
+async def test_vscode_has_its_extensions_and_is_behind_the_login(tmp_path: Path) -> None:
+    """With what `make vscode` has built. An extension that cannot be installed keeps it from nothing."""
+    extension = tmp_path / "greeter.vsix"
+    target = '<InstallationTarget Id="Microsoft.VisualStudio.Code"/>'
+    asset = '<Asset Type="Microsoft.VisualStudio.Code.Manifest" Path="extension/package.json"/>'
+    with zipfile.ZipFile(extension, "w") as archive:
+        engines = {"vscode": "^1.60.0"}
+        package = {"name": "greeter", "publisher": "tests", "version": "1.0.0", "engines": engines}
+        archive.writestr("extension/package.json", json.dumps(package))
+        archive.writestr(
+            "extension.vsixmanifest",
+            '<PackageManifest Version="2.0.0" xmlns="http://schemas.microsoft.com/developer/vsx-schema/2011">'
+            '<Metadata><Identity Language="en-US" Id="greeter" Version="1.0.0" Publisher="tests"/></Metadata>'
+            f"<Installation>{target}</Installation><Assets>{asset}</Assets></PackageManifest>",
+        )
+    home = tmp_path / "home"
+    home.mkdir()
+    extensions = {"HOME": str(home), "VSCODE_EXTENSIONS": f"/nothing/there.vsix {extension}"}
+    with hub() as hub_api:
+        async with job(command("vscode"), hub_api, **extensions) as (url, session):
+            nobody, owner, other = [await get(f"{url}{PREFIX}?folder=/", token) for token in (None, "alice", "bob")]
+            listening = tcp_listeners(session)
+    assert (nobody.code, owner.code, other.code) == (302, 200, 403)
+    assert "vscode-workbench-web-configuration" in owner.body.decode()
+    assert len(listening) == 1
+    assert list((home / ".local/share/code-server/extensions").glob("tests.greeter-*"))
 
 
 @pytest.mark.parametrize("template", ["ssh", "tensorboard"])

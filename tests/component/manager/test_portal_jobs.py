@@ -315,7 +315,7 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
     await portal.runs(wants("alice", gpus=8, server="first"))
     await portal.waits(wants("alice", server="second"))
     page = await portal.read("alice")
-    assert re.search(r"first running started just now \( \d\d:\d\d UTC \) Open Stop", page.text), (
+    assert re.search(r"first running started just now \( \d\d:\d\d UTC \) Open Log Stop", page.text), (
         "nothing stops it, so it needs no button to keep it"
     )
     assert "Tiny, 8 GPUs of type gpu, team Everybody" in page.text

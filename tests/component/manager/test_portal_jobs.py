@@ -445,3 +445,12 @@ async def test_start_leads_to_the_job_or_a_reason(
     if not location:
         assert str(error) in answer.text
         assert "<script>alert" not in answer.body
+
+
+async def test_earlier_starts_of_a_template_tell_how_long_one_takes(portal: Portal) -> None:
+    await portal.runs(wants("alice"))
+    client = ManagerClient(portal.served.url, portal.served.hubs_token, log)
+    seconds = await client.usual_start("tiny")
+    assert seconds is not None
+    assert 0 <= seconds < 3600
+    assert await client.usual_start("unknown") is None

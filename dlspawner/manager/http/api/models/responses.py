@@ -577,5 +577,9 @@ class PrepareStartModel(UnixAccountModel):
     job: str | None
 
 
+class UsualStartModel(ResponseModel):
+    seconds: float | None
+
+
 class LogKeptModel(ResponseModel):
     kept: bool

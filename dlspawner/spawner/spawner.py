@@ -678,16 +678,6 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         self._percent = max(self._percent, found.percent)
         return replace(found, percent=self._percent)
 
-    @property
-    def start_seconds(self) -> float | None:
-        """Returns for how long the start has been going on; ``None`` after a restart of the Hub."""
-        return asyncio.get_running_loop().time() - self._began if self._began else None
-
-    @property
-    def job_url(self) -> str | None:
-        """Returns the Manager's page of the job of the latest start."""
-        return f"{self.portal_url}jobs/{self._job_id}" if self.portal_url and self._job_id else None
-
     def _note(self) -> str | None:
         """Returns the obstacle of the start; after a restart of the Hub only the pod's own status tells it."""
         if self._waiting is not None and self._waiting.note:

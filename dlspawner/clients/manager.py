@@ -239,6 +239,11 @@ class ManagerClient:
         body = {"server": server, "job": job}
         await self._call("POST", f"{_of_user(user)}/interrupted", body, math.inf, _LONGEST_REPORT_DELAY)
 
+    async def usual_start(self, template: str) -> float | None:
+        """How many seconds a start of this template usually takes; ``None`` where none is known."""
+        answer = await self._call("GET", f"/api/internal/templates/{_part(template)}/usual-start", seconds=PAGE_SECONDS)
+        return answer.read(lambda found: None if found["seconds"] is None else float(found["seconds"]))
+
     async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
         """How many GPUs of each type are free, and how many of them on one node."""
         answer = await self._call("GET", "/api/internal/free-gpus", seconds=PAGE_SECONDS)

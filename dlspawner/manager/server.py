@@ -126,6 +126,7 @@ INTERNAL_ROUTES: Routes = (
     (f"{_INTERNAL_USER}/interrupted", hub.StartInterruptedHandler),
     ("api/internal/files", hub.GoodFilesHandler),
     ("api/internal/free-gpus", hub.FreeGpusHandler),
+    (f"api/internal/templates/{_NAME}/usual-start", hub.UsualStartHandler),
 )
 
 

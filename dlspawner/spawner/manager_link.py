@@ -137,6 +137,10 @@ class ManagerLink:
         """Returns the queue status of this user's jobs by server; ``None`` without an answer in time."""
         return await self._or_none(self._client.queue_status(user))
 
+    async def usual_start(self, template: str) -> float | None:
+        """How many seconds a start of this template usually takes; ``None`` without an answer in time."""
+        return await self._or_none(self._client.usual_start(template))
+
     async def free_gpus(self) -> Mapping[str, tuple[float, float]]:
         """How many GPUs of each type are free, and on one node; empty without an answer in time."""
         return await self._or_none(self._client.free_gpus()) or {}

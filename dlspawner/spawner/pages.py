@@ -5,6 +5,7 @@ Everything here is for showing. It reads the Hub's spawners and the pods that th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -74,6 +75,8 @@ class PageSpawner(LinkedSpawner, Protocol):
 
     manager_token: str
     templates_dir: str
+    _began: float
+    _job_id: str | None
 
     @property
     def ssh_target(self) -> tuple[str, int] | None: ...
@@ -93,6 +96,16 @@ class PageProperties:
     @property
     def portal_url(self: LinkedSpawner) -> str | None:
         return portal_url(self)
+
+    @property
+    def start_seconds(self: PageSpawner) -> float | None:
+        """Returns for how long the start has been going on; ``None`` after a restart of the Hub."""
+        return asyncio.get_running_loop().time() - self._began if self._began else None
+
+    @property
+    def job_url(self: PageSpawner) -> str | None:
+        """Returns the Manager's page of the job of the latest start."""
+        return f"{service_url(self)}jobs/{self._job_id}" if self.manager_url and self._job_id else None
 
     @property
     def is_team_admin(self: PageSpawner) -> bool:

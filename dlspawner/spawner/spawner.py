@@ -660,9 +660,12 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             return
         with suppress(StartRefused):  # the start's own is what people read
             await self._start_watching_pods()
-        last = None
+        last, usual, template = None, None, ""
         while True:
-            event = self.step().event()
+            if self._has_quota and self._launch is not None and not template:
+                template = self._launch.job.template
+                usual = await self._manager.usual_start(template)
+            event = self.step().event() | ({"usual": usual} if usual is not None else {})
             if event != last:
                 yield event
                 last = event

@@ -119,6 +119,7 @@ def test_every_page_of_the_hub_is_accessible_and_fits(looks: Looks, stack: Stack
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("heading", name="Starting slow")).to_be_visible()
     looks.here("spawn-pending", "Starting slow")
+    expect(page.locator("#progress-steps [aria-current=step]"), "where it stands").to_have_count(1)
     page.unroute_all()
     page.goto(f"{stack.url}/hub/logout")  # a page of its own only where the Hub logs people in without asking
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()

@@ -38,6 +38,9 @@ def tour(page: Page, stack: Stack) -> None:
     """A researcher's first hour, one picture a step."""
     log_in(page, stack, "alice")
     choose(page, stack, "train", "Notebook", gpus=2)
+    expect(page.locator("#job-summary")).to_contain_text("2 GPUs")
+    page.locator(".job-panel:not([hidden]) [data-option=gpu_type]:checked + label").scroll_into_view_if_needed()
+    page.get_by_label("Name", exact=True).evaluate("(one) => one.scrollIntoView()")
     shoot(page, "form")
     page.get_by_role("button", name="Start", exact=True).click()
     page.get_by_text(re.compile("gpu-")).first.wait_for()

@@ -39,6 +39,7 @@ from dlspawner.manager.model.records import (
 )
 
 _MOST = 2**63 - 1
+_STARTS = 20  # that tell how long a start takes
 MOST_EVENTS = 1000  # of one job that are told
 _STATES = {state.value: state for state in JobState}
 _REASONS = {reason.value: reason for reason in EventReason}
@@ -268,6 +269,17 @@ def read_run_times(connection: Connection, since: datetime, most: int) -> list[R
     columns = (jobs.c.team, jobs.c.template, jobs.c.started, jobs.c.ended)
     found = connection.execute(select(*columns).where(ran).order_by(jobs.c.ended.desc()).limit(most))
     return [RunTime(row.team, row.template, max(0.0, (row.ended - row.started).total_seconds())) for row in found]
+
+
+def read_start_seconds(connection: Connection, template: str) -> list[float]:
+    """Returns how long the latest starts of a template took, from the admission until the pod ran."""
+    admitted = select(func.max(job_events.c.at)).where(
+        (job_events.c.job == jobs.c.job) & (job_events.c.state == JobState.STARTING.value)
+    )
+    columns = (jobs.c.started, admitted.scalar_subquery().label("admitted"))
+    ran = (jobs.c.template == template) & jobs.c.started.is_not(None)
+    found = connection.execute(select(*columns).where(ran).order_by(jobs.c.started.desc()).limit(_STARTS))
+    return [max(0.0, (row.started - row.admitted).total_seconds()) for row in found if row.admitted is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,19 @@ from tests.harness.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, SEEN_ONCE, TO
 
 PICTURES = Path("build/portal")
 # What answers no person's browser, or answers it with a redirect.
-NO_PAGES = ("static/", "api/", "health", "ready", "oauth_callback", "metrics", "new", "start", "ssh-", "tensorboard")
+NO_PAGES = (
+    "static/",
+    "api/",
+    "health",
+    "ready",
+    "oauth_callback",
+    "metrics",
+    "new",
+    "preview",
+    "start",
+    "ssh-",
+    "tensorboard",
+)
 NO_PAGES_END = ("/keep", "/stop", "/remove", "/import", "/cancel", "/go-on", "/approve", "/deny", ".csv")
 # Of what axe brings and looks for, and the screenshots: a page of ours has no such style.
 BY_TOOLS = ("Applying inline style violates", "status of 404")

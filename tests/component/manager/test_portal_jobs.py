@@ -317,7 +317,7 @@ async def test_list_of_own_jobs(portal: Portal) -> None:
     await portal.runs(wants("alice", gpus=8, server="first"))
     await portal.waits(wants("alice", server="second"))
     page = await portal.read("alice")
-    assert re.search(r"first running started just now \( \d\d:\d\d UTC \) Open Stop", page.text), (
+    assert re.search(r"first running started just now \( \d\d:\d\d UTC \) Open Log Stop", page.text), (
         "nothing stops it, so it needs no button to keep it"
     )
     assert "Tiny, 8 GPUs of type gpu, team Everybody" in page.text
@@ -447,3 +447,12 @@ async def test_start_leads_to_the_job_or_a_reason(
     if not location:
         assert str(error) in answer.text
         assert "<script>alert" not in answer.body
+
+
+async def test_earlier_starts_of_a_template_tell_how_long_one_takes(portal: Portal) -> None:
+    await portal.runs(wants("alice"))
+    client = ManagerClient(portal.served.url, portal.served.hubs_token, log)
+    seconds = await client.usual_start("tiny")
+    assert seconds is not None
+    assert 0 <= seconds < 3600
+    assert await client.usual_start("unknown") is None

@@ -9,20 +9,22 @@ import pytest
 
 from dlspawner.clients.hub import HubServer
 from dlspawner.core import naming
-from dlspawner.core.config import ClusterConfig, CpuMemory, GpuType, Team, TeamQuota, TeamsConfig
+from dlspawner.core.config import ClusterConfig, CpuMemory, Culling, GpuType, Team, TeamQuota, TeamsConfig
+from dlspawner.core.idle import IdleRule, JobActivity
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.resources import PodRequest, ResourceRequest
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.template import JobPorts
+from dlspawner.core.template import ActivitySource, JobPorts
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.http.portal.base import QuotaShare, quota_shares
 from dlspawner.manager.http.portal.job import port_rows, ssh_lines
-from dlspawner.manager.http.portal.my_jobs import RowContext, ServerRow, ServerState, latest, rows
+from dlspawner.manager.http.portal.my_jobs import RowContext, ServerRow, ServerState, latest, next_stop, rows
 from dlspawner.manager.model.event_reason import EventReason
 from dlspawner.manager.model.job_history import end_sentence
 from dlspawner.manager.model.records import JobRecord, PodRef, StopReason, as_ended
 
+HOUR = timedelta(hours=1)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 READY = HubServer("train", True, None, False, "/user/alice/train/", {"template": "notebook"}, None)
 STOPPED = replace(READY, ready=False, stopped=True)
@@ -52,6 +54,23 @@ def facts(record: JobRecord | None = None, **more: object) -> RowContext:
         "gateway": ("gate", 2222),
     }
     return RowContext(**{**given, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "rules", "expected"),
+    [
+        pytest.param({}, {}, (NOW + HOUR, "unless it is used"), id="idle window"),
+        pytest.param({}, {"lifetime": HOUR / 2}, (NOW + HOUR / 2, "end of its lifetime"), id="lifetime"),
+        pytest.param({}, {"lifetime": HOUR, "culling": Culling(dry_run=True)}, None, id="dry run"),
+        pytest.param({"notice": NOW + HOUR / 3}, {"lifetime": HOUR}, (NOW + HOUR / 3, "preempted"), id="notice"),
+    ],
+)
+def test_card_says_until_when(
+    more: dict[str, object], rules: dict[str, object], expected: tuple[datetime, str] | None
+) -> None:
+    rule = IdleRule(HOUR, None, frozenset({ActivitySource.HTTP}), None, Culling(dry_run=False))
+    activity = JobActivity(started=NOW, http=NOW)
+    assert next_stop(job(**more), replace(rule, **rules), activity, NOW) == expected  # type: ignore[arg-type]
 
 
 def row(record: JobRecord | None = None, **more: object) -> ServerRow:

@@ -193,8 +193,10 @@ MAY: dict[str, tuple[int | None, ...]] = {
     "GET api/jobs/{id}/logs": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/pod-events": (401, 404, 404, 403, 403, 403, 200, 200, 403, 200, 403),
     "GET api/jobs/{id}/usage": (401, 404, 404, 403, 501, 403, 501, 501, 501, 501, 403),  # there is no Prometheus
+    "POST preview": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     # for the Hub alone, by a token of its own
     "GET api/internal/free-gpus": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
+    "GET api/internal/templates/{user}/usual-start": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/files": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "PUT api/internal/jobs/{id}/admission": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
     "GET api/internal/jobs/{id}/ending": (403, 403, 403, 403, 403, 403, 403, 403, 403, 403, 403),
@@ -289,6 +291,7 @@ _UIDS = {"first_uid": 20000, "last_uid": 59999}
 BY_THE_HUB: dict[str, Any] = {
     "GET api/internal/files": None,
     "GET api/internal/free-gpus": None,
+    "GET api/internal/templates/{user}/usual-start": None,
     "PUT api/internal/jobs/{id}/admission": {
         **{"user": "alice", "server": SERVER, "team": "vision", "template": "tiny", "preemptible": False},
         **{"priority": "", "requeue": False, "request_milliseconds": 3000, "namespace": "jobs"},
@@ -320,7 +323,7 @@ def test_addresses_for_the_hub(targets: Targets, address: str) -> None:
 
 def test_addresses_refused_to_all_are_those_for_the_hub() -> None:
     nobody = {address for address, row in MAY.items() if set(row) == {403} and address.partition(" ")[2] != CALLBACK}
-    assert nobody == set(BY_THE_HUB)
+    assert nobody == {*BY_THE_HUB, "POST preview"}, "the form has a ticket"
 
 
 @pytest.mark.parametrize("button", ["keys/suggestions/{number}/import", "keys/{number}/remove"])

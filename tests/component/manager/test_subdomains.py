@@ -63,7 +63,7 @@ def page(hub: ApartHub) -> Iterator[Page]:
         page.get_by_label("Username").fill("alice")
         page.get_by_label("Password").fill(hub.password)
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("heading", name="Your jobs")).to_be_visible()
+        expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
         yield page
         browser.close()
     assert refused == []

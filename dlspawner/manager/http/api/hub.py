@@ -11,6 +11,7 @@
     POST  users/{name}/removed      the user is about to be removed: the keys go, account and history stay
     POST  users/{name}/interrupted  the Hub stops a server, or its start
     GET   free-gpus                 of each GPU type that is counted here: how many are free, and on one node
+    GET   templates/{name}/usual-start    the median of how long the latest starts of this template took; null: unknown
     GET   files                     the administrators' files in their last good version, for a Hub that starts
 
 Every answer to a question is 200 with a decision: what is no 200 is no answer, and the Hub refuses the start. A Manager
@@ -27,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import json
 from functools import partial
+from statistics import median
 
 from dlspawner.core.config import SpecialPermission
 from dlspawner.core.job import JobState
@@ -34,6 +36,7 @@ from dlspawner.core.scheduling import usage_report
 from dlspawner.core.unix_account import UidRange
 from dlspawner.manager.admission.service import AdmissionRequest, AdmissionService
 from dlspawner.manager.db import config_versions, outbox
+from dlspawner.manager.db.jobs import read_start_seconds
 from dlspawner.manager.db.store import AllocatedUid, DatabaseUnavailable
 from dlspawner.manager.http.api.base import as_name
 from dlspawner.manager.http.api.models.requests import (
@@ -58,6 +61,7 @@ from dlspawner.manager.http.api.models.responses import (
     UnixAccountModel,
     UserPendingJobModel,
     UserPendingJobsModel,
+    UsualStartModel,
 )
 from dlspawner.manager.http.handlers import HttpProblem, HubOnlyHandler, admission_of, log
 from dlspawner.manager.model.job_history import end_sentence
@@ -138,6 +142,13 @@ class FreeGpusHandler(_ForJobs):
         found = usage_report.type_statuses(world, usage_report.node_statuses(world)) if native else ()
         kinds = [FreeGpusModel(gpu_type=one.gpu_type.name, free=one.free, most=one.most) for one in found]
         self.reply(AllFreeGpusModel(gpu_types=kinds))
+
+
+class UsualStartHandler(_ForJobs):
+    async def get(self, template: str) -> None:
+        acting = self.manager.leader
+        found = await acting.ledger.read(lambda book: read_start_seconds(book, template)) if acting else []
+        self.reply(UsualStartModel(seconds=median(found) if found else None))
 
 
 class StopReasonHandler(HubOnlyHandler):

@@ -17,8 +17,9 @@ stopped ended was written down. Where the Hub does not answer, the book's jobs a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from urllib.parse import urljoin
@@ -27,20 +28,26 @@ from dlspawner.clients.hub import HubError, HubRejected, HubServer, HubUser
 from dlspawner.core import naming
 from dlspawner.core.config import Team
 from dlspawner.core.endpoints import Forward, Target, forward, ssh_command
+from dlspawner.core.idle import IdleRule, JobActivity, idle_since
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.launch import pod_status, rendering
 from dlspawner.core.scheduling.estimates import Estimate
 from dlspawner.core.scheduling.limits import BLOCKED
 from dlspawner.core.template import Endpoint, EndpointProtocol
+from dlspawner.core.units import GPU, counted
 from dlspawner.manager.admission.explain import QueueStatus
 from dlspawner.manager.cluster.termination import JobEnder
+from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.jobs import LastEnd
 from dlspawner.manager.db.repository import NotLeader
 from dlspawner.manager.http.api import start_jobs
 from dlspawner.manager.http.api.base import page_path
+from dlspawner.manager.http.api.logs import read_log
+from dlspawner.manager.http.api.models.requests import LogQuery
 from dlspawner.manager.http.api.start_jobs import JobStarter, StartRequest, check_may_start
 from dlspawner.manager.http.handlers import NOT_YET, HttpProblem
 from dlspawner.manager.http.portal.base import JOB_ID, NO_JOB, PortalPage, quota_shares
+from dlspawner.manager.logs.reader import choose
 from dlspawner.manager.model.access import AccessRight
 from dlspawner.manager.model.job_history import (
     ENDING,
@@ -57,6 +64,7 @@ from dlspawner.manager.model.notice import CannotKeep
 from dlspawner.manager.model.records import EXTERNAL_POD_PREFIX, JobRecord
 from dlspawner.ssh_config import editor_links
 
+_LAST_WORDS, _LINES = 3, 5  # failed jobs with the end of their logs, and its lines
 _STOPPED = {
     JobState.STOPPING: "{} is being stopped. Its files are kept.",
     JobState.ENDED: "{} has ended. Its files are kept.",
@@ -69,7 +77,7 @@ class MyJobsPageBase(PortalPage):
         person, desk = self.person(), self.admission()
         user = await self.hub_user(person.name)
         facts = await self.facts(person.name, user)
-        listed = rows(facts)
+        listed = await self._with_last_words(rows(facts))
         self.show_page(
             "my_jobs.html",
             status,
@@ -78,6 +86,20 @@ class MyJobsPageBase(PortalPage):
             trouble="" if user is not None else NO_HUB,
             **{"path": "" if self.request.method == "GET" else self.manager.service.prefix, **values},
         )
+
+    async def _with_last_words(self, listed: tuple[ServerRow, ...]) -> list[ServerRow]:
+        """Returns the rows, the latest failed ones with the last lines of their logs."""
+        shelf, failed = self.leader().log_reader, [row for row in listed if row.outcome == "failed" and row.has_run]
+        latest = sorted(failed, key=lambda row: str(row.since), reverse=True)[:_LAST_WORDS]
+        words: dict[str, str] = {}
+        for row in latest:
+            if shelf is None:
+                break
+            run = choose(await shelf.runs(row.job), "", "", None, previous=False)
+            with contextlib.suppress(HttpProblem):  # many logs are read already
+                text = (await read_log(shelf, self.person().name, run, LogQuery(tail=_LINES)))[1] if run else ""
+                words[row.job] = "\n".join(text.rstrip().splitlines()[-_LINES:])
+        return [replace(row, last_words=words.get(row.job, "")) for row in listed]
 
     async def facts(self, name: str, user: HubUser | None) -> RowContext:
         """Returns the data behind the rows of a user's jobs."""
@@ -88,6 +110,7 @@ class MyJobsPageBase(PortalPage):
         jobs = [one.job for one in records.values()]
         starting = [job.id for job in jobs if job.state is JobState.STARTING]
         policies = [(job.id, culler.evidence.policy(job)) for job in jobs] if culler else []
+        now, running = desk.store.now(), [job for job in jobs if job.state is JobState.RUNNING]
         return RowContext(
             user=name,
             titles={one.name: one.title for one in settings.templates},
@@ -108,11 +131,17 @@ class MyJobsPageBase(PortalPage):
             growing={
                 job.id: desk.explainer.why(job, desk.store.now()) for job in jobs if job.state is JobState.RUNNING
             },
+            stops={job.id: stop for job in running if culler and (stop := self._next_stop(culler.evidence, job, now))},
+            uses={job.id: gpus_in_use(job, culler.evidence, now) for job in running} if culler else {},
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
             has_keys=bool(await self.manager.store.keys(name)),
             blocked=name in settings.teams.blocked,
         )
+
+    def _next_stop(self, evidence: ActivityCollector, job: Job, now: datetime) -> tuple[datetime, str] | None:
+        activity = evidence.evaluate(job, now).activity if evidence.is_listed(job) else None
+        return next_stop(job, evidence.policy(job), activity, now)
 
     def _teams(self, name: str, user: HubUser | None) -> tuple[Team, ...]:
         groups = user.groups if user is not None else self.identity.groups if self.identity else frozenset()
@@ -124,6 +153,7 @@ class MyJobsPageBase(PortalPage):
             "open": urljoin(self.manager.service.hub_host, server.url)
             if server
             else self.server_page(name, row.server),
+            "log": f"{self.manager.service.prefix}jobs/{row.job}/log",
             "pending": self.hub("spawn-pending", name, row.server),
             "form": self.hub("spawn", name, row.server),
             "wait": page_path(self.manager.service.prefix, name, row.server),
@@ -366,6 +396,10 @@ class ServerRow:
     kept: bool = False
     asks: bool = False  # true while it waits for an approval
     has_run: bool = False  # whether its last job had a pod, so that there may be a log
+    nodes: str = ""
+    stop: tuple[datetime, str] | None = None  # when it is stopped as things are, and why
+    gpu_use: str = ""
+    last_words: str = ""  # of the log of a failed one
     outcome: str = "stopped"  # of a stopped one: how its last job ended
 
     @property
@@ -394,10 +428,32 @@ class RowContext:
     log_dirs: Mapping[str, str] = field(default_factory=dict)  # of templates that have one: that of jobs that name none
     happened: Mapping[str, str] = field(default_factory=dict)  # the latest told of the pods of those that start, by job
     growing: Mapping[str, str] = field(default_factory=dict)  # how many of their pods those that run have, by job
+    stops: Mapping[str, tuple[datetime, str]] = field(default_factory=dict)  # when and why, by job
+    uses: Mapping[str, str] = field(default_factory=dict)  # of GPUs, by job
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
     has_keys: bool = True
     blocked: bool = False  # whether they may not start jobs at all
+
+
+def next_stop(job: Job, policy: IdleRule, activity: JobActivity | None, now: datetime) -> tuple[datetime, str] | None:
+    """Returns when a running job is stopped if nothing changes, and why; of several the earliest."""
+    found = [(job.notice, "preempted")] if job.notice is not None else []
+    if not policy.culling.dry_run:
+        if policy.lifetime is not None and job.started is not None:
+            found.append((job.started + policy.lifetime, "end of its lifetime"))
+        since = idle_since(activity, policy, now) if activity else None
+        if since is not None and policy.window is not None:
+            found.append((since + policy.window, "unless it is used"))
+    return min(found, default=None)
+
+
+def gpus_in_use(job: Job, evidence: ActivityCollector, now: datetime) -> str:
+    """Returns how many of a running job's GPUs are busy; empty where that is not known."""
+    oldest = now - evidence.policy(job).culling.metrics_age
+    gpus = [use for _, use in evidence.activities.of(job.id).gpus if use.last >= oldest]
+    busy = sum(use.last_busy == use.last for use in gpus)
+    return f"{busy} of {counted(len(gpus) * GPU)} busy" if gpus else ""
 
 
 def latest(records: Mapping[str, JobRecord], user: str) -> dict[str, JobRecord]:
@@ -467,6 +523,9 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         is_ready=is_ready,
         kept=runs and job.id in facts.kept,
         asks=job.state is JobState.PENDING_APPROVAL,
+        nodes=", ".join(dict.fromkeys(node for node in job.nodes if node)) if job.holds else "",
+        stop=facts.stops.get(job.id),
+        gpu_use=facts.uses.get(job.id, ""),
     )
 
 

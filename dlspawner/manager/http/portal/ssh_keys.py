@@ -63,11 +63,12 @@ def _visible(value: object) -> object:
 
 
 def ago(then: datetime, now: datetime) -> str:
-    seconds = max(0, int((now - then).total_seconds()))
+    seconds = abs(int((now - then).total_seconds()))
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= size:
             many = seconds // size
-            return f"{many} {unit}{'s' if many > 1 else ''} ago"
+            words = f"{many} {unit}{'s' if many > 1 else ''}"
+            return f"{words} ago" if then < now else f"in {words}"
     return "just now"
 
 

@@ -589,5 +589,9 @@ class PrepareStartModel(UnixAccountModel):
     job: str | None
 
 
+class UsualStartModel(ResponseModel):
+    seconds: float | None
+
+
 class LogKeptModel(ResponseModel):
     kept: bool

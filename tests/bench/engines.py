@@ -1,0 +1,133 @@
+"""Each engine's path against the native one: `python -m tests.bench.engines [NAME…]`.
+
+From the admission request to a pod with a node: on a real control plane with the real engine beside it, and a Manager
+in this process, without a Hub. Rounds of the native queue and of the engine take turns on the same control plane. A
+round is some jobs one after the other, whose median counts, and a crowd, whose pods per second count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from dlspawner.clients.kubernetes import NODES, PODS, KubernetesClient, ResourceKind
+from dlspawner.core.config import SchedulerName
+from dlspawner.core.launch.additions import merged
+from dlspawner.core.schedulers.kueue import queue_objects
+from dlspawner.settings import load
+from tests.bench.figures import Figure, publish, ratio
+from tests.component.manager.manager_harness import NAMESPACE, Acting, Office, pod_of, prepare, until, wants
+from tests.kubernetes import engines, kueue, planes
+
+NAMES = {"kueue": "", "volcano": "", "coscheduling": engines.COSCHEDULING, "gang": "default-scheduler"}
+ROUNDS, ALONE, CROWD, AT_ONCE = 3, 8, 32, 8
+
+
+async def start(leader: Acting, office: Office, user: str) -> float:
+    """Seconds until a job's pod has a node."""
+    job, begun = wants(user), time.perf_counter()
+    answer = await leader.ask(job)
+    if answer.decision != "admit":
+        await until(lambda: leader.is_due(job), "it is admitted")
+        answer = await leader.ask(job)
+    assert answer.decision == "admit", answer
+    pod = pod_of(job)
+    if answer.additions:
+        pod = merged(pod, answer.additions[0])
+    name = pod["metadata"]["name"]
+    await office.cluster.create(PODS, pod, NAMESPACE)
+
+    async def placed() -> bool:
+        return bool((await office.cluster.get(PODS, name, NAMESPACE))["spec"].get("nodeName"))
+
+    await until(placed, "it has a node", 120)
+    return time.perf_counter() - begun
+
+
+async def one_round(office: Office, scheduler: str, number: str) -> tuple[float, float]:
+    """Milliseconds of a job alone, and pods per second of a crowd."""
+    file = office.folder / "cluster.yaml"
+    file.write_text(file.read_text().partition("scheduler:")[0] + scheduler)
+    users = [f"{number}-{one}" for one in range(ALONE + CROWD)]
+    office.hub.servers = {(user, "") for user in users}
+    async with office.manager() as leader:
+        alone = [await start(leader, office, user) for user in users[:ALONE]]
+        left = iter(users[ALONE:])
+
+        async def some() -> None:
+            for user in left:
+                await start(leader, office, user)
+
+        begun = time.perf_counter()
+        await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+        rate = CROWD / (time.perf_counter() - begun)
+        for name in await office.pods():
+            await office.cluster.delete(PODS, name, NAMESPACE, grace=0)
+        await until(lambda: not leader.service.store.records, "all have ended")
+        return 1000 * median(alone), rate
+
+
+async def measured(state: Path, name: str, kubeconfig: Path) -> list[Figure]:
+    more = f", scheduler_name: {NAMES[name]}" if NAMES[name] else ""
+    engine = f"scheduler: {{name: {name}{more}}}\n"
+    async with await KubernetesClient.connect(kubeconfig) as cluster:
+        office = Office(state, f"sqlite:///{state / 'manager.sqlite'}", cluster)
+        await office.make_node(gpus=ALONE + CROWD)
+        taint = {"spec": {"taints": None}}  # of a node that has just come
+        await cluster.patch(NODES, "gpu-1", taint)
+        if name == SchedulerName.KUEUE.value:
+            (state / "cluster.yaml").open("a").write(engine)
+            settings = load(state / "jobs", state / "cluster.yaml", state / "teams.yaml")
+            for one in queue_objects(settings.cluster, settings.teams, [NAMESPACE]):
+                kind = ResourceKind(one.kind.group_version, one.kind.plural, one.kind.namespaced)
+                await cluster.create(kind, one.manifest)
+        native, ours = [], []
+        for number in range(ROUNDS):
+            native.append(await one_round(office, "scheduler: {name: native}\n", f"n{number}"))
+            ours.append(await one_round(office, engine, f"e{number}"))
+    alone, alone_native = [one[0] for one in ours], [one[0] for one in native]
+    rate, rate_native = [one[1] for one in ours], [one[1] for one in native]
+    added = median(a - b for a, b in zip(alone, alone_native, strict=True))
+    return [
+        Figure(f"{name}: request to a pod with a node, median", median(alone), "ms", peer="native"),
+        Figure(f"{name}: added to the native queue's {median(alone_native):.0f} ms", added, "ms", peer="native"),
+        Figure(f"{name}: pods per second, {AT_ONCE} at once", median(rate), "1/s", "higher", peer="native"),
+        ratio(f"{name}: pods per second", rate, rate_native, "native", better="higher"),
+    ]
+
+
+@contextmanager
+def beside(name: str, plane: planes.ControlPlane, state: Path) -> Iterator[None]:
+    """The engine."""
+    with ExitStack() as stops:
+        if name == SchedulerName.KUEUE.value:
+            stops.enter_context(kueue.running(plane, state / "kueue"))
+        else:
+            engines.install(name, plane)
+        yield
+
+
+def measure(folder: Path) -> list[Figure]:
+    found: list[Figure] = []
+    for name in sys.argv[1:] or NAMES:
+        state, plane = folder / name, planes.take()
+        state.mkdir()
+        prepare(state, ALONE + CROWD)
+        os.environ["KUBECONFIG"] = str(plane.kubeconfig)  # of the Manager
+        try:
+            with beside(name, plane, state):
+                found += asyncio.run(measured(state, name, plane.kubeconfig))
+        finally:
+            planes.discard(plane)
+    planes.stop_all()
+    return found
+
+
+if __name__ == "__main__":
+    publish("bench-engines", measure)

@@ -70,7 +70,7 @@ def read_free_gpus(connection: Connection, question: GpuHoursQuery) -> dict[tupl
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """What a job had and when; of its nodes the last ones are known, each with the milli-GPUs there."""
+    """The GPUs of a job over time; of its nodes the last ones are known, each with the milli-GPUs there."""
 
     life: JobTimeline
     gpu_type: str

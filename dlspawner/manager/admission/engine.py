@@ -173,7 +173,7 @@ class EngineController:
             await self._carry_out(job)
         except KubernetesError as problem:
             self._changed[job] = None
-            if job in self.book.records and job not in self._own:
+            if job in self.book.records and not self._own.get(job):
                 title = self.book.cluster_state.cluster.scheduler.title
                 sentence = f"{title} does not take this job now. It keeps its place, and is offered again and again."
                 self.book.put_verdict(job, EngineWaits(sentence))

@@ -49,10 +49,13 @@ def replays(trace: Trace, load: float) -> None:
             told = ", ".join(f"{key} {cells[key]}" for key in ("wait_mean", "wait_median", "wait_p95", "wait_max"))
             print(
                 f"load {load:g}, {title}, {name}: {row.quota} GPUs, {told}, excess {row.excess_mean:.1f} s, at most "
-                f"{row.excess_max:.0f} s, anomalies {row.anomalies}, {row.preemptions} preemptions, {row.lost:.0f} "
+                f"{row.excess_max:.0f} s, anomalies {row.anomalies}, borrowers left within {row.leaving_max:.0f} s, "
+                f"{row.preemptions} preemptions, {row.lost:.0f} "
                 f"GPU-hours lost; {seconds:.1f} s CPU",
                 flush=True,
             )
+            rules = one.cluster.scheduling
+            assert row.leaving_max <= (rules.notice + rules.min_run).total_seconds() + 1e-3, "a borrower left too late"
             if name == "quotas, no notice":
                 assert row.excess_max is not None
                 assert row.excess_max < 1e-3, "a team inside its quota waits longer than on a cluster of its own"

@@ -52,7 +52,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """The job may start on ``nodes`` when the jobs with these ids are gone."""
+    """The job may start on ``nodes`` when the jobs with these ids are gone; without any, when those that leave are."""
 
     victims: tuple[str, ...]
     nodes: tuple[str, ...]

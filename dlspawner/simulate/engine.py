@@ -50,6 +50,7 @@ class Outcome:
     job: TraceJob
     started: float | None = None
     waited: float = 0.0  # until its first start
+    leaving: float = 0.0  # of it the last part, in which its place was reserved and borrowers were leaving
     held: float = 0.0
     inside: float = 0.0  # of it until the last submit of the trace
     active: float = 0.0
@@ -83,6 +84,7 @@ class _Run:
     at: float = 0.0
     number: int = 0  # events of earlier runs are void
     warned: tuple[SentWarning, ...] = ()
+    reserved: float | None = None
 
 
 @dataclass(slots=True)
@@ -159,11 +161,14 @@ class Replay:
             del self._runs[one.name]
         else:
             self.world.put(job)
-            if isinstance(found, Preempt):
+            if isinstance(found, Preempt) or found.reserve:
                 self._cycle()
 
     def _cycle(self) -> None:
         done = cycle.run(self.world, self._moment(self.now))
+        for name in self.world.promised:
+            if self._runs[name].reserved is None:
+                self._runs[name].reserved = self.now
         for job in done.stopped:
             run = self._runs[job.id]
             ran = self.now - run.at
@@ -186,6 +191,7 @@ class Replay:
         run.number += 1
         if outcome.started is None:
             outcome.started, outcome.waited = self.now, self.now - run.queued
+            outcome.leaving = 0.0 if run.reserved is None else self.now - run.reserved
         self._plan(self.now + max(0.0, outcome.job.seconds - run.offset), "end", job.id, run.number)
         rule = self._rule(outcome.job)
         if rule is not None:

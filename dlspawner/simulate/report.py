@@ -34,6 +34,7 @@ class TeamRow:
     excess_mean: float | None
     excess_max: float | None
     anomalies: int | None
+    leaving_max: float  # the longest time from the reservation of a job's place until borrowers had left it
     utilisation: float | None
     preemptions: int
     lost: float
@@ -138,6 +139,7 @@ def _row(  # noqa: PLR0913, PLR0917 - a row of a table
         excess_mean=fmean(excess) if excess else None,
         excess_max=max(excess, default=None),
         anomalies=sum(one > allowed + 1.0 for one in excess) if excess else None,
+        leaving_max=max((one.leaving for one in some), default=0.0),
         utilisation=inside / (quota * span) if quota and span else None,
         preemptions=sum(one.preempted for one in some),
         sessions=sum(one.job.activity is not None for one in some),

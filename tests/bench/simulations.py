@@ -49,7 +49,8 @@ def replays(trace: Trace, load: float) -> None:
             told = ", ".join(f"{key} {cells[key]}" for key in ("wait_mean", "wait_median", "wait_p95", "wait_max"))
             print(
                 f"load {load:g}, {title}, {name}: {row.quota} GPUs, {told}, excess {row.excess_mean:.1f} s, at most "
-                f"{row.excess_max:.0f} s, anomalies {row.anomalies}, {row.preemptions} preemptions, {row.lost:.0f} "
+                f"{row.excess_max:.0f} s, anomalies {row.anomalies}, borrowers left within {row.leaving_max:.0f} s, "
+                f"{row.preemptions} preemptions, {row.lost:.0f} "
                 f"GPU-hours lost; {seconds:.1f} s CPU",
                 flush=True,
             )

@@ -82,6 +82,8 @@ def schedule(
                 raise
             failed(job, error)
             continue
+        if isinstance(found, Blocked) and found.reserve:
+            found = Preempt((), found.reserve)
         if isinstance(found, Admit | Preempt):
             yield job, found
             vain.started(job)

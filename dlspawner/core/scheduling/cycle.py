@@ -1,6 +1,6 @@
 """A scheduling cycle in memory: the decisions carried out at once, without users, pods and database.
 
-The Manager takes the same steps in the same order (``preemption.due_steps``, then ``admission.schedule``), writes each
+The Manager takes the same steps in the same order (``admission.schedule``, then ``preemption.due_steps``), writes each
 to its database and notifies people. Here a pod runs as soon as its job was admitted, and is gone as soon as it was
 stopped.
 """
@@ -15,7 +15,7 @@ from dlspawner.core.decisions import Preempt
 from dlspawner.core.job import Job, JobState
 from dlspawner.core.scheduling import admission
 from dlspawner.core.scheduling.cluster_state import ClusterState
-from dlspawner.core.scheduling.preemption import Step, due_steps, stop_time
+from dlspawner.core.scheduling.preemption import Step, due_steps, stale_reservations, stop_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ def run(world: ClusterState, now: datetime, failed: Callable[[Job, Exception], N
     """
     done, due = Changes(), True
     while due:
-        _carry_out_steps(world, now, done)
+        for job in stale_reservations(world):
+            world.put(replace(job, nodes=()))
         world.tick(now, steady=True)
-        due = False
         for job, found in admission.schedule(world, now, failed):
             if isinstance(found, Preempt):
                 for victim in (world.jobs[name] for name in found.victims):
                     told = replace(victim, notice=stop_time(victim, world, now))
                     world.put(told)
                     done.noticed.append(told)
-                    due = due or (told.notice is not None and told.notice <= now)
                 world.put(replace(job, nodes=found.nodes))
             else:
                 done.started.append(start(job, found.nodes, world, now))
+        due = _carry_out_steps(world, now, done)
     return done
 
 
@@ -57,7 +57,9 @@ def start(job: Job, nodes: tuple[str | None, ...], world: ClusterState, now: dat
     return runs
 
 
-def _carry_out_steps(world: ClusterState, now: datetime, done: Changes) -> None:
+def _carry_out_steps(world: ClusterState, now: datetime, done: Changes) -> bool:
+    """True if a job was stopped. Victims are spared after the pass over the queue, which may need them again."""
+    stopped = False
     for step, job, until in due_steps(world, now):
         if step is Step.RELEASE:
             world.put(replace(job, nodes=()))
@@ -67,8 +69,10 @@ def _carry_out_steps(world: ClusterState, now: datetime, done: Changes) -> None:
             if until is not None:
                 done.noticed.append(told)
         else:
+            stopped = True
             done.stopped.append(job)
             if job.requeue:
                 world.put(replace(job, state=JobState.QUEUED, started=None, nodes=(), notice=None, ports=()))
             else:
                 world.remove(job.id)
+    return stopped

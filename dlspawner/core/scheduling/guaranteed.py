@@ -418,7 +418,9 @@ class NodeSearch:
             if job.terminating
         ]
         until = max((job.notice for job in leaving if job.notice is not None), default=None)
-        return Blocked(Reason.VICTIMS_TERMINATING, "The GPUs are being freed: other jobs are about to end.", until)
+        text = "The GPUs are being freed: other jobs are about to end."
+        reserve = () if self.request.reserved or until is None else nodes
+        return Blocked(Reason.VICTIMS_TERMINATING, text, until, reserve=reserve)
 
 
 def _with_gpus(gpus: int, pod: PodRequest) -> Resources:

@@ -148,7 +148,7 @@ class Step(Enum):
 
 
 def due_steps(world: ClusterState, now: datetime) -> Iterator[tuple[Step, Job, datetime | None]]:
-    """Returns the steps that are due before the next pass over the queue, with the time of the notice from then on.
+    """Returns the steps that are due after a pass over the queue, with the time of the notice from then on.
 
     Each step must have been put into the world before the next one is asked for.
     """

@@ -177,7 +177,12 @@ class Preemptor:
     book: JobStore
 
     def due(self) -> list[str]:
-        """Returns a key if something has changed since the last time, or a notice has expired."""
+        """Returns a key if something has changed since the last time, or a notice has expired.
+
+        A pass over the queue that is due comes first: it may need victims that would be spared, and told anew.
+        """
+        if self.book.capacity_changed.is_set():
+            return []
         memo = self.book.cluster_state.memo
         if _REVIEWED not in memo:
             return ["preemptions"]

@@ -62,7 +62,7 @@ def play(
                 for name, at in leave.items():
                     here.put(replace(here.jobs[name], notice=at))
                 here.put(replace(job, nodes=decision.nodes))
-                if max(leave.values()) > now:
+                if not leave or max(leave.values()) > now:
                     continue
                 _review(here, now, ends)
             nodes = decision.nodes

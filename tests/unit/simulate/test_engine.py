@@ -34,6 +34,24 @@ def test_no_team_waits_longer_than_on_its_own_cluster_with_any_seed(seed: int, b
     assert everything.started == everything.jobs == 150
 
 
+@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]), st.sampled_from([(300, 600), (900, 0), (60, 3600)]))
+@settings(max_examples=20, deadline=None)
+def test_notice_and_minimum_run_time_are_all_that_lending_may_cost(
+    seed: int, borrowers: float, rules: tuple[int, int]
+) -> None:
+    """Where all jobs have one GPU, no job waits longer than alone by more than that."""
+    random = Random(seed)
+    load = with_borrowers(Load(jobs=150, days=0.6).trace(random), borrowers, random)
+    trace = replace(load, jobs=tuple(replace(one, gpus=1) for one in load.jobs))
+    changes = [f"scheduling.notice_seconds={rules[0]}", f"scheduling.min_run_seconds={rules[1]}"]
+    scenario = make(trace, (None, None), changes, load=0.8)
+    replay = scenario.replay(trace)
+    replay.run()
+    everything = summarize(replay, scenario, private_waits(scenario, trace)).rows[-1]
+    assert everything.leaving_max <= sum(rules) + 1e-3
+    assert (everything.excess_max or 0.0) <= sum(rules) + 1e-3
+
+
 def two_teams() -> Trace:
     """A team that floods the cluster, and one that comes afterwards and is inside its quota."""
     loader = Loader([TraceJob("", number, 36_000, 1, "flood") for number in range(20)])

@@ -4,7 +4,8 @@ It reads the cluster once, with the account of an administrator, into an `Instal
 functions of that value alone. It changes nothing: its questions about rights are SubjectAccessReviews, which are kept
 nowhere. What it may not read is a problem itself, never a check that passes.
 
-Refused: asking the Hub and the Manager themselves. Who runs this has no token of theirs, and they may be what is away.
+Refused: requests to the Hub and the Manager themselves. An administrator has no token of theirs, and
+one of the two may be away.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SCOPES = {
     ),
 }
 
-# Values of zero-to-jupyterhub: when they collide with what the Manager and the templates decide, and how.
+# Values of zero-to-jupyterhub that collide with decisions of the Manager and the templates, and how.
 COLLIDING: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (
     ("cull.enabled", bool, "its culler stops jobs by its own clock, without a warning to people", "false"),
     ("hub.consecutiveFailureLimit", bool, "JupyterHub 5 counts refused starts as failures and then exits", "0"),
@@ -108,7 +109,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the cluster and the addresses said at one moment; `answers` are sentences about what did not answer well."""
+    """The state of the cluster and of the addresses at one moment; `answers`: sentences about bad answers."""
 
     namespace: str
     now: datetime
@@ -396,7 +397,7 @@ def _files(maps: Mapping[str, Object], special: str) -> tuple[settings.Settings 
 
 
 async def _missing(client: KubernetesClient, it: Installation) -> tuple[tuple[str, str, str], ...]:
-    """What the accounts of the processes may not do and need."""
+    """Yields the rights that the accounts of the processes need and lack."""
     missing = []
     for process, where, group, resource, verbs in RIGHTS:
         if process not in it.workloads:

@@ -240,7 +240,7 @@ class ManagerClient:
         await self._call("POST", f"{_of_user(user)}/interrupted", body, math.inf, _LONGEST_REPORT_DELAY)
 
     async def usual_start(self, template: str) -> float | None:
-        """How many seconds a start of this template usually takes; ``None`` where none is known."""
+        """Returns the usual seconds of a start of this template; ``None`` where none is known."""
         answer = await self._call("GET", f"/api/internal/templates/{_part(template)}/usual-start", seconds=PAGE_SECONDS)
         return answer.read(lambda found: None if found["seconds"] is None else float(found["seconds"]))
 

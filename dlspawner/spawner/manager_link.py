@@ -138,7 +138,7 @@ class ManagerLink:
         return await self._or_none(self._client.queue_status(user))
 
     async def usual_start(self, template: str) -> float | None:
-        """How many seconds a start of this template usually takes; ``None`` without an answer in time."""
+        """Returns the usual seconds of a start of this template; ``None`` without an answer in time."""
         return await self._or_none(self._client.usual_start(template))
 
     async def free_gpus(self) -> Mapping[str, tuple[float, float]]:

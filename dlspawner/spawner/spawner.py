@@ -484,11 +484,10 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         job, template, seconds = self._launch.job, self._launch.wish.template, self.k8s_api_request_timeout
         question = manager_link.admission_request(manifest, job, self.namespace, seconds, template)
         question = {**question, "options": dict(self.user_options)}  # it can be started again with them
-        email = await pod_builder.mail_address(self)
-        question |= {"email": email} if email else {}
+        if email := await pod_builder.mail_address(self):
+            question |= {"email": email}
         hosts = self.settings.cluster.host_ports
-        wanted = pod_set.wanted_ports(manifest, template.ports) if hosts is not None else ()
-        if any(wanted):
+        if hosts is not None and any(wanted := pod_set.wanted_ports(manifest, template.ports)):
             question |= {"ports": [sum(one.count for one in own) for own in wanted]}
         with self.taking_options():
             admitted = await self._manager.admission(job.id, question, self._waits)
@@ -663,8 +662,7 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
         last, usual, template = None, None, ""
         while True:
             if self._has_quota and self._launch is not None and not template:
-                template = self._launch.job.template
-                usual = await self._manager.usual_start(template)
+                usual = await self._manager.usual_start(template := self._launch.job.template)
             event = self.step().event() | ({"usual": usual} if usual is not None else {})
             if event != last:
                 yield event

@@ -1,4 +1,4 @@
-"""Messages outside the pages in the database: who wants them, and those that were not sent yet.
+"""Messages outside the pages in the database: the settings of people, and the messages that were not sent yet.
 
 A message is written in the transaction of its event. `claim` counts an attempt before it is made and says when the next
 one is due; `remove` ends it.

@@ -1,4 +1,4 @@
-"""Messages outside the pages: which events and notices become one, for a person who wants to be told. PURE.
+"""Messages outside the pages: which events and notices become one, as a person's settings say. PURE.
 
 Texts are those of notices and of a job's end, without the last words of a program: a log stays where its readers are.
 """
@@ -27,7 +27,7 @@ class Channel(StrEnum):
 
 
 class Topic(StrEnum):
-    """What a person may want to be told; the values are those of the database and of the page's form."""
+    """The kinds of messages that a person may choose; the values are those of the database and of the page's form."""
 
     label: str
 
@@ -59,7 +59,7 @@ _TOPICS = {
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What happened, before it is known who wants to be told where."""
+    """An event or a notice, before the settings of its person are read."""
 
     topic: Topic
     user: str

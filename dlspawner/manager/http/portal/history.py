@@ -283,7 +283,7 @@ class UsagePage(PortalPage):
 
 
 def _most(maxima: Maxima) -> Iterator[tuple[str, str]]:
-    """What was measured, and the most of it."""
+    """Yields the measured amounts with their maxima."""
     factors = {"bytes": 1 / _GIB, "bytes per second": 1e-6}
     for name, title in MAXIMA.items():
         for (measured, process), value in sorted(maxima.items()):

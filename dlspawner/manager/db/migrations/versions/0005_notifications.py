@@ -1,4 +1,4 @@
-"""Messages outside the pages: who wants them, and those that were not sent yet."""
+"""Messages outside the pages: the settings of people, and the messages that were not sent yet."""
 
 import sqlalchemy as sa
 from alembic import op

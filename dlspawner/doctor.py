@@ -55,7 +55,7 @@ RIGHTS = (
     ("manager", "jobs", "", "pods/log", ("get",)),
     ("manager", "jobs", "", "events", ("list", "watch")),
     ("manager", "product", "", "events", ("create",)),
-    ("manager", "everywhere", "", "nodes", ("list", "watch")),
+    ("manager", "everywhere", "", "nodes", ("list", "watch", "patch")),
     ("manager", "everywhere", "", "pods", ("list", "watch")),
     ("gateway", "jobs", "", "pods", ("list",)),
     ("gateway", "jobs", "", "services", ("get",)),

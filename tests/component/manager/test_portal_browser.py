@@ -52,7 +52,19 @@ NO_PAGES = (
     "ssh-",
     "tensorboard",
 )
-NO_PAGES_END = ("/keep", "/stop", "/remove", "/import", "/cancel", "/go-on", "/approve", "/deny", ".csv")
+NO_PAGES_END = (
+    "/cordon",
+    "/uncordon",
+    "/keep",
+    "/stop",
+    "/remove",
+    "/import",
+    "/cancel",
+    "/go-on",
+    "/approve",
+    "/deny",
+    ".csv",
+)
 # Of what axe brings and looks for, and the screenshots: a page of ours has no such style.
 BY_TOOLS = ("Applying inline style violates", "status of 404")
 PEOPLE = ", ".join(f"somebody-{number}" for number in range(12))

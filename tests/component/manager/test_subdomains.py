@@ -84,9 +84,7 @@ def state(page: Page, hub: ApartHub, server: str, name: str) -> None:
 
 
 def test_jobs_are_started_stopped_restarted_and_cancelled_across_domains(hub: ApartHub, page: Page) -> None:
-    page.get_by_role("link", name="Quota and queue").first.click()
     expect(page).to_have_url(hub.jobs, timeout=PATIENCE)
-    expect(page.get_by_role("heading", name="My jobs")).to_be_visible()
 
     chooses(page, hub, "train", 8)
     expect(page).to_have_url(

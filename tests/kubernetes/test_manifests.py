@@ -42,7 +42,9 @@ RIGHTS = {
         ("events", "watch"),
     },
 }
-EVERYWHERE = {"manager": {(what, verb) for what in ("nodes", "pods") for verb in ("list", "watch")}}
+EVERYWHERE = {
+    "manager": {("nodes", "patch"), *((what, verb) for what in ("nodes", "pods") for verb in ("list", "watch"))}
+}
 
 
 # What the API server says

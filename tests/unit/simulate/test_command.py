@@ -86,7 +86,8 @@ def test_same_seed_gives_the_same_report(capsys: pytest.CaptureFixture[str]) -> 
 def test_interrupt_prints_what_is_known_so_far() -> None:
     """Interrupted as soon as the terminal shows how far the replay is."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "dlspawner.cli", "simulate", "--synthetic", "jobs=30000,days=90", "--no-excess"]
+    heeds = ["env", "--default-signal=INT", sys.executable]  # a shell's background job ignores it
+    command = [*heeds, "-m", "dlspawner.cli", "simulate", "--synthetic", "jobs=30000,days=90", "--no-excess"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
         os.close(theirs)
         shown = b""

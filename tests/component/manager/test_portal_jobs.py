@@ -452,7 +452,11 @@ async def test_start_leads_to_the_job_or_a_reason(
 async def test_earlier_starts_of_a_template_tell_how_long_one_takes(portal: Portal) -> None:
     await portal.runs(wants("alice"))
     client = ManagerClient(portal.served.url, portal.served.hubs_token, log)
-    seconds = await client.usual_start("tiny")
-    assert seconds is not None
-    assert 0 <= seconds < 3600
+
+    async def known() -> bool:
+        """On a busy machine the client gives an answer up."""
+        seconds = await client.usual_start("tiny")
+        return seconds is not None and 0 <= seconds < 3600
+
+    await until(known, "the usual time is told")
     assert await client.usual_start("unknown") is None

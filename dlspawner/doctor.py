@@ -214,7 +214,7 @@ def namespaces(it: Installation) -> Iterator[Finding]:
     for name, wanted in ((it.jobs, {"restricted"}), (it.special, {None, "privileged"})):
         labels = it.labels.get(name)
         if name and labels is None:
-            yield Finding("namespaces", f"there is no namespace {name}", "the Manager is told it", "make it")
+            yield Finding("namespaces", f"there is no namespace {name}", "the Manager's settings name it", "create it")
         elif name and labels is not None and labels.get("pod-security.kubernetes.io/enforce") not in wanted:
             level = "privileged" if None in wanted else "restricted"
             found = labels.get("pod-security.kubernetes.io/enforce", "nothing")

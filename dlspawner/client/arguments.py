@@ -149,7 +149,7 @@ def _add_nodes(commands: Any) -> None:
         "--at", metavar="TIME", type=_time, required=True, help=f"when jobs are stopped, such as {_TIME}"
     )
     drain.add_argument("--no-wait", action="store_true", help="do not wait until the node is free")
-    cordon = _add(commands, "cordon", do.cordon, "close a node: nothing new starts there, what runs goes on")
+    cordon = _add(commands, "cordon", do.cordon, "close a node to new jobs; running jobs keep running")
     uncordon = _add(commands, "uncordon", do.uncordon, "open a node again, and end its drain")
     for one in (drain, cordon):
         one.add_argument("--message", metavar="TEXT", required=True, help="the reason, for everybody to read")

@@ -334,7 +334,10 @@ def drain(given: Given, service: Service) -> int:
     service.post(f"nodes/{part(given.node)}/cordon", {"reason": given.message, "drain_at": at}, repeats=True)
     said, closed = "", False
     while True:
-        found: dict[str, Any] = next(one for one in service.get("cluster")["nodes"] if one["name"] == given.node)
+        nodes: list[dict[str, Any]] = service.get("cluster")["nodes"]
+        found = next((one for one in nodes if one["name"] == given.node), None)
+        if found is None:
+            raise ClientProblem(f"{given.node} is no node of the cluster any more.", 1)
         if found["state"] == "ready" and closed:
             raise ClientProblem(f"{given.node} was opened again: its drain is over.", 1)
         closed = closed or found["state"] != "ready"

@@ -119,7 +119,7 @@ def queued(life: JobTimeline, until: datetime) -> list[Span]:
 
 
 def waits(life: JobTimeline, until: datetime) -> Iterator[tuple[datetime, timedelta]]:
-    """Each time that a job was admitted, and for how long it had been in the queue: anew after a preemption."""
+    """Yields each admission of a job with the time in the queue before it, from zero after a preemption."""
     waited, held = timedelta(0), False
     for _, (begin, end), state in _stays(life, until):
         if state.holds and not held:

@@ -35,8 +35,8 @@ class Blocked:
     """Why a job can not start now; ``until``: not before then.
 
     ``lane``: no later job of its lane can that wants as many GPUs or more, unless it stops jobs of its own team.
-    ``reserve``: the nodes that others are told to leave already. A victim without a job that has a reservation is
-    spared, and if it were told again its notice would begin again.
+    ``reserve``: the nodes that other jobs leave already, after their notice. A victim is spared when no job has a
+    reservation for its place, and its next notice would begin anew.
     ``text``: a sentence with figures is made when it is read; a pass over the queue reads none.
     """
 

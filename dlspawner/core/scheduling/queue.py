@@ -319,6 +319,6 @@ def blocked_by(ahead: Job | None) -> Blocked:
 
     def text() -> str:
         whose = f"{counted(ahead.request.gpus)}" if ahead and ahead.request.gpus else "CPU and memory"
-        return f"A job that wants {whose} has waited for so long that nobody passes it any more."
+        return f"A job that wants {whose} has waited for so long that no later job may pass it."
 
     return Blocked(Reason.BLOCKED_BY_EARLIER, text)

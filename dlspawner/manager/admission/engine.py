@@ -158,9 +158,8 @@ class EngineController:
         if self._unlisted:
             return []
         now = asyncio.get_running_loop().time()
-        if (
-            self.engine.kinds and now >= self._compared_at + _COMPARE_SECONDS
-        ):  # caps of users and teams may hold a job back, or no more
+        # Caps of users and teams may hold a job back, or no more.
+        if self.engine.kinds and now >= self._compared_at + _COMPARE_SECONDS:
             self._compared_at = now
             records = self.book.records.items()
             self._changed |= {job: None for job, record in records if self._wants(record) != bool(self._own.get(job))}

@@ -179,7 +179,7 @@ class Preemptor:
     def due(self) -> list[str]:
         """Returns a key if something has changed since the last time, or a notice has expired.
 
-        A pass over the queue that is due comes first: it may need victims that would be spared, and told anew.
+        A pass over the queue that is due comes first: it may need victims that would be spared otherwise.
         """
         if self.book.capacity_changed.is_set():
             return []

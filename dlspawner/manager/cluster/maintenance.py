@@ -1,4 +1,4 @@
-"""Maintenance of nodes: cordon, uncordon, and the drain of a node at a time that people are told of.
+"""Maintenance of nodes: cordon, uncordon, and the drain of a node at an announced time.
 
 The node itself has it all, in two annotations beside Kubernetes' own mark: every Manager reads the same, a restart
 forgets nothing, and `kubectl uncordon` ends a drain as well as the portal does. Jobs are stopped and not evicted:
@@ -24,7 +24,7 @@ from dlspawner.manager.state.job_store import JobStore, Transaction, withdraw
 from dlspawner.manager.state.notify import post
 
 LONGEST_REASON = 200
-CALLED_OFF = "Its node is not drained any more: the job goes on."
+CALLED_OFF = "The drain of its node was cancelled: the job keeps running."
 _EVERY_SECONDS = 1.0
 log = logging.getLogger("dlspawner.manager")
 

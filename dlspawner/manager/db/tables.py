@@ -104,7 +104,7 @@ accounts = Table(
     Column("made", UtcDateTime, nullable=False),
 )
 
-# The accounts (names in `accounts`) of people whom the Hub has renamed. Rows stay when a person is removed: the
+# The accounts (names in `accounts`) of renamed people. Rows stay when a person is removed: the
 # account's uid and home directory are never given to another person of the account's name.
 renamed = Table(
     "renamed",

@@ -28,7 +28,7 @@ import requests
 from dlspawner.manager.db import gpu_hours
 from dlspawner.manager.db.store import Database
 from tests.bench.figures import ROOT, Figure, publish
-from tests.bench.spawn import Hub, templates, tiny
+from tests.bench.spawn import Hub, one_at_a_time, templates, tiny
 from tests.component.manager.history import Past, write_past
 from tests.contract.client import Client, node
 from tests.contract.conftest import Server
@@ -147,17 +147,8 @@ def fill(hub: Hub, users: list[str]) -> None:
     for first in range(0, len(users), 100):
         hub.request("POST", "/users", {"usernames": users[first : first + 100]}).raise_for_status()
 
-    def start(user: str) -> None:
-        hub.request("POST", f"/users/{user}/server", hub.body).raise_for_status()
-        wait_for(lambda: is_ready(hub, user), f"{user} is ready", 300)
-
-    with ThreadPoolExecutor(16) as threads:
-        list(threads.map(start, users[:RUNNING]))
-
-
-def is_ready(hub: Hub, user: str) -> bool:
-    servers = hub.request("GET", f"/users/{user}").json()["servers"]
-    return all(server["ready"] for server in servers.values())
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(hub.spawn, users[:RUNNING]))
 
 
 def stall(folder: Path) -> float:
@@ -189,9 +180,7 @@ def read_pages(url: str, token: str, stop: threading.Event) -> dict[str, list[fl
 
 def busy_minute(hub: Hub, user: str, stop: threading.Event) -> None:
     while not stop.wait(2):
-        hub.request("POST", f"/users/{user}/server", hub.body)
-        wait_for(lambda: is_ready(hub, user), f"{user} is ready", 60)
-        hub.stop(user)
+        one_at_a_time(hub, user)
 
 
 def measure(folder: Path) -> list[Figure]:

@@ -246,7 +246,7 @@ class KubernetesClient:
         finally:
             response.close()
 
-    async def watch(  # noqa: PLR0913  (which objects)
+    async def watch(  # noqa: PLR0912  (the ways in which a watch ends)
         self,
         kind: ResourceKind,
         namespace: str | None = None,
@@ -257,8 +257,8 @@ class KubernetesClient:
     ) -> AsyncIterator[WatchEvent]:
         """Yields all existing objects, then every change, for ever.
 
-        After a failure, which is logged, it waits, and continues or lists again; no change is lost. An ``optional`` kind
-        may be missing from the cluster, and then has no objects; without it 404 is a failure like any other.
+        After a failure, which is logged, it waits, and continues or lists again; no change is lost. An ``optional``
+        kind may be missing from the cluster, and then has no objects; otherwise 404 is a failure like any other.
         """
         known: dict[str, Object] = {}
         version = ""

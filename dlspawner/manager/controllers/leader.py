@@ -236,8 +236,7 @@ class LeaderElector:
                 group.create_task(reconciler.watch(), name="watch the cluster")
                 _run(group, self._observing(store, reconciler))
                 await reconciler.ready.wait()
-                if engine is None or store.cluster_state.cluster.scheduler.admits_before_pods:
-                    await store.transact(lifecycle.take_back_from_engine)
+                await store.transact(partial(lifecycle.take_back_from_engine, engine_of=reconciler.engine_of))
                 group.create_task(pod_events.watch(), name="watch events of pods")
                 _run(group, self._keeping(store, cluster, namespaces, logs, pod_events))
                 unmanaged = UnmanagedPods(store, cluster, namespaces, reconciler.remove)

@@ -327,6 +327,15 @@ activities = Table(
     Column("facts", Text, nullable=False),
 )
 
+# When a job was not used for some minutes; `until` is NULL as long as that lasts, and where the job has ended so.
+idle_periods = Table(
+    "idle_periods",
+    metadata,
+    Column("job", String(64), ForeignKey("jobs.job"), primary_key=True),
+    Column("since", UtcDateTime, primary_key=True),
+    Column("until", UtcDateTime),
+)
+
 # GPU-hours of jobs that have ended, by UTC day, in milli-GPU-seconds (`core.gpu_hours`); they outlive the jobs.
 gpu_days = Table(
     "gpu_days",

@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from datetime import timedelta
 from pathlib import Path
 from random import Random
 
@@ -165,7 +164,7 @@ def _write(
 ) -> None:
     if given.json:
         reports = {name: one.document() for name, one in found}
-        document = {"reports": reports, "settings": [_document(one) for one in points]}
+        document = {"reports": reports, "settings": [sweep.document(one) for one in points]}
         print(json.dumps(document, indent=1, ensure_ascii=False))
     else:
         _print(found, points, advises=given.advise)
@@ -174,7 +173,7 @@ def _write(
     if given.csv:
         given.csv.mkdir(parents=True, exist_ok=True)
         _table(given.csv / "trace.csv", readers.rows_of(trace))
-        _table(given.csv / "settings.csv", (_document(one) for one in points))
+        _table(given.csv / "settings.csv", (sweep.document(one) for one in points))
         _table(given.csv / "teams.csv", ({"replay": name, **asdict(row)} for name, one in found for row in one.rows))
         heads = ("hours", "held", "waiting")
         samples = (dict(zip(heads, sample, strict=True)) for _, one in found[:1] for sample in one.samples)
@@ -203,15 +202,6 @@ def _print(found: Sequence[tuple[str, Report]], points: Sequence[Point], *, advi
                 f"{best.unwanted - now.unwanted:+d} unwanted stops, {best.lost - now.lost:+,.0f} GPU-hours lost, "
                 f"{(best.wait_mean - now.wait_mean) / 60:+,.1f} min of mean wait."
             )
-
-
-def _document(point: Point) -> dict[str, object]:
-    settings = {
-        key: value.total_seconds() if isinstance(value, timedelta) else value
-        for key, value in asdict(point.setting).items()
-    }
-    numbers = {key: value for key, value in asdict(point).items() if key != "setting"}
-    return {**settings, **numbers, "score": point.score}
 
 
 def _table(file: Path, rows: Iterable[Mapping[str, object]]) -> None:

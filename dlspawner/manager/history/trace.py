@@ -2,7 +2,8 @@
 
 A job that was idle for some minutes is a session that is used at all other times, on all its GPUs; any other job
 computes all the time. A job that was stopped early, idle or preempted, is as long as its last run was, so that longer
-idle windows than those of then bring no more than those; one that still runs is as long as it has run.
+idle windows than those of then bring no more than those; one that still runs is as long as it has run. A part of a GPU
+counts as one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import ceil
 
 from sqlalchemy import Connection, desc, select
 from sqlalchemy.exc import DBAPIError
@@ -44,13 +46,14 @@ def read(url: str, most: int | None = None) -> Trace:
         with engine.connect() as connection:
             trace = _read(connection, datetime.now(UTC), most)
     except DBAPIError as problem:
+        said = " ".join(str(problem.orig).split())
         raise InvalidTrace(
-            f"--history: this is no database of the Manager, or it does not answer: {problem.orig}."
+            f"The history cannot be read: this is no database of the Manager, or it does not answer: {said}"
         ) from None
     finally:
         engine.dispose()
     if not trace.jobs:
-        raise InvalidTrace("--history: no job with GPUs has ever run.")
+        raise InvalidTrace("No job with GPUs has ever run.")
     return trace
 
 
@@ -65,7 +68,7 @@ def _read(connection: Connection, now: datetime, most: int | None) -> Trace:
     for period in connection.execute(periods):
         idle.setdefault(period.job, []).append((period.since, period.until))
     for row in rows:
-        pods, end = tuple(pod["gpus"] // GPU for pod in json.loads(row.request)["pods"]), row.ended or now
+        pods, end = tuple(ceil(pod["gpus"] / GPU) for pod in json.loads(row.request)["pods"]), row.ended or now
         loader.jobs.append(
             TraceJob(
                 name=row.job,

@@ -100,7 +100,7 @@ PORTAL_ROUTES: Routes = (
     ("cluster/cordon", lists.CordonButton),
     (advice.PAGE, advice.AdvicePage),
     (f"{advice.PAGE}/run", advice.RunButton),
-    (f"{advice.PAGE}/cancel", advice.CancelButton),
+    (f"{advice.PAGE}/cancel", advice.CancelRunButton),
     (f"cluster/{NODE}/uncordon", lists.UncordonButton),
     ("teams", lists.TeamsPage),
     ("all", lists.AllJobsPage),

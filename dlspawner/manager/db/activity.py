@@ -11,6 +11,8 @@ from dlspawner.core.job import JobState
 from dlspawner.manager.db.tables import activities, idle_periods, jobs
 from dlspawner.manager.model.activity import ActivityRecord, read_facts, write_facts
 
+IdlePeriod = tuple[datetime, datetime | None]  # since, until; None: it lasts, or the job has ended so
+
 
 def read_activities(connection: Connection) -> dict[str, ActivityRecord]:
     """Returns the activity of every job that has not ended."""
@@ -38,6 +40,15 @@ def read_open_idle_periods(connection: Connection) -> dict[str, datetime]:
     live = select(jobs.c.job).where(jobs.c.state != JobState.ENDED.value)
     query = select(idle_periods).where(idle_periods.c.until.is_(None), idle_periods.c.job.in_(live))
     return {row.job: row.since for row in connection.execute(query.order_by(idle_periods.c.since))}
+
+
+def read_idle_periods(connection: Connection, submitted: datetime) -> dict[str, list[IdlePeriod]]:
+    """Returns the periods of jobs that were submitted since then, in their order."""
+    found: dict[str, list[IdlePeriod]] = {}
+    query = select(idle_periods).join(jobs).where(jobs.c.submitted >= submitted)
+    for row in connection.execute(query.order_by(idle_periods.c.since)):
+        found.setdefault(row.job, []).append((row.since, row.until))
+    return found
 
 
 def write_idle_periods(

@@ -17,8 +17,9 @@ from sqlalchemy import Connection, desc, select
 from sqlalchemy.exc import DBAPIError
 
 from dlspawner.core.units import GPU
+from dlspawner.manager.db.activity import IdlePeriod, read_idle_periods
 from dlspawner.manager.db.engine import DatabaseUnusable, open_to_read
-from dlspawner.manager.db.tables import idle_periods, jobs
+from dlspawner.manager.db.tables import jobs
 from dlspawner.simulate.trace import InvalidTrace, Loader, Span, Trace, TraceJob
 
 SOURCE = "the Manager's history"
@@ -62,11 +63,7 @@ def _read(connection: Connection, now: datetime, most: int | None) -> Trace:
     ran = jobs.c.started.is_not(None) & (jobs.c.gpus_milli > 0)
     query = select(*(jobs.c[name] for name in _COLUMNS)).where(ran).order_by(desc(jobs.c.submitted)).limit(most)
     rows = connection.execute(query).all()
-    idle: dict[str, list[tuple[datetime, datetime | None]]] = {}
-    first = min((row.submitted for row in rows), default=now)
-    periods = select(idle_periods).join(jobs).where(jobs.c.submitted >= first).order_by(idle_periods.c.since)
-    for period in connection.execute(periods):
-        idle.setdefault(period.job, []).append((period.since, period.until))
+    idle = read_idle_periods(connection, min((row.submitted for row in rows), default=now))
     for row in rows:
         pods, end = tuple(ceil(pod["gpus"] / GPU) for pod in json.loads(row.request)["pods"]), row.ended or now
         loader.jobs.append(
@@ -87,9 +84,7 @@ def _read(connection: Connection, now: datetime, most: int | None) -> Trace:
     return loader.trace(SOURCE, lambda first: datetime.fromtimestamp(first, UTC))
 
 
-def _activity(
-    started: datetime, end: datetime, gpus: int, idle: Sequence[tuple[datetime, datetime | None]]
-) -> tuple[Span, ...] | None:
+def _activity(started: datetime, end: datetime, gpus: int, idle: Sequence[IdlePeriod]) -> tuple[Span, ...] | None:
     """Spans between the idle periods of the last run; ``None`` where there is no such period."""
     last = [(since, min(until or end, end)) for since, until in idle if started <= since < end]
     if not last:

@@ -62,7 +62,7 @@ class RunButton(_AdviceButton):
         self.back(PAGE)
 
 
-class CancelButton(_AdviceButton):
+class CancelRunButton(_AdviceButton):
     async def post(self) -> None:
         advisor, identity = self.advisor(AccessRight.ACT)
         await advisor.cancel(actor_name(identity))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -23,13 +24,20 @@ from dlspawner.simulate.sweep import Point, Setting
 from dlspawner.simulate.trace import InvalidTrace, Load, Trace, anonymous, with_borrowers
 
 INTERRUPTED = 130
+DB_URL = "DLSPAWNER_MANAGER_DB_URL"
 History = Callable[[str], Trace]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     of = parser.add_argument_group("what is replayed")
     of.add_argument("--trace", type=Path, nargs="+", default=[], metavar="FILE", help="traces in CSV")
-    of.add_argument("--history", metavar="URL", help="the Manager's own database, which is only read")
+    of.add_argument(
+        "--history",
+        metavar="URL",
+        nargs="?",
+        const="",
+        help=f"the Manager's own database, which is only read (default: {DB_URL} of the environment, for passwords)",
+    )
     of.add_argument("--synthetic", metavar="KEY=VALUE,…", help=f"a generated load: {_KEYS} (or: default)")
     of.add_argument("--anonymise", action="store_true", help="numbers instead of the names of people and teams")
     of.add_argument(
@@ -78,6 +86,10 @@ def main(given: argparse.Namespace, history: History) -> int:
 def _run(given: argparse.Namespace, history: History) -> int:
     if not 0.0 <= given.preemptible <= 1.0 or not 0.0 < given.load <= 1.0:
         raise WrongScenario("--preemptible must be between 0 and 1, and --load above 0 and at most 1.")
+    if given.html and not given.html.parent.is_dir():
+        raise WrongScenario(f"--html {given.html}: there is no directory {given.html.parent}.")
+    if given.csv:
+        given.csv.mkdir(parents=True, exist_ok=True)
     trace = _trace(given, history)
     cases = [("as configured" if given.cluster else "replay", given.cluster)]
     cases += [(str(given.compare), given.compare)] if given.compare else []
@@ -113,7 +125,10 @@ def _trace(given: argparse.Namespace, history: History) -> Trace:
     if given.synthetic is not None:
         trace = _load(given.synthetic).trace(random)
     else:
-        trace = readers.read(given.trace) if given.trace else history(given.history)
+        url = given.history or os.environ.get(DB_URL, "")
+        if not given.trace and not url:
+            raise WrongScenario(f"--history: name the database, or set {DB_URL} in the environment.")
+        trace = readers.read(given.trace) if given.trace else history(url)
     trace = with_borrowers(trace, given.preemptible, random)
     return anonymous(trace) if given.anonymise else trace
 
@@ -171,7 +186,6 @@ def _write(
     if given.html:
         given.html.write_text(page.page("Simulation of a policy", found, points), encoding="utf-8")
     if given.csv:
-        given.csv.mkdir(parents=True, exist_ok=True)
         _table(given.csv / "trace.csv", readers.rows_of(trace))
         _table(given.csv / "settings.csv", (sweep.document(one) for one in points))
         _table(given.csv / "teams.csv", ({"replay": name, **asdict(row)} for name, one in found for row in one.rows))

@@ -122,6 +122,7 @@ def make(
         if isinstance(team, dict):
             team.pop("templates", None)
     for change in changes:
+        _check_team(teams, change)
         _change(teams if change.startswith("teams.") else cluster, change)
     found = _checked(cluster, teams, files)
     if not found.cluster.scheduler.is_native:
@@ -177,6 +178,13 @@ def _checked(
             told = dict(zip(map(str, places), names, strict=True))
             first = wrong.problems[0]
             raise WrongScenario(f"{told[first.file]}: {first.path}: {first.sentence}") from None
+
+
+def _check_team(teams: dict[str, Any], change: str) -> None:
+    """A misspelled team is not to become one more."""
+    known, (start, name, *_) = teams.get("teams") or {}, [*change.partition("=")[0].split("."), "", ""]
+    if start == "teams" and name and name not in known:
+        raise WrongScenario(f"--set {change}: there is no team {name}; teams: {', '.join(map(str, known)) or 'none'}.")
 
 
 def _change(document: dict[str, Any], change: str) -> None:

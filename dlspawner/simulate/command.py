@@ -75,6 +75,9 @@ _KEYS = ", ".join(f"{one.name}={one.default:g}" for one in fields(Load))
 def main(given: argparse.Namespace, history: History) -> int:
     try:
         return _run(given, history)
+    except KeyboardInterrupt:
+        print("Interrupted before anything was replayed.", file=sys.stderr)
+        return INTERRUPTED
     except (InvalidTrace, WrongScenario) as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -21,7 +21,7 @@ from dlspawner.simulate.engine import Replay
 from dlspawner.simulate.report import Report
 from dlspawner.simulate.scenario import Scenario, WrongScenario, make
 from dlspawner.simulate.sweep import Point, Setting
-from dlspawner.simulate.trace import InvalidTrace, Load, Trace, anonymous, with_borrowers
+from dlspawner.simulate.trace import InvalidTrace, Load, Trace, anonymous, team_numbers, with_borrowers
 
 INTERRUPTED = 130
 DB_URL = "DLSPAWNER_MANAGER_DB_URL"
@@ -100,6 +100,10 @@ def _run(given: argparse.Namespace, history: History) -> int:
         (name, replace(make(trace, (file, given.teams), given.set, given.nodes, given.load), pool=given.pool))
         for name, file in cases
     ]
+    if given.anonymise:
+        names = team_numbers(trace, (team.name for _, one in scenarios for team in one.teams.teams))
+        trace = anonymous(trace, names)
+        scenarios = [(name, one.renamed(names)) for name, one in scenarios]
     found: list[tuple[str, Report]] = []
     points: list[Point] = []
     replay, interrupted = None, False
@@ -132,8 +136,7 @@ def _trace(given: argparse.Namespace, history: History) -> Trace:
         if not given.trace and not url:
             raise WrongScenario(f"--history: name the database, or set {DB_URL} in the environment.")
         trace = readers.read(given.trace) if given.trace else history(url)
-    trace = with_borrowers(trace, given.preemptible, random)
-    return anonymous(trace) if given.anonymise else trace
+    return with_borrowers(trace, given.preemptible, random)
 
 
 def _load(text: str) -> Load:

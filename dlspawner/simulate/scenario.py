@@ -50,6 +50,11 @@ class Scenario:
             teams = replace(teams, teams=tuple(replace(team, quota=()) for team in teams.teams))
         return Replay(ClusterState.of(Snapshot(self.cluster, teams, self.nodes)), trace, self._requests())
 
+    def renamed(self, names: Mapping[str, str]) -> Scenario:
+        """The same with other names of teams, and no titles."""
+        teams = tuple(replace(team, name=names[team.name], title="") for team in self.teams.teams)
+        return replace(self, teams=replace(self.teams, teams=teams))
+
     def private(self, team: Team, trace: Trace) -> Replay | None:
         """The team's guaranteed jobs on a cluster of its own, of the nodes of its quota; ``None`` without any."""
         jobs = tuple(one for one in trace.jobs if one.team == team.name and not one.preemptible)

@@ -74,6 +74,17 @@ def test_text_names_teams_settings_and_refusals(trace: str, capsys: pytest.Captu
         assert part in told
 
 
+def test_anonymous_report_is_the_same_without_names(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for more in ((), ("--anonymise",)):
+        assert cli.main(["simulate", "--trace", trace, *FILES, "--json", *more]) == 0
+        reports.append(capsys.readouterr().out)
+    rows = [json.loads(one)["reports"]["as configured"]["rows"] for one in reports]
+    assert [{**row, "team": ""} for row in rows[0]] == [{**row, "team": ""} for row in rows[1]]
+    for name in ("vision", "language", "Language", "nobody"):
+        assert (name in reports[0], name in reports[1]) == (True, False)
+
+
 def test_same_seed_gives_the_same_report(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["simulate", "--synthetic", "jobs=300,days=1", "--preemptible", "0.3", "--json", "--no-excess"]
     told = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlspawner.simulate.readers import read, rows_of
-from dlspawner.simulate.trace import InvalidTrace, anonymous
+from dlspawner.simulate.trace import InvalidTrace, anonymous, team_numbers
 
 OWN = "submit,duration,gpus,type,team,user,preemptible,priority,pods,activity\n"
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
@@ -89,10 +89,11 @@ def test_written_trace_is_read_again(tmp_path: Path) -> None:
 
 
 def test_anonymous_trace_has_numbers_instead_of_names(tmp_path: Path) -> None:
-    trace = anonymous(
-        read(files(tmp_path, ["submit,duration,gpus,team,user\n0,1,1,vision,ann\n1,1,1,nlp,bob\n2,1,1,nlp,ann\n"]))
-    )
-    assert [(one.team, one.user) for one in trace.jobs] == [("team-1", "u1"), ("team-2", "u2"), ("team-2", "u1")]
+    text = "submit,duration,gpus,team,user\n0,1,1,vision,ann\n1,1,1,nlp,bob\n2,1,1,nlp,ann\n3,1,1,,\n"
+    trace = read(files(tmp_path, [text]))
+    trace = anonymous(trace, team_numbers(trace))
+    told = [(one.team, one.user) for one in trace.jobs]
+    assert told == [("team-1", "u1"), ("team-2", "u2"), ("team-2", "u1"), ("default", "")]
 
 
 WRONG: dict[str, tuple[list[str], str]] = {

@@ -45,6 +45,7 @@ from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.history.advice import Advisor
 from dlspawner.manager.history.gpu_hours import EVERY, HistoryKeeper, HistoryRetention
 from dlspawner.manager.history.profile import EVERY_SECONDS as PROFILE_SECONDS
 from dlspawner.manager.history.profile import ProfileWriter
@@ -108,6 +109,7 @@ class LeaderElector:
     admission: AdmissionService | None = None
     culler: Culler | None = None
     maintenance: NodeMaintenance | None = None
+    advisor: Advisor | None = None
     log_reader: LogReader | None = None
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -179,7 +181,7 @@ class LeaderElector:
                 group.create_task(self.event_bus.run(), name="event bus")
                 group.create_task(self._run_controllers(store), name="controllers")
         finally:
-            self.admission = self.culler = self.log_reader = self.maintenance = None
+            self.admission = self.culler = self.log_reader = self.maintenance = self.advisor = None
             store.notices.close()
             self.event_bus.end()
 
@@ -257,6 +259,7 @@ class LeaderElector:
                 _run(group, sender.queues())
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
+                self.advisor = Advisor(store, self.ledger, group)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
                 if engine is not None:
                     desk.additions, desk.make_objects = engine.additions, engine.make_objects

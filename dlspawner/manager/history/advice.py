@@ -138,11 +138,7 @@ def scenario_of(cluster: ClusterConfig, teams: TeamsConfig, nodes: tuple[Node, .
     here = tuple(replace(one, cordoned=False, drain_at=None, ready=True) for one in nodes if one.gpus)
     if not here:
         raise InvalidTrace("There are no nodes with GPUs at the moment.")
-    sizes = {
-        kind.name: max((node.gpus_of(kind.resource) // kind.milli for node in here), default=0) or 1
-        for kind in cluster.gpu_types
-    }
-    return Scenario(cluster, teams, here, sizes)
+    return Scenario(cluster, teams, here, sizes={})  # history knows the GPUs of each pod
 
 
 def advise(trace: Trace, scenario: Scenario, told: Callable[[int, int], None]) -> dict[str, Any]:

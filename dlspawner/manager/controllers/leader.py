@@ -45,6 +45,7 @@ from dlspawner.manager.culling.culler import Culler
 from dlspawner.manager.culling.evidence import ActivityCollector
 from dlspawner.manager.db.repository import JobRepository, NotLeader
 from dlspawner.manager.db.store import DatabaseUnavailable
+from dlspawner.manager.history.advice import Advisor
 from dlspawner.manager.history.gpu_hours import EVERY, HistoryKeeper, HistoryRetention
 from dlspawner.manager.history.profile import EVERY_SECONDS as PROFILE_SECONDS
 from dlspawner.manager.history.profile import ProfileWriter
@@ -110,6 +111,7 @@ class LeaderElector:
     admission: AdmissionService | None = None
     culler: Culler | None = None
     maintenance: NodeMaintenance | None = None
+    advisor: Advisor | None = None
     log_reader: LogReader | None = None
     is_leader: bool = False  # as far as is known; otherwise another Manager leads
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -182,7 +184,7 @@ class LeaderElector:
                 group.create_task(self.event_bus.run(), name="event bus")
                 group.create_task(self._run_controllers(store), name="controllers")
         finally:
-            self.admission = self.culler = self.log_reader = self.maintenance = None
+            self.admission = self.culler = self.log_reader = self.maintenance = self.advisor = None
             store.notices.close()
             self.event_bus.end()
 
@@ -239,8 +241,7 @@ class LeaderElector:
                 group.create_task(reconciler.watch(), name="watch the cluster")
                 _run(group, self._observing(store, reconciler))
                 await reconciler.ready.wait()
-                if engine is None or store.cluster_state.cluster.scheduler.admits_before_pods:
-                    await store.transact(lifecycle.take_back_from_engine)
+                await store.transact(partial(lifecycle.take_back_from_engine, engine_of=reconciler.engine_of))
                 group.create_task(pod_events.watch(), name="watch events of pods")
                 _run(group, self._keeping(store, cluster, namespaces, logs, pod_events))
                 unmanaged = UnmanagedPods(store, cluster, namespaces, reconciler.remove)
@@ -264,6 +265,7 @@ class LeaderElector:
                     _run(group, [periodic("probe of the network policies", probe, _PROBE_SECONDS)])
                 _run(group, [periodic("culling of idle jobs", self.culler.evaluate_all, self.cull_every)])
                 self.log_reader = LogReader(logs)
+                self.advisor = Advisor(store, self.ledger, group)
                 desk = AdmissionService(store, self.ledger, scheduler, explainer, namespaces)
                 if engine is not None:
                     desk.additions, desk.make_objects = engine.additions, engine.make_objects

@@ -1,4 +1,4 @@
-"""Reports over 100,000 ended jobs read aggregated rows, the cluster's page its own days; prints figures of tests/bench/README.md."""
+"""Reports over 100,000 ended jobs read aggregated rows, the cluster's page its own days; prints figures of the bench."""
 
 from __future__ import annotations
 

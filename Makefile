@@ -69,6 +69,7 @@ test-nightly: $(VENV)/.tests $(VENV)/.vscode
 	$(MAKE) flakes
 	$(MAKE) test-on-control-planes
 	$(TEST_ENV) DLSPAWNER_E2E=deployed $(BIN)/python -m tests.kubernetes with $(BIN)/pytest -m slow tests/e2e/test_evictions.py
+	$(TEST_ENV) $(BIN)/python -m tests.kubernetes with $(BIN)/pytest tests/kubernetes/test_enforced.py
 
 # The contract, the cluster's own tests, the product in containers, and what takes the node away.
 test-kubernetes: FOR_TESTS := --test-images

@@ -465,7 +465,7 @@ async def _node_ports(client: KubernetesClient, namespace: str) -> tuple[int, in
 
 
 async def _held(url: str, secrets: Mapping[str, Object]) -> dict[str, frozenset[str] | None]:
-    """What the tokens of the services may do, as the Hub says it where it may be asked and answers."""
+    """Returns the scopes of the services' tokens, where the Hub may be asked and answers."""
     parts, held = urlsplit(url), dict[str, frozenset[str] | None]()
     for service, places in TOKENS.items() if parts.scheme == "https" or parts.hostname in LOOPBACK else ():
         data = ((secrets.get(name) or {}).get("data", {}).get(key, "") for name, key in places)

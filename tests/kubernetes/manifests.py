@@ -1,6 +1,6 @@
 """The built manifests as tests ask about them, and what their NetworkPolicies mean.
 
-No policy engine can be had for the test cluster, so `reaches` is one: it decides by the rules of the NetworkPolicy API
+An engine is slow to build (test_enforced.py), so `reaches` is one: it decides by the rules of the NetworkPolicy API
 which ports of a pod another pod or an outside address may connect to. Only what the manifests use is understood; what
 else there may be is an error here instead of being taken for permission. An ipBlock means pods with such an address
 too: the API leaves that to the plug-in, and what some allow counts as allowed.

@@ -241,6 +241,39 @@ async def ensure_owned_objects(  # noqa: PLR0913  (what the children are made of
     return pod
 
 
+async def ensure_job_objects(  # noqa: PLR0913  (what they are made of, by name)
+    pods: PodRequests,
+    pod: PodDict,
+    job: naming.PodIdentity,
+    given: SecretFiles | None,
+    endpoint: Endpoint,
+    *,
+    gpu_resources: Collection[str],
+    new: bool,
+) -> None:
+    """Make what the job's first pod owns, and its further pods; at once after the pod was made.
+
+    Later the host key is settled first, for the further pods announce it too.
+    """
+    if not new:
+        pod = await ensure_owned_objects(pods, pod, job, given, endpoint, new=False)
+        await ensure_further_pods(pods, pod, job, endpoint, gpu_resources, new=False)
+        return
+    async with _at_once() as group:
+        group.create_task(ensure_owned_objects(pods, pod, job, given, endpoint), name="make owned objects")
+        group.create_task(ensure_further_pods(pods, pod, job, endpoint, gpu_resources, new=True), name="make pods")
+
+
+@asynccontextmanager
+async def _at_once() -> AsyncIterator[asyncio.TaskGroup]:
+    """A task group whose first refusal ends it, and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except* StartRefused as refused:
+        raise refused.exceptions[0] from None
+
+
 async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name)
     pods: PodRequests,
     first: PodDict,
@@ -266,14 +299,11 @@ async def ensure_further_pods(  # noqa: PLR0913  (what they are made of, by name
         async with turns:
             await ensure_object(pods, kind, manifest, look_first=not new)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for kind, manifests in (("pod", further), ("service", ways)):
-                for manifest in manifests:
-                    group.create_task(ensure(kind, manifest), name=f"make {kind} {manifest['metadata']['name']}")
-            group.create_task(_ensure_policy(pods, pod_set.network_policy(owned_metadata(first), job.id)))
-    except* StartRefused as refused:
-        raise refused.exceptions[0] from None
+    async with _at_once() as group:
+        for kind, manifests in (("pod", further), ("service", ways)):
+            for manifest in manifests:
+                group.create_task(ensure(kind, manifest), name=f"make {kind} {manifest['metadata']['name']}")
+        group.create_task(_ensure_policy(pods, pod_set.network_policy(owned_metadata(first), job.id)))
 
 
 async def _ensure_policy(pods: PodRequests, manifest: PodDict) -> None:

@@ -608,9 +608,8 @@ class DLSpawner(pages.PageProperties, JobTraits, LifecycleSpawner):
             )
         # A template that is gone since the job's start leaves the usual endpoint.
         endpoint = (template.ssh if template else None) or owned_objects.USUAL_SSH
-        pod = await owned_objects.ensure_owned_objects(self.pods, pod, job, files, endpoint, new=new)
         gpus = self.settings.cluster.gpu_resources
-        await owned_objects.ensure_further_pods(self.pods, pod, job, endpoint, gpus, new=new)
+        await owned_objects.ensure_job_objects(self.pods, pod, job, files, endpoint, gpu_resources=gpus, new=new)
         if self._by_node_port:
             self._node_port = await owned_objects.ensure_http_service(
                 self.pods, pod, job, self._get_pod_port(pod), new=new

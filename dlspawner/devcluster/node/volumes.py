@@ -176,9 +176,10 @@ def _downward(item: Json, facts: Facts) -> str:
 
 
 def _write(directory: Path, files: list[tuple[str, bytes, int]]) -> None:
+    root = directory.resolve()
     for name, contents, mode in files:
-        path = directory / name
-        if not path.resolve().is_relative_to(directory.resolve()):
+        path = root / name
+        if not path.resolve().is_relative_to(root):
             raise MountError(f"the path {name!r} leads out of the volume")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

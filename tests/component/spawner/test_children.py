@@ -159,18 +159,24 @@ def test_no_server_has_the_name_of_a_further_pod(names: list[str]) -> None:
     assert naming.further_pod("jupyter-ann", "worker-0") != f"jupyter-{slug}"
 
 
-async def test_further_pod_that_the_cluster_refuses_is_the_reason_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refused", ["pod", "secret"])
+async def test_what_the_cluster_refuses_of_several_pods_is_the_reason_of_the_start(
+    refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(PodRequests, "networking", property(lambda pods: pods.api))
 
     class Full(Kept):
         def on_create(self, kind: str, *given: Any) -> Answered:
             said = "exceeded quota: jobs, requested: pods=1, used: pods=3, limited: pods=3"
-            return Answered({"message": said}, 403) if kind == "pod" else super().on_create(kind, *given)
+            return Answered({"message": said}, 403) if kind == refused else super().on_create(kind, *given)
 
     roles = (pod_set.Role("chief", 1, {}), pod_set.Role("worker", 2, {}))
     first = pod_set.as_first(POD, pod_set.PodSet(roles), "jupyter-alice--train-pods", "x")
+    files = owned_objects.SecretFiles(KEY, "ssh-ed25519 CA", "")
     with pytest.raises(StartRefused, match="quota"):
-        await owned_objects.ensure_further_pods(pods(Full()), first, JOB, owned_objects.USUAL_SSH, (), new=True)
+        await owned_objects.ensure_job_objects(
+            pods(Full()), first, JOB, files, owned_objects.USUAL_SSH, gpu_resources=(), new=True
+        )
 
 
 async def test_further_pods_of_a_restarted_hub_announce_the_new_host_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import ipaddress
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 FIRST_BLOCK, BLOCKS = 2, 250
@@ -82,9 +83,9 @@ class Block:
             return parsed.packed[:2] == bytes([127, self._number]) and parsed.packed[2] > 0
         return False
 
-    def _all(self) -> list[str]:
+    def _all(self) -> Iterator[str]:
         # The highest are never needed: a node has 250 pods.
-        return [f"127.{self._number}.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255)]
+        return (f"127.{self._number}.{third}.{fourth}" for third in range(1, 255) for fourth in range(1, 255))
 
 
 def _lock(number: int) -> socket.socket | None:

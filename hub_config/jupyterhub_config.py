@@ -56,6 +56,10 @@ c.JupyterHub.cleanup_proxy = False
 if "DLSPAWNER_STATE" in env:  # in a cluster the secret is in JPY_COOKIE_SECRET, and nothing is kept in files
     c.JupyterHub.cookie_secret_file = str(Path(env["DLSPAWNER_STATE"]) / "hub_cookie_secret")
 
+# The Hub's log as JSON, one object a line, like that of the Manager and the gateway with --log-format=json.
+if env.get("DLSPAWNER_LOG_FORMAT") == "json":
+    c.JupyterHub.logging_config = {"formatters": {"console": {"class": "dlspawner.request_log.JsonFormatter"}}}
+
 # Login. One password for all users is for a first look; the organisation's authenticator goes to overrides.py.
 if "DLSPAWNER_PASSWORD" in env:
     c.JupyterHub.authenticator_class = "shared-password"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from traitlets import Bool, Integer, List, TraitError, Unicode, validate
+from traitlets import Bool, Enum, Integer, List, TraitError, Unicode, validate
 from traitlets.config import Application, Config
 
 from dlspawner.clients.hub import HubClient
@@ -197,12 +197,18 @@ class Gateway(Application):
         help="Whether the log has the commands that people run, cut at 200 characters, and not their first word only. "
         "Off, because command lines hold passwords and tokens. What is typed into a shell is in no log.",
     ).tag(config=True)
+    log_lines = Enum(
+        ("text", "json"),
+        default_value="text",
+        help="What a log line is: text, the default, or one JSON object with time, level, logger, message and the "
+        "message's fields. --log-format=json is short for it.",
+    ).tag(config=True)
     init = Bool(False, help="Make the keys in state_dir and exit.").tag(config=True)
 
     flags = {  # noqa: RUF012  (traitlets declares it so)
         "init": ({"Gateway": {"init": True}}, "Make the keys in Gateway.state_dir and exit."),
     }
-    aliases = {}  # noqa: RUF012  (all settings are given by their full names)
+    aliases = {"log-format": "Gateway.log_lines"}  # noqa: RUF012  (traitlets declares it so)
 
     @validate("shared_sources", "proxy_protocol_from")
     def _networks(self, proposal: Any) -> list[str]:
@@ -219,7 +225,7 @@ class Gateway(Application):
             check_settings(Config(), type(self), self.extra_args)
         except GatewayMisconfigured as problem:
             _give_up(problem)
-        logging.basicConfig(level=logging.WARNING, handlers=[to_stderr()])
+        logging.basicConfig(level=logging.WARNING, handlers=[to_stderr(self.log_lines == "json")])
         logging.getLogger("ssh_gateway").setLevel(logging.INFO)
         # asyncssh logs user names unescaped; the gateway's own lines have the events, and errors in `event=failed`.
         logging.getLogger("asyncssh").setLevel(logging.CRITICAL)

@@ -11,6 +11,8 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from dlspawner.request_log import JsonFormatter
+
 BURST = 1000
 PER_SECOND = 10.0
 
@@ -68,12 +70,12 @@ def say_failed(problem: BaseException, **fields: object) -> None:
     log.error("%s traceback=%s", said, json.dumps("; ".join(reversed([_way(one) for one in _causes(problem)]))))
 
 
-def to_stderr() -> logging.Handler:
-    """Logs to stderr; lines begin with the time in UTC, to the millisecond."""
+def to_stderr(as_json: bool = False) -> logging.Handler:
+    """Logs to stderr; lines begin with the time in UTC, to the millisecond, or are JSON objects."""
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    handler.setFormatter(JsonFormatter() if as_json else formatter)
     return handler
 
 

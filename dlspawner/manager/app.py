@@ -18,10 +18,11 @@ from pathlib import Path
 from jinja2 import TemplateError
 from sqlalchemy import make_url
 from tornado.httpserver import HTTPServer
-from traitlets import Bool, Integer, List, Unicode, default
+from traitlets import Bool, Enum, Integer, List, Unicode, default
 from traitlets.config import Application, Config, catch_config_error
 
 import dlspawner
+from dlspawner import request_log
 from dlspawner.clients.hub import HubClient
 from dlspawner.core.endpoints import read_target
 from dlspawner.errors import InvalidConfiguration
@@ -187,7 +188,16 @@ class Manager(Application):
     aliases = {  # noqa: RUF012 — traitlets reads it from the class
         "log-level": "Application.log_level",
         "db-url": "Manager.db_url",
+        "log-format": "Manager.log_lines",
     }
+
+    log_lines = Enum(
+        ("text", "json"),
+        default_value="text",
+        help="""What a log line is: text, the default, or one JSON object with time, level, logger, message, request id
+        and the message's fields. --log-format=json is short for it; the variable DLSPAWNER_LOG_FORMAT says the same to
+        hub_config/jupyterhub_config.py.""",
+    ).tag(config=True)
 
     @default("db_url")
     def _default_db_url(self) -> str:
@@ -215,6 +225,9 @@ class Manager(Application):
         self._refuse(unreadable(sys.argv[1:] if argv is None else argv, self))
         super().initialize(argv)
         self._refuse(unknown(Config(), type(self), self.extra_args))
+        if self.log_lines == "json":
+            for handler in self.log.handlers:
+                handler.setFormatter(request_log.JsonFormatter())
         # HubAuth tells tornado's loggers, at level info, every cookie it sets.
         for name, level in (("dlspawner", self.log.level), ("tornado", max(self.log.level, logging.WARNING))):
             logger = logging.getLogger(name)

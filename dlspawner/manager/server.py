@@ -50,6 +50,7 @@ from dlspawner.manager.http.portal import pending as portal_pending
 from dlspawner.manager.http.portal.base import JOB_ID
 from dlspawner.manager.http.portal.history import ClusterHistoryPage, HistoryPage, UsagePage
 from dlspawner.manager.http.static_files import static_files
+from dlspawner.request_log import request_id
 
 _NUMBER, _NAME = r"(\d{1,9})", r"([^/]*)"
 _APPROVAL_JOB, _REQUEST = r"(j-[a-z2-7]{12})", r"([0-9a-f]{16})"
@@ -304,12 +305,13 @@ def log_request(handler: RequestHandler) -> None:
         return  # asked every few seconds, and what makes the second one 503 has a line of its own
     identity = getattr(handler, "identity", None)
     logging.getLogger("dlspawner.manager.model.access").info(
-        "%s %s status=%d ms=%.1f who=%s",
+        "%s %s status=%d ms=%.1f who=%s request=%s",
         request.method,
         request.path,
         status,
         1000 * request.request_time(),
         identity.name if identity else "-",
+        request_id.get() or "-",
     )
 
 

@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dlspawner import request_log
 from dlspawner.core import naming, unix_account
 from dlspawner.core.config import ClusterConfig, PriorityClasses, Team, format_permissions
 from dlspawner.core.gpus import without_claims_of
@@ -234,6 +235,8 @@ def _pod_fragment(launch: LaunchPlan) -> Manifest:
     # Ours come last: a template cannot name its job another one's.
     labels = {**metadata.get("labels", {}), **naming.job_labels(launch.job)}
     annotations = {**metadata.get("annotations", {}), **naming.job_annotations(launch.job), **_group_names(launch)}
+    if request := request_log.request_id.get():
+        annotations[request_log.ANNOTATION] = request
     return {"metadata": {**metadata, "labels": labels, "annotations": annotations}, "spec": launch.rendered["spec"]}
 
 

@@ -33,6 +33,7 @@ from kubespawner.objects import make_namespace
 from sqlalchemy.orm import Session, object_session
 from traitlets import Integer, validate
 
+from dlspawner import request_log
 from dlspawner.backoff import delays
 from dlspawner.core.decisions import JOB_ENDED
 from dlspawner.core.launch import pod_status
@@ -371,6 +372,8 @@ class StartingSpawner(KubeSpawner):
         self._waiting, self._ended, self._created, self._unasked, self._unsure = None, None, None, True, False
         self._left_in_cluster = False
         STARTING.set(True)
+        request = request_log.accept(self.handler.request.headers.get(request_log.HEADER) if self.handler else None)
+        self.log.info("user=%s server=%s request=%s starts", self.user.name, self.name, request)
         self._began = asyncio.get_running_loop().time()
         self._check_configuration()
         # Hooks, the Manager's answers and KubeSpawner's own waits: each may be in time, and all together late.

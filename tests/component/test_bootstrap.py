@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyterhub import crypto
 
 from dlspawner import bootstrap
 from dlspawner.clients import kubernetes
@@ -68,3 +69,17 @@ def test_without_a_cluster_the_command_fails_with_a_message(
     given = argparse.Namespace(namespace="", kubeconfig=Path("/nowhere"), login=False, database="", only="")
     assert bootstrap.main(given) == 1
     assert capsys.readouterr().err.startswith("The secrets could not be made: cannot configure the Kubernetes client")
+
+
+async def test_the_hub_reads_with_the_old_crypt_key_and_writes_with_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = (bootstrap.wanted(login=False, database_server="")["hub-keys"]()["crypt-key"] for _ in range(2))
+
+    def keeper(keys: str) -> crypto.CryptKeeper:
+        monkeypatch.setenv("JUPYTERHUB_CRYPT_KEY", keys)
+        return crypto.CryptKeeper()
+
+    before, both = keeper(old), keeper(f"{new};{old}")
+    assert both.fernet.decrypt(before.fernet.encrypt(b"state")) == b"state"
+    assert keeper(new).fernet.decrypt(both.fernet.encrypt(b"state")) == b"state"

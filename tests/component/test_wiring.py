@@ -213,6 +213,8 @@ def test_in_the_hub_of_zero_to_jupyterhub_the_chart_configures_the_same(
     theirs = {"bind_url", "hub_bind_url", "db_url", "upgrade_db", "services", "load_roles", "default_url"}
     set_here = {name: value for name, value in alone.JupyterHub.items() if name not in theirs}
     assert {name: c.JupyterHub[name] for name in set_here} == set_here
+    assert values["hub"]["services"].pop("prometheus") == {"display": False}, "of custom.monitoring"
+    assert values["hub"]["loadRoles"].pop("prometheus")["scopes"] == ["read:metrics"]
     services = [{"name": name, **one} for name, one in values["hub"]["services"].items()]
     roles = [{"name": name, **one} for name, one in values["hub"]["loadRoles"].items()]
     for ours in alone.JupyterHub.services:

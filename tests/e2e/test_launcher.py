@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +42,14 @@ def test_a_wrong_file_stops_the_start_with_all_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_everything_comes_back_after_ctrl_c_and_a_restored_backup_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_everything_comes_back_after_ctrl_c_a_restored_backup_and_other_secrets_and_nothing_is_left_behind(
+    tmp_path: Path,
+) -> None:
+    gateway, next_ca = tmp_path / "state" / "gateway", tmp_path / "next_ca"
+    subprocess.run([sys.executable, "-m", "ssh_gateway", "--init", f"--Gateway.state_dir={gateway}"], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", next_ca], check=True)
+    with (gateway / "user_ca.pub").open("a") as trusted:
+        trusted.write(next_ca.with_suffix(".pub").read_text())
     with running(tmp_path / "state") as stack:
         carol = stack.person("carol")
         carol.launch("train", template="ssh")
@@ -55,6 +65,9 @@ def test_everything_comes_back_after_ctrl_c_and_a_restored_backup_and_nothing_is
         for lost in stack.state.glob("[!cl]*"):  # all but the cluster and the log
             shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
         assert cli.main(["restore", saved, state]) == 0
+        shutil.copy(next_ca, gateway / "user_ca")
+        rotated = {name: f"another-{name}" for name in ("proxy_token", "manager_token", "gateway_token")}
+        (stack.state / "secrets.json").write_text(json.dumps(stack.secrets | rotated))
 
         broken = tmp_path / "config"
         shutil.copytree(ROOT / "hub_config", broken, ignore=shutil.ignore_patterns("kubernetes", "grafana", "images"))

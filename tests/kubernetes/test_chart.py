@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,26 @@ def test_the_chart_says_what_the_manifests_say(chart: Path, kubectl: Kubectl) ->
     assert found.keys() == base.keys()
     for name, one in found.items():
         assert one == base[name], name
+
+
+def test_monitoring_is_that_of_the_manifests(chart: Path, kubectl: Kubectl, tmp_path: Path) -> None:
+    grafana = tmp_path / "hub_config" / "grafana"
+    shutil.copytree(BASE.parents[1] / "grafana", grafana)
+    (grafana.parent / "kustomization.yaml").write_text("components: [grafana]\n")
+    base = by_name(yaml.safe_load_all(kubectl("kustomize", str(grafana.parent))))
+    monitoring = {"enabled": True, "labels": {"release": "p"}, "runbooks": "https://pages.example.org/"}
+    found = by_name(helm.rendered(chart, {**helm.NEEDED, "monitoring": monitoring}))
+    assert found.keys() >= base.keys()
+    for key, one in base.items():
+        if one["kind"] == "ConfigMap":
+            assert found[key]["data"] == one["data"]
+        else:
+            assert found[key]["metadata"]["labels"] == {"release": "p"}
+            assert found[key]["spec"].keys() == one["spec"].keys()
+    (endpoint,) = found["PodMonitor", PRODUCT, "hub"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "hub", "key": "hub.services.prometheus.apiToken"}
+    rule = found["PrometheusRule", PRODUCT, "dlspawner"]["spec"]["groups"][0]["rules"][0]
+    assert rule["annotations"]["runbook_url"] == "https://pages.example.org/RUNBOOK.md#dlspawnernoleader"
 
 
 def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ class LeaderElector:
         self.hub_health = HubHealth(self.event_bus.on_hub_health)
         self.hub.on_answer = self.hub_health.on_answer
         self.metrics.world = lambda: self.admission.store.cluster_state if self.admission is not None else None
+        self.metrics.evidence = lambda: self.culler.evidence.collected if self.culler is not None else {}
 
     async def run(self) -> None:
         """Leads whenever this Manager has the lease; ends when it is cancelled."""

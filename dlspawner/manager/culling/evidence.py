@@ -54,11 +54,13 @@ class ActivityCollector:
     now: Callable[[], datetime]
     activities: ActivityStore = field(init=False)
     gpus_unknown: str | None = None  # why the use of GPUs is not known, where it is not
+    collected: dict[str, datetime] = field(default_factory=dict)  # by source, when it last answered, or the beginning
     _http: Mapping[ServerKey, datetime | None] = field(default_factory=dict)
     _asked: datetime | None = None  # until when Prometheus was asked
 
     def __post_init__(self) -> None:
         self.activities = ActivityStore(self.now())
+        self.collected = dict.fromkeys(("hub", "gpus") if self.prometheus else ("hub",), self.now())
 
     def running(self) -> list[JobRecord]:
         return [one for one in self.book.records.values() if one.job.state is JobState.RUNNING and one.job.started]
@@ -67,7 +69,10 @@ class ActivityCollector:
         """Learn what is new; HubError when the Hub does not answer. What Prometheus cannot tell is `gpus_unknown`."""
         users = await self.hub.active_users()
         self._http = {(user.name, name): one.last_activity for user in users for name, one in user.servers.items()}
+        self.collected["hub"] = self.now()
         unknown = await self._read_gpus()
+        if not unknown:
+            self.collected["gpus"] = self.now()
         if unknown and unknown != self.gpus_unknown:
             log.warning("the use of GPUs is not known, jobs with GPUs go on: %s", unknown)
         self.gpus_unknown = unknown

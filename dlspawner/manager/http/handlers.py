@@ -24,6 +24,7 @@ from jupyterhub.services.auth import HubOAuthenticated
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
+from dlspawner import request_log
 from dlspawner.clients.hub import HubError, HubIdentity, HubUnavailable, IdentityKind
 from dlspawner.core.endpoints import Target
 from dlspawner.manager.admission.service import AdmissionService
@@ -162,6 +163,7 @@ class ManagerHandler(RequestHandler):
     def prepare(self) -> Any:
         self._counted = True
         self.manager.running.begin()
+        self.set_header(request_log.HEADER, request_log.accept(self.request.headers.get(request_log.HEADER)))
         if int(self.request.headers.get("Content-Length", 0)) > MAX_REQUEST:  # of which `server` has kept nothing
             raise HttpProblem(413, TOO_LONG)
 

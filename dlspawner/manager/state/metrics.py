@@ -8,7 +8,7 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -39,6 +39,9 @@ class ManagerMetrics:
 
     def __init__(self, world: Callable[[], ClusterState | None] = lambda: None) -> None:
         self.world = world
+        self.evidence: Callable[[], Mapping[str, datetime]] = (
+            dict  # of the Manager that acts: when each source answered
+        )
         self.registry = own = CollectorRegistry()
         self._requeued: dict[str, datetime] = {}
         own.register(_StateCollector(self))  # the first, so that what it expects is there at the first look
@@ -146,6 +149,14 @@ class _StateCollector(Collector):
         yield from _of_teams(teams)
         yield from _of_types(types)
         yield _of_jobs(world)
+        answered = GaugeMetricFamily(
+            "dlspawner_evidence_timestamp_seconds",
+            "When a source of the use of jobs last answered: the Hub, or the Prometheus that measures GPUs.",
+            labels=["source"],
+        )
+        for source, at in self._meters.evidence().items():
+            answered.add_metric((source,), at.timestamp())
+        yield answered
 
 
 def _of_teams(standing: dict[PendingGpus, TeamTypeUsage]) -> Iterator[GaugeMetricFamily]:

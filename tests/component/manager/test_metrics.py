@@ -144,7 +144,8 @@ class BorrowersHub(QuotaHub):
 
 def expressions() -> list[tuple[str, str]]:
     """Every panel's, as Grafana fills them in for one team and one GPU type: every series needs these labels."""
-    panels = json.loads(DASHBOARD.read_text())["panels"]
+    files = DASHBOARD, DASHBOARD.with_name("users.json")
+    panels = [panel for file in files for panel in json.loads(file.read_text())["panels"]]
     filled = []
     for panel in panels:
         for target in panel["targets"]:
@@ -173,7 +174,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "authorization: {type: Bearer, credentials: metrics-token}, "
             f"static_configs: [{{targets: ['127.0.0.1:{hub.manager_port}']}}]"
         )
-        with metrics.prometheus(folder, more=[manager]) as url:
+        of_hub = (
+            "job_name: hub, metrics_path: /hub/metrics, authorization: {type: Bearer, credentials: metrics-token}, "
+            f"static_configs: [{{targets: ['{hub.address}:{hub.hub_port}']}}]"
+        )
+        with metrics.prometheus(folder, more=[manager, of_hub]) as url:
             # Of what happened before the first look nothing has increased.
             wait_for(lambda: ask_prometheus(url, "count_over_time(dlspawner_leader[1m]) > 1"), "it has looked", 60)
             hub.api("DELETE", "/users/alice/server")

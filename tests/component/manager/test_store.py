@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 import asyncssh
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, insert, inspect, select, text
 
+from dlspawner.core.job import JobState
 from dlspawner.manager.db import engine as db_engine
 from dlspawner.manager.db.engine import DatabaseUnusable
 from dlspawner.manager.db.repository import JobRepository
@@ -20,6 +22,7 @@ from dlspawner.manager.db.store import AddedKeys, Database, DatabaseUnavailable,
 from dlspawner.manager.db.tables import metadata
 from dlspawner.manager.model.ssh_keys import PublicKey, parse_keys
 from tests.component.manager import databases
+from tests.component.manager.manager_harness import Office, wants
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -119,6 +122,30 @@ def test_migrations_make_the_tables_of_the_code(db_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
     engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["0001", "0004"])
+async def test_jobs_run_on_after_an_upgrade_from_an_older_schema(office: Office, revision: str) -> None:
+    question = wants(gpus=3)
+    async with office.manager() as before:
+        await before.ask(question)
+        await office.bind(await office.make_pod(question))
+        await before.until_state(question, JobState.RUNNING)
+    new, old = create_engine(office.db_url), create_engine(f"sqlite:///{office.folder / 'old.sqlite'}")
+    with new.connect() as source, old.begin() as target:
+        command.upgrade(db_engine._config(target), revision)
+        known = inspect(target)
+        for table in metadata.sorted_tables:
+            columns = [one["name"] for one in known.get_columns(table.name)] if known.has_table(table.name) else []
+            if rows := source.execute(select(*(table.c[name] for name in columns))).mappings().all() if columns else []:
+                target.execute(insert(table), [dict(row) for row in rows])
+    for engine in (new, old):
+        engine.dispose()
+    office.db_url = str(old.url)
+    async with office.manager() as after:
+        assert after.state(question) is JobState.RUNNING
+        held = {"team": "default", "gpu_type": "gpu"}
+        assert after.metrics.registry.get_sample_value("dlspawner_gpus_held", held) == 3
 
 
 def test_database_of_a_newer_version_is_refused(db_url: str) -> None:

@@ -135,6 +135,13 @@ def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path)
     assert any("kueue.x-k8s.io" in rule["apiGroups"] for rule in rules)
 
 
+def test_manager_and_gateway_are_below_the_hub_s_base_url(chart: Path) -> None:
+    found = json.dumps(helm.rendered(chart, hub={"baseUrl": "/lab/gpu/"}))
+    for address in ("/services/jobs", "/hub/api"):
+        assert found.count(f"/lab/gpu{address}") == found.count(address) > 0, address
+    assert '{"name": "JUPYTERHUB_BASE_URL", "value": "/lab/gpu/"}' in found
+
+
 @pytest.mark.parametrize(
     ("custom", "jupyterhub", "path"),
     [

@@ -79,7 +79,7 @@ def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Addressed]:
 
 @pytest.fixture
 def page(hub: Addressed) -> Iterator[Page]:
-    """Alice's, logged in; a violation of a content security policy fails the test, as does a page or file that is missing."""
+    """Alice's, logged in; a violation of a content security policy or a missing page or file fails the test."""
     refused: list[str] = []
     lost: list[str] = []
     with sync_playwright() as playwright:

@@ -78,6 +78,7 @@ setup(
             "aiosmtpd>=1.4.6",
             "paramiko>=4",
             "ssh-audit>=3.3",
+            "oauthenticator>=17",
             "asciinema>=2.4,<3",
             "grpcio>=1.60",
         ],

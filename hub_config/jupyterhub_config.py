@@ -10,6 +10,7 @@ import os
 import sys
 from functools import cache, partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from jupyterhub import orm
 from jupyterhub.app import JupyterHub
@@ -24,8 +25,11 @@ config_dir = Path(env["DLSPAWNER_CONFIG_DIR"])
 templates = Path(env["DLSPAWNER_TEMPLATES"])
 overrides = config_dir / "overrides.py"
 
-
-manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/services/jobs"
+# In the Hub of zero-to-jupyterhub (helm/) addresses, services and roles are set already.
+alone = "DLSPAWNER_HUB_DB_URL" in env
+# JupyterHub.base_url: everything is below it, also between the Hub and the Manager.
+base = urlsplit(env["DLSPAWNER_BIND_URL"]).path if alone else c.JupyterHub.get("base_url", "/")
+manager_url = f"{env['DLSPAWNER_MANAGER_URL']}/{base.strip('/')}".rstrip("/") + "/services/jobs"
 stored = cache(partial(good_files, manager_url, env["DLSPAWNER_MANAGER_TOKEN"], logging.getLogger("dlspawner.spawner")))
 
 
@@ -39,9 +43,7 @@ def good(files, **demands):
 
 wanted = good((templates, config_dir / "cluster.yaml", config_dir / "teams.yaml"))
 
-# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection. In the Hub
-# of zero-to-jupyterhub (helm/) these, the services and the roles are set already.
-alone = "DLSPAWNER_HUB_DB_URL" in env
+# The Hub and its proxy. The proxy is a process of its own, so that a restart of the Hub cuts no connection.
 if alone:
     c.JupyterHub.bind_url = env["DLSPAWNER_BIND_URL"]
     c.JupyterHub.hub_bind_url = env.get("DLSPAWNER_HUB_BIND_URL") or env["DLSPAWNER_HUB_URL"]  # where it listens
@@ -160,8 +162,9 @@ c.DLSpawner.ssh_image = env.get("DLSPAWNER_SSH_IMAGE", "")
 # Jobs run as the person: a uid from auth_state (DLSpawner.account_keys), else the one that the Manager keeps for them.
 c.DLSpawner.manager_token = env["DLSPAWNER_MANAGER_TOKEN"]
 c.KubeSpawner.events_enabled = False  # progress is read from the pod itself
-# Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports.
-c.KubeSpawner.ip = "$(POD_IP)"
+# Everything in a pod listens on the pod's own address, so that pods of one machine can use the same ports. It becomes a
+# part of a URL, and is of the family of the cluster's Services.
+c.KubeSpawner.ip = "[$(POD_IP)]" if ":" in env.get("KUBERNETES_SERVICE_HOST", "") else "$(POD_IP)"
 # One home directory per person, for all of their servers.
 c.KubeSpawner.storage_pvc_ensure = True
 c.KubeSpawner.delete_pvc = False  # a user removed from the Hub keeps the data: claims are an administrator's to delete

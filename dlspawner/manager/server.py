@@ -233,10 +233,10 @@ class ServerCannotStart(Exception):
 
 
 def bind(address: str, port: int) -> list[socket.socket]:
-    """Take the port; CannotStart when that is impossible."""
+    """Take the port, with ``::`` of IPv4 as well; CannotStart when that is impossible."""
     setting = "the url of the service in jupyterhub_config.py, JUPYTERHUB_SERVICE_URL here"
     try:
-        return bind_sockets(port, address)
+        return bind_sockets(port, None if address == "::" else address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             sentence = f"Port {port} on {address} is used by another program. Stop it, or choose another in {setting}."

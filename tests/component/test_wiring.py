@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 import yaml
+from jupyterhub.utils import fmt_ip_url
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -93,6 +95,23 @@ def test_a_grace_period_beyond_the_start_timeout_is_refused(config_dir: Path) ->
     (config_dir / "overrides.py").write_text(own, encoding="utf-8")
     with pytest.raises(SystemExit, match=r"custom\.yaml:\d+: grace_period_seconds: .* may be 50 at most"):
         load()
+
+
+def test_the_manager_is_below_the_hub_s_base_url(config_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
+    assert load().DLSpawner.manager_url == "http://manager.dlspawner.svc:8082/services/jobs"
+    monkeypatch.setenv("DLSPAWNER_BIND_URL", "http://:8000/lab/gpu/")
+    assert load().DLSpawner.manager_url == "http://manager.dlspawner.svc:8082/lab/gpu/services/jobs"
+
+
+@pytest.mark.parametrize(("services", "pod"), [("10.96.0.1", "10.244.1.2"), ("fd00:96::1", "fd00:244::2")])
+def test_a_job_listens_on_its_pod_s_address_of_either_family(
+    config_dir: Path, monkeypatch: pytest.MonkeyPatch, services: str, pod: str
+) -> None:
+    (config_dir / "overrides.py").write_text(LOGIN_BY_GITHUB)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", services)
+    url = f"http://{fmt_ip_url(load().KubeSpawner.ip)}:8888/"  # as the Hub makes JUPYTERHUB_SERVICE_URL
+    assert urlsplit(url.replace("$(POD_IP)", pod)).hostname == pod
 
 
 @pytest.mark.parametrize("section", ["Spawner", "KubeSpawner", "DLSpawner"])
@@ -200,7 +219,7 @@ def test_in_the_hub_of_zero_to_jupyterhub_the_chart_configures_the_same(
     values = yaml.safe_load(text)["jupyterhub"]
     values["custom"]["ssh"]["host"] = "ssh.example.org"
     c = Config()  # what zero-to-jupyterhub's configuration has set before it runs extraConfig
-    c.JupyterHub.update(authenticator_class="github", template_paths=[], allow_named_servers=True)
+    c.JupyterHub.update(authenticator_class="github", template_paths=[], allow_named_servers=True, base_url="/")
     c.KubeSpawner.update(uid=1000, fs_gid=100, mem_guarantee="1G", image="dlspawner/job:0.1.0")
     c.KubeSpawner.environment = {"EXTRA": "1"}
     z2jh = SimpleNamespace(get_name=str, get_secret_value={"hub.services.jobs.apiToken": "manager's token"}.get)

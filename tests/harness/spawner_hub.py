@@ -54,6 +54,7 @@ class Hub:
     password: str = "a password for everybody"
     extra: str = ""
     python_path: str = ""
+    prefix: str = ""  # JupyterHub.base_url without its last /
     namespace: str = "jobs"
     address: str = "127.0.0.1"  # where pods reach the Hub
     cluster: Path | None = None  # the kubeconfig of another cluster than the embedded one
@@ -64,7 +65,7 @@ class Hub:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -168,7 +169,7 @@ class Hub:
             "--api-ip=127.0.0.1",
             f"--api-port={self.api_port}",
             f"--default-target={hub}",
-            f"--error-path={pages}" if pages else f"--error-target={hub}/hub/error",
+            f"--error-path={pages}" if pages else f"--error-target={hub}{self.prefix}/hub/error",
         )
 
     def without_limits(self) -> Path:

@@ -82,6 +82,9 @@ def expected(base: Found) -> Found:
         found["NetworkPolicy", PRODUCT, name]["spec"]["egress"].insert(0, dns)
         pod = found["Deployment", PRODUCT, name]["spec"]["template"]["metadata"]
         pod["labels"]["hub.jupyter.org/network-access-hub"] = "true"
+    env = found["Deployment", PRODUCT, "manager"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    public = {"name": "JUPYTERHUB_PUBLIC_URL", "value": "https://jobs.example.org/services/jobs/"}  # a value is needed
+    env.insert(1 + [one["name"] for one in env].index("JUPYTERHUB_BASE_URL"), public)
     database = {"ports": [{"port": 5432, "protocol": "TCP"}]}
     found["NetworkPolicy", PRODUCT, "manager"]["spec"]["egress"].append(database)
     found["Service", PRODUCT, "gateway"]["spec"]["type"] = "LoadBalancer"
@@ -154,6 +157,14 @@ def test_values_become_files_that_the_product_takes(chart: Path, tmp_path: Path)
     assert access["from"][-1] == {"ipBlock": {"cidr": "10.1.2.3/32"}}
     rules = found["Role", JOBS, "manager"]["rules"]
     assert any("kueue.x-k8s.io" in rule["apiGroups"] for rule in rules)
+
+
+def test_manager_and_gateway_are_below_the_hub_s_base_url(chart: Path) -> None:
+    custom = {**helm.NEEDED, "publicUrl": "https://jobs.example.org/lab/gpu/"}
+    found = json.dumps(helm.rendered(chart, custom, hub={"baseUrl": "/lab/gpu/"}))
+    for address in ("/services/jobs", "/hub/api"):
+        assert found.count(f"/lab/gpu{address}") == found.count(address) > 0, address
+    assert '{"name": "JUPYTERHUB_BASE_URL", "value": "/lab/gpu/"}' in found
 
 
 def test_product_pods_run_and_pull_as_the_values_say(chart: Path) -> None:

@@ -107,10 +107,10 @@ class QuotaHub(Hub):
             **super().env(),
             "DLSPAWNER_MANAGER_URL": self.manager_url(),
             "JUPYTERHUB_API_TOKEN": "manager-token",
-            "JUPYTERHUB_API_URL": f"http://{self.address}:{self.hub_port}/hub/api",
-            "JUPYTERHUB_BASE_URL": "/",
+            "JUPYTERHUB_API_URL": f"http://{self.address}:{self.hub_port}{self.prefix}/hub/api",
+            "JUPYTERHUB_BASE_URL": f"{self.prefix}/",
             "JUPYTERHUB_SERVICE_NAME": "jobs",
-            "JUPYTERHUB_SERVICE_PREFIX": "/services/jobs/",
+            "JUPYTERHUB_SERVICE_PREFIX": f"{self.prefix}/services/jobs/",
         }
         return wanted
 
@@ -132,7 +132,7 @@ class QuotaHub(Hub):
             *self.settings,
         ]
         self.run_with(name, command, own)
-        health = f"http://127.0.0.1:{port}/services/jobs/health"
+        health = f"http://127.0.0.1:{port}{self.prefix}/services/jobs/health"
 
         def up() -> bool:
             assert self.running[name].poll() is None, (self.state / f"{name}.log").read_text()[-3000:]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 
 import pytest
 
 from dlspawner.clients.hub import HubIdentity, IdentityKind
 from dlspawner.manager.http.auth import ServiceEnvironmentMissing, read_service, recipient_of
 from dlspawner.manager.http.handlers import PageUser, page_namespace
+from dlspawner.manager.server import bind
+from tests.harness.ports import free_port
 
 MINIMAL = {
     "JUPYTERHUB_SERVICE_URL": "http://127.0.0.1:8082",
@@ -83,3 +86,15 @@ def test_administrators_are_told_with_a_token_that_allows_it(
 ) -> None:
     admin = HubIdentity("ada", IdentityKind.USER, scopes, admin=True)
     assert recipient_of(admin, by_token=by_token).admin is told
+
+
+@pytest.mark.parametrize(("address", "reached"), [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"])])
+def test_it_listens_on_ipv6_and_with_two_colons_on_ipv4_as_well(address: str, reached: list[str]) -> None:
+    url = f"http://[{address}]:{free_port()}"
+    service = read_service({**MINIMAL, "JUPYTERHUB_SERVICE_URL": url})
+    for one in (sockets := bind(service.host, service.port)):
+        one.listen()
+    for host in reached:
+        socket.create_connection((host, service.port), 10).close()
+    for one in sockets:
+        one.close()

@@ -2,6 +2,11 @@
 {app.kubernetes.io/name: {{ . }}, app.kubernetes.io/part-of: dlspawner}
 {{- end }}
 
+{{- /* hub.baseUrl without its last slash: everything is below it, the Manager as well. */}}
+{{- define "dlspawner.base" -}}
+{{ .Values.jupyterhub.hub.baseUrl | trimSuffix "/" }}
+{{- end }}
+
 {{- /* The namespaces of jobs: a second one, which enforces nothing, where special permissions are switched on. */}}
 {{- define "dlspawner.namespaces" -}}
 {{- $jobs := .Values.jupyterhub.custom.namespace -}}

@@ -1,5 +1,6 @@
-"""A domain for each user and service (JupyterHub.subdomain_host), in a real browser with a real Hub and proxy.
+"""Other addresses than the usual ones, in a real browser with a real Hub and proxy.
 
+A domain for each user and service (JupyterHub.subdomain_host), and a path before all of them (JupyterHub.base_url).
 ``*.localhost`` is this machine. Browsers hold what a form's answer leads to against the page's policy as well.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,10 @@ class ApartHub(QuotaHub):
     def jobs(self) -> str:
         return f"http://jobs--service.hub.localhost:{self.port}/services/jobs/"
 
+    @property
+    def server(self) -> str:
+        return f"http://alice.hub.localhost:{self.port}/user/alice/train"
+
     def env(self) -> dict[str, str]:
         own = {"JUPYTERHUB_HOST": self.home, "JUPYTERHUB_OAUTH_CALLBACK_URL": f"{self.jobs}oauth_callback"}
         return {**super().env(), **own}
@@ -42,22 +48,46 @@ class ApartHub(QuotaHub):
         super().start_hub()
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[ApartHub]:
-    with running(ApartHub(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}")) as made:
-        assert isinstance(made, ApartHub)
+@dataclass
+class BelowHub(QuotaHub):
+    """Everything is below a path."""
+
+    prefix: str = "/lab/gpu"
+
+    @property
+    def home(self) -> str:
+        return self.url
+
+    @property
+    def jobs(self) -> str:
+        return f"{self.url}/services/jobs/"
+
+    @property
+    def server(self) -> str:
+        return f"{self.url}/user/alice/train"
+
+
+Addressed = ApartHub | BelowHub
+
+
+@pytest.fixture(params=[ApartHub, BelowHub])
+def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Addressed]:
+    with running(request.param(tmp_path, db_url=f"sqlite:///{tmp_path / 'manager.sqlite'}")) as made:
+        assert isinstance(made, Addressed)
         yield made
 
 
 @pytest.fixture
-def page(hub: ApartHub) -> Iterator[Page]:
-    """Alice's, logged in; a violation of a content security policy fails the test."""
+def page(hub: Addressed) -> Iterator[Page]:
+    """Alice's, logged in; a violation of a content security policy or a missing page or file fails the test."""
     refused: list[str] = []
+    lost: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(**{**LAUNCH, "args": [*FLAGS, LOOPBACK]})
         page = browser.new_page()
         page.set_default_timeout(PATIENCE)
         page.on("console", lambda said: refused.append(said.text) if "Content Security Policy" in said.text else None)
+        page.on("response", lambda got: lost.append(got.url) if got.status == 404 else None)
         page.on("dialog", lambda dialog: dialog.accept())
         page.goto(f"{hub.home}/hub/login")
         page.get_by_label("Username").fill("alice")
@@ -66,37 +96,35 @@ def page(hub: ApartHub) -> Iterator[Page]:
         expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
         yield page
         browser.close()
-    assert refused == []
+    assert (refused, lost) == ([], [])
 
 
-def chooses(page: Page, hub: ApartHub, server: str, gpus: int) -> None:
+def chooses(page: Page, hub: Addressed, server: str, gpus: int) -> None:
     """The Hub's form, sent."""
     page.goto(f"{hub.home}/hub/spawn/alice/{server}")
     page.locator(".job-panel:not([hidden]) [data-option=gpus]").fill(str(gpus))
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def state(page: Page, hub: ApartHub, server: str, name: str) -> None:
+def state(page: Page, hub: Addressed, server: str, name: str) -> None:
     """The portal says that this job is in this state."""
     page.goto(hub.jobs)
     row = page.locator(f"section[data-server={server}][data-state={name}]")
     expect(row).to_be_visible(timeout=PATIENCE)
 
 
-def test_jobs_are_started_stopped_restarted_and_cancelled_across_domains(hub: ApartHub, page: Page) -> None:
+def test_jobs_are_started_stopped_restarted_and_cancelled_at_other_addresses(hub: Addressed, page: Page) -> None:
     expect(page).to_have_url(hub.jobs, timeout=PATIENCE)
 
     chooses(page, hub, "train", 8)
-    expect(page).to_have_url(
-        re.compile(rf"^http://alice\.hub\.localhost:{hub.port}/user/alice/train"), timeout=PATIENCE
-    )
+    expect(page).to_have_url(re.compile(f"^{re.escape(hub.server)}"), timeout=PATIENCE)
     state(page, hub, "train", "running")
     page.get_by_role("button", name="Stop: train").click()
     expect(page.get_by_role("status").first).to_contain_text(re.compile(r"train (is being stopped|has ended)\."))
     state(page, hub, "train", "stopped")
 
     page.get_by_role("button", name="Start again: train").click()
-    expect(page).to_have_url(re.compile(rf"^http://(alice\.)?hub\.localhost:{hub.port}/"), timeout=PATIENCE)
+    expect(page).to_have_url(re.compile(rf"^({re.escape(hub.home)}|{re.escape(hub.server)})"), timeout=PATIENCE)
     state(page, hub, "train", "running")
 
     chooses(page, hub, "later", 8)
@@ -105,6 +133,4 @@ def test_jobs_are_started_stopped_restarted_and_cancelled_across_domains(hub: Ap
     expect(page.locator("main")).to_contain_text("cancelled")
     state(page, hub, "train", "running")
     page.get_by_role("link", name="Open: train").click()
-    expect(page).to_have_url(
-        re.compile(rf"^http://alice\.hub\.localhost:{hub.port}/user/alice/train"), timeout=PATIENCE
-    )
+    expect(page).to_have_url(re.compile(f"^{re.escape(hub.server)}"), timeout=PATIENCE)

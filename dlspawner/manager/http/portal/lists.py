@@ -123,11 +123,14 @@ class ClusterPage(PortalPage):
         book = self.admission().store
         nodes = usage_report.node_statuses(book.cluster_state)
         kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
+        only = self.get_query_argument("type", "")
         self.show_page(
             "cluster.html",
             status,
             kinds=kinds,
-            nodes=nodes,
+            only=only,
+            nodes=[node for node in nodes if not only or any(one.gpu_type == only for one in node.gpus)],
+            taints={name: room.node.taints for name, room in book.cluster_state.rooms.items()},
             squares=gpu_squares(book.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},

@@ -150,7 +150,7 @@ const show: JupyterFrontEndPlugin<void> = {
   }
 };
 
-// JupyterHub's own dialog says "Server unavailable or unreachable", also of a job that waits in the queue.
+// JupyterHub's own dialog says "Server unavailable or unreachable", also of a queued job.
 const lost: JupyterFrontEndPlugin<IConnectionLost> = {
   id: 'dlspawner-jupyter:connection-lost',
   description: 'Says why the server of this job is gone.',
@@ -168,7 +168,7 @@ const lost: JupyterFrontEndPlugin<IConnectionLost> = {
       }
       asks = true;
       const stop = notices?.stopped;
-      const unknown = 'It may have ended or wait in the queue, or the network is away. Its page says which.';
+      const unknown = 'It may have ended or be queued, or the network may be down. The page of the job says which.';
       const { button } = await showDialog({
         title: stop ? 'This job was stopped' : 'This job does not answer',
         body: stop ? sentence(stop) : unknown,
@@ -182,4 +182,22 @@ const lost: JupyterFrontEndPlugin<IConnectionLost> = {
   }
 };
 
-export default [show, lost];
+// *Terminal* on the page Jobs leads here, with this word in the address.
+const terminal: JupyterFrontEndPlugin<void> = {
+  id: 'dlspawner-jupyter:terminal',
+  description: 'Opens a terminal for links with ?terminal.',
+  autoStart: true,
+  activate: (app: JupyterFrontEnd) => {
+    if (!new URLSearchParams(window.location.search).has('terminal')) {
+      return;
+    }
+    void app.restored.then(() => {
+      const address = new URL(window.location.href);
+      address.searchParams.delete('terminal');
+      window.history.replaceState({}, '', address); // a reload opens no second one
+      return app.commands.execute('terminal:create-new');
+    });
+  }
+};
+
+export default [show, lost, terminal];

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from dlspawner.clients.prometheus import JobMetrics
+from dlspawner.clients.prometheus import GpuSample, JobMetrics
 from dlspawner.core.config import Culling
 from dlspawner.core.idle import (
     SSH_REPORT_TIMEOUT,
@@ -35,6 +35,7 @@ from dlspawner.core.job import Job
 
 _OFTEN = SSH_REPORT_TIMEOUT / 6  # the time of an SSH report is written down no more often
 _REMEMBERED = timedelta(days=1)  # by a gateway, of ended sessions without an accepted report
+_SLOT_SECONDS, _SLOTS = 300, 12  # of the last hour's use of GPUs
 Seconds = float | None  # how long ago; None for never
 
 
@@ -83,6 +84,8 @@ class ActivityStore:
     begun: datetime
     facts: dict[str, ActivityRecord] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
+    # By job, of GPU and slot: the latest sample, sum and count. Only here: after a restart an hour is asked for again.
+    _loads: dict[str, dict[tuple[str, int], tuple[datetime, float, int]]] = field(default_factory=dict)
     _heard: dict[str, datetime] = field(default_factory=dict)
 
     def of(self, job: str) -> ActivityRecord:
@@ -98,6 +101,7 @@ class ActivityStore:
         known = set(running)
         self.facts = {job: facts for job, facts in self.facts.items() if job in known}
         self.changed &= known
+        self._loads = {job: loads for job, loads in self._loads.items() if job in known}
 
     def report_kernels(self, job: str, busy: bool, seconds: Seconds, now: datetime) -> None:
         """A pod's word: whether a kernel is busy, and how long ago one was."""
@@ -142,6 +146,7 @@ class ActivityStore:
         known = dict(facts.gpus)
         for name, metrics in found.items():
             own = [sample for sample in metrics.samples if started is None or sample[0] >= started]
+            self._add_loads(job.id, name, own)
             use = merge_samples(known.get(name), gpu_use(own, culling, metrics.memory_bytes), culling)
             if use is not None:
                 known[name] = use
@@ -151,6 +156,27 @@ class ActivityStore:
             if len(fresh) >= count:
                 known = fresh  # a GPU that the pod no longer has
             self.put(job.id, replace(facts, gpus=tuple(sorted(known.items()))))
+
+    def _add_loads(self, job: str, gpu: str, samples: Iterable[GpuSample]) -> None:
+        loads = self._loads.setdefault(job, {})
+        for at, percent in samples:
+            slot = int(at.timestamp()) // _SLOT_SECONDS
+            last, total, count = loads.get((gpu, slot), (None, 0.0, 0))
+            if last is None or at > last:
+                loads[gpu, slot] = (at, total + percent, count + 1)
+                loads.pop((gpu, slot - _SLOTS), None)
+
+    def gpu_load(self, job: str, now: datetime) -> tuple[float | None, ...]:
+        """Returns the utilisation of all GPUs of a job in the last hour: means of five minutes, oldest first.
+
+        ``None`` where nothing was measured; empty if nothing was measured at all.
+        """
+        by_slot: dict[int, list[float]] = {}
+        for (_, slot), (_, total, count) in self._loads.get(job, {}).items():
+            by_slot.setdefault(slot, []).append(total / count)
+        end = int(now.timestamp()) // _SLOT_SECONDS + 1
+        means = [by_slot.get(slot) for slot in range(end - _SLOTS, end)]
+        return tuple(sum(one) / len(one) if one else None for one in means) if any(means) else ()
 
     def activity(
         self, job: Job, http: datetime | None, now: datetime, culling: Culling, tells: ExpectedReports

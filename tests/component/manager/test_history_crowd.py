@@ -1,4 +1,4 @@
-"""Reports over 100,000 ended jobs read aggregated rows, the cluster's page its own days; prints figures of the bench."""
+"""Reports over 100,000 ended jobs read aggregates, and the cluster page its own days. Prints figures of the benches."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def notebook_server(
         *(f"--ServerApp.port={port}", f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={folder}"),
     ]
     if program == "jupyterlab":
-        command += ["--LabApp.news_url=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
+        command += ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
         command += [
             "--ServerApp.tornado_settings={'page_config_data': {'hubPrefix': '/hub/'}}"
         ]  # as JupyterHub says it
@@ -227,3 +227,13 @@ def test_extension_does_nothing_outside_of_a_job(tmp_path: Path) -> None:
     )
     environment = {name: value for name, value in os.environ.items() if name != "JUPYTERHUB_API_TOKEN"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], env=environment, check=True, timeout=60)
+
+
+@pytest.mark.browser
+async def test_link_of_the_page_jobs_opens_a_terminal_and_jupyterlab_asks_for_no_news(lab: Lab, page: Page) -> None:
+    await page.goto(f"{lab.url}/lab?terminal")
+    await expect(page.locator(".jp-Terminal")).to_be_visible()
+    assert "terminal" not in page.url
+    await lab.tell(text="Look.")
+    await expect(toast(page, "Look.")).to_be_visible()
+    await expect(toast(page, "news")).to_have_count(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ import pytest
 from dlspawner.clients.hub import HubRejected, HubUnavailable
 from dlspawner.clients.kubernetes import EVENTS, PODS
 from dlspawner.clients.manager import ManagerClient
+from dlspawner.clients.prometheus import JobMetrics
 from dlspawner.core import text
 from dlspawner.core.endpoints import read_target
 from dlspawner.core.job import JobState
@@ -447,6 +448,26 @@ async def test_start_leads_to_the_job_or_a_reason(
     if not location:
         assert str(error) in answer.text
         assert "<script>alert" not in answer.body
+
+
+async def test_card_of_a_notebook_has_a_terminal_and_shows_how_busy_its_gpus_are(portal: Portal) -> None:
+    acting = portal.served.acting
+    template = acting.settings.templates[0]
+    ssh = Endpoint("ssh", 2222, EndpointProtocol.SSH)
+    notebook = replace(template, command=("jupyterhub-singleuser",), endpoints=(ssh,))
+    acting.settings = replace(acting.settings, templates=(notebook,))
+    question = await portal.runs(wants("alice", server="train"))
+    page = await portal.read("alice")
+    assert re.search(r'href="\S*/user/alice/train/lab\?terminal" aria-label="Terminal: train"', page.body)
+    assert "GPU utilisation" not in page.body
+    assert acting.culler is not None
+    job, now = portal.served.book.records[question.job].job, portal.office.clock()
+    samples = tuple((now + timedelta(microseconds=at), percent) for at, percent in ((0, 0.0), (1, 80.0), (1, 80.0)))
+    for _ in range(2):  # questions to Prometheus overlap
+        found = {"GPU-1": JobMetrics(samples)}
+        acting.culler.evidence.activities.report_gpus(job, 1, found, acting.settings.cluster.culling)
+    page = await portal.read("alice")
+    assert 'aria-label="GPU utilisation in the last hour: mean 40 %, last 40 %"' in page.body
 
 
 async def test_earlier_starts_of_a_template_tell_how_long_one_takes(portal: Portal) -> None:

@@ -133,6 +133,8 @@ class MyJobsPageBase(PortalPage):
             },
             stops={job.id: stop for job in running if culler and (stop := self._next_stop(culler.evidence, job, now))},
             uses={job.id: gpus_in_use(job, culler.evidence, now) for job in running} if culler else {},
+            loads={job.id: culler.evidence.activities.gpu_load(job.id, now) for job in running} if culler else {},
+            terminals=frozenset(one.name for one in settings.templates if one.tells_kernels),
             kept=frozenset(job for job, policy in policies if policy.window is not None),
             gateway=self.manager.ssh_target,
             has_keys=bool(await self.manager.store.keys(name)),
@@ -149,10 +151,10 @@ class MyJobsPageBase(PortalPage):
 
     def links(self, name: str, row: ServerRow, user: HubUser | None) -> dict[str, str]:
         server = user.servers.get(row.server) if user is not None else None
+        page = urljoin(self.manager.service.hub_host, server.url) if server else self.server_page(name, row.server)
         return {
-            "open": urljoin(self.manager.service.hub_host, server.url)
-            if server
-            else self.server_page(name, row.server),
+            "open": page,
+            "terminal": f"{page.rstrip('/')}/lab?terminal",
             "log": f"{self.manager.service.prefix}jobs/{row.job}/log",
             "pending": self.hub("spawn-pending", name, row.server),
             "form": self.hub("spawn", name, row.server),
@@ -399,6 +401,8 @@ class ServerRow:
     nodes: str = ""
     stop: tuple[datetime, str] | None = None  # when it is stopped as things are, and why
     gpu_use: str = ""
+    gpu_load: tuple[float | None, ...] = ()  # percent in the last hour, oldest first
+    has_terminal: bool = False
     last_words: str = ""  # of the log of a failed one
     outcome: str = "stopped"  # of a stopped one: how its last job ended
 
@@ -430,6 +434,8 @@ class RowContext:
     growing: Mapping[str, str] = field(default_factory=dict)  # how many of their pods those that run have, by job
     stops: Mapping[str, tuple[datetime, str]] = field(default_factory=dict)  # when and why, by job
     uses: Mapping[str, str] = field(default_factory=dict)  # of GPUs, by job
+    loads: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)  # GPUs in the last hour, by job
+    terminals: frozenset[str] = frozenset()  # templates with JupyterLab, which opens terminals
     kept: frozenset[str] = frozenset()  # ids of jobs that would be stopped for being unused
     gateway: Target | None = None
     has_keys: bool = True
@@ -526,6 +532,8 @@ def _live(facts: RowContext, record: JobRecord, server: HubServer | None) -> Ser
         nodes=", ".join(dict.fromkeys(node for node in job.nodes if node)) if job.holds else "",
         stop=facts.stops.get(job.id),
         gpu_use=facts.uses.get(job.id, ""),
+        gpu_load=facts.loads.get(job.id, ()),
+        has_terminal=is_ready and job.template in facts.terminals,
     )
 
 

@@ -65,7 +65,8 @@ def editor_links(server: str) -> tuple[tuple[str, str], ...]:
         return ()
     forks = (("VS Code", "vscode"), ("Cursor", "cursor"), ("Windsurf", "windsurf"))
     links = [(name, f"{scheme}://vscode-remote/ssh-remote+{host}?windowId=_blank") for name, scheme in forks]
-    return (*links, ("Zed", f"zed://ssh/{host}/~"))
+    # The last is JetBrains Toolbox, which asks for IDE and folder.
+    return (*links, ("Zed", f"zed://ssh/{host}/~"), ("JetBrains", f"jetbrains://gateway/ssh/environment?h={host}"))
 
 
 def config(access: SshAccessConfig) -> str:

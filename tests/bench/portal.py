@@ -2,7 +2,8 @@
 
 A real Hub for the people, an embedded cluster, and one Manager in this process, with SQLite. *First paint* is a whole
 answer to a page as the server gives it, asked for one after the other. *A change* is from the end of the turn that
-writes a job until each of the listeners, which are in a process of their own, has read of it.
+writes a job until each of the listeners, which are in a process of their own, has read of it. *In Chromium* is what the
+browser calls first contentful paint, from the request on, with its cache.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from dlspawner.manager.state import event_bus
 from tests.bench import rest
 from tests.bench.figures import Figure, publish, ratio
 from tests.bench.rest import store
-from tests.component.manager.portals import Portal, portals
+from tests.component.manager.portals import Portal, browsing, portals
 from tests.component.manager.test_history_page import fill as fill_history
 from tests.component.manager.world import running
 
-JOBS, MINE, LISTENERS, CHANGES, LOADS = 5000, 40, 1000, 20, 30
-PAGES = {"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs", "history": "history"}
+JOBS, MINE, LISTENERS, CHANGES, LOADS, PAINTS = 5000, 40, 1000, 20, 30, 9
+PAGES = {
+    **{"": "my jobs", "queue": "queue", "cluster": "cluster", "all": "all jobs", "history": "history"},
+    "cluster/history": "history of the cluster",
+}
 
 
 def job(portal: Portal, number: int) -> Job:
@@ -66,6 +70,23 @@ async def paint(portal: Portal) -> list[Figure]:
     peer = seconds[THE_HUBS]
     ratios = [ratio(title, taken, peer, THE_HUBS) for title, taken in seconds.items() if title != THE_HUBS]
     return [*(figure for title, taken in seconds.items() for figure in painted(title, taken)), *ratios]
+
+
+DRAWN = "performance.getEntriesByName('first-contentful-paint').map((one) => one.startTime)"
+
+
+async def paint_in_browser(portal: Portal) -> list[Figure]:
+    """Milliseconds until Chromium shows something of each page."""
+    found: dict[str, list[float]] = {title: [] for title in PAGES.values()}
+    async with browsing(portal, "root-admin", viewport={"width": 1200, "height": 900}) as page:
+        for _ in range(PAINTS):
+            for path, title in PAGES.items():
+                await page.goto(f"{portal.world.jobs}/{path}")
+                await page.wait_for_function(f"{DRAWN}.length")
+                found[title] += await page.evaluate(DRAWN)
+    return [
+        Figure(f"{title}, {JOBS} jobs, in Chromium", median(taken), "ms", aim=500) for title, taken in found.items()
+    ]
 
 
 async def log_in(browser: aiohttp.ClientSession, portal: Portal) -> None:
@@ -146,7 +167,7 @@ async def measure(folder: Path) -> list[Figure]:
             changes = await fan_out(portal)
             await store(portal.served, [job(portal, number) for number in range(JOBS)])
             await fill_history(portal)
-            return [*await paint(portal), *changes]
+            return [*await paint(portal), *await paint_in_browser(portal), *changes]
 
 
 def main() -> None:

@@ -92,4 +92,5 @@ def test_the_editor_s_link_names_the_host() -> None:
     assert links["VS Code"] == "vscode://vscode-remote/ssh-remote+train.dl?windowId=_blank"
     assert links["Cursor"] == "cursor://vscode-remote/ssh-remote+train.dl?windowId=_blank"
     assert links["Zed"] == "zed://ssh/train.dl/~"
+    assert links["JetBrains"] == "jetbrains://gateway/ssh/environment?h=train.dl"
     assert dict(editor_links(""))["VS Code"] == "vscode://vscode-remote/ssh-remote+dl?windowId=_blank"

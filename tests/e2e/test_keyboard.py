@@ -1,7 +1,8 @@
-"""From the home page to a job that starts, by the keys of a keyboard alone."""
+"""From the page Jobs to a job that starts, and to its end, by the keys of a keyboard alone."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -59,7 +60,9 @@ def tab_to(page: Page, selector: str) -> list[str]:
     raise AssertionError(f"no key leads to {selector}")
 
 
-def test_a_template_gpus_and_a_team_are_chosen_and_the_job_started(page: Page, stack: Stack, kit: Person) -> None:
+def test_a_template_gpus_and_a_team_are_chosen_and_the_job_started_and_stopped(
+    page: Page, stack: Stack, kit: Person
+) -> None:
     page.emulate_media(reduced_motion="reduce")
     log_in(page, stack, "kit")
     tab_to(page, "#new-job-name")
@@ -90,3 +93,10 @@ def test_a_template_gpus_and_a_team_are_chosen_and_the_job_started(page: Page, s
     chosen = kit.server("keys")["user_options"]
     wanted = {"template": "ssh", "gpus": 1, "team": "language", "preemptible": True}
     assert {name: chosen.get(name) for name in wanted} == wanted
+
+    page.goto(f"{stack.url}/services/jobs/")
+    page.on("dialog", lambda dialog: dialog.accept())
+    tab_to(page, "button[aria-label='Stop: keys']")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").first).to_contain_text(re.compile("keys (is being stopped|has ended)"))
+    wait_for(lambda: not kit.ready("keys"), "it is stopped", 120)

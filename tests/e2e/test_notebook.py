@@ -143,7 +143,7 @@ def test_the_button_on_the_progress_page_stops_the_job_that_starts_and_no_other(
         expect(page.get_by_role("status").first).to_contain_text(full)
         expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "10")
         expect(page.locator("#progress-log")).to_be_hidden()
-        page.get_by_role("button", name="Stop this job").press("Enter")
+        page.get_by_role("button", name="Stop", exact=True).press("Enter")
         page.wait_for_url("**/services/jobs/")
         wait_for(lambda: not person.server("waits"), "the one that waited is stopped")
     assert person.ready(""), "the default one goes on"

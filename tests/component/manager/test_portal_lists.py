@@ -12,6 +12,7 @@ from sqlalchemy import event
 from dlspawner.clients.hub import HubRejected, HubUnavailable
 from dlspawner.core.config import ExtendedResource
 from dlspawner.core.decisions import Reason
+from dlspawner.core.nodes import Taint
 from dlspawner.core.units import GPU
 from dlspawner.manager.http.api.start_jobs import BLOCKED, LOG_IN, NOT_ENDED, NOT_FOR_OTHERS
 from dlspawner.manager.http.portal.base import NO_JOB
@@ -66,8 +67,15 @@ async def test_cluster_page_shows_free_and_closed_nodes(portal: Portal) -> None:
     world.configure(replace(world.cluster, extended_resources=(ExtendedResource("rdma/hca", "Adapters"),)), world.teams)
     portal.served.book.put_node(replace(node, gpus=(*node.gpus, ("rdma/hca", 4 * GPU))))
     assert "4 of 4 Adapters" in (await portal.read("bob", "cluster")).text
-    portal.served.book.put_node(replace(node, ready=False))
-    assert "gpu-2 does not answer" in (await portal.read("bob", "cluster")).text
+    portal.served.book.put_node(replace(node, ready=False, taints=(Taint("maintenance", "disk"),)))
+    page = await portal.read("bob", "cluster")
+    assert "gpu-2 unhealthy taint maintenance=disk: NoSchedule" in page.text
+    assert [" ready " in (await portal.read("bob", f"cluster?type={kind}")).text for kind in ("", "gpu", "none")] == [
+        True,
+        True,
+        False,
+    ]
+    assert "gpu-2 does not answer" in page.text
 
 
 async def test_page_of_an_ended_job_has_a_restart_button_for_its_owner(portal: Portal) -> None:

@@ -84,16 +84,16 @@ class GpuSquare:
 def gpu_squares(world: ClusterState, viewer: Viewer) -> dict[str, list[GpuSquare]]:
     """Returns a square for each whole GPU of each node, those in use first; nodes with parts of GPUs are left out."""
     found: dict[str, list[GpuSquare]] = {}
-    for job in world.jobs.values():
+    for job in (one for one in world.jobs.values() if one.holds):
         square = _square(job, world, viewer)
         for node, pod in zip(job.nodes, job.request.pods, strict=False):
-            if job.holds and node is not None and pod.gpus % GPU == 0:
+            if node is not None and pod.gpus % GPU == 0:
                 found.setdefault(node, []).extend([square] * (pod.gpus // GPU))
     drawn: dict[str, list[GpuSquare]] = {}
     for here in usage_report.node_statuses(world):
         total, free = (sum(getattr(one, name) for one in here.gpus) for name in ("total", "free"))
         if here.gpus and total <= _DRAWN * GPU and not any(one.total % GPU or one.free % GPU for one in here.gpus):
-            held = found.get(here.name, [])
+            held = found.get(here.name, [])[: total // GPU]
             left = GpuSquare("free", "free") if here.state == "ready" else GpuSquare("closed", f"node {here.state}")
             rest = total // GPU - len(held)
             others = max(0, rest - free // GPU) if here.state == "ready" else 0
@@ -123,11 +123,14 @@ class ClusterPage(PortalPage):
         book = self.admission().store
         nodes = usage_report.node_statuses(book.cluster_state)
         kinds = [one for one in usage_report.type_statuses(book.cluster_state, nodes) if one.total]
+        only = self.get_query_argument("type", "")
         self.show_page(
             "cluster.html",
             status,
             kinds=kinds,
-            nodes=nodes,
+            only=only,
+            nodes=[node for node in nodes if not only or any(one.gpu_type == only for one in node.gpus)],
+            taints={name: room.node.taints for name, room in book.cluster_state.rooms.items()},
             squares=gpu_squares(book.cluster_state, self.viewer(AccessRight.SEE)),
             closed=[node for node in nodes if node.state != "ready"],
             titles={kind.gpu_type.name: kind.gpu_type.title for kind in kinds},

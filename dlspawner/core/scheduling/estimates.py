@@ -3,7 +3,7 @@
 The world is played forward a number of times with the decisions themselves (``admission.schedule``). Each time every
 job that runs, or starts on the way, has as long left as one drawn from the jobs of its like that have ended
 (``RunTimes``), and no longer than is known: what stops is gone in a moment, a victim when its notice is over, no job
-outlives its lifetime. The range leaves out the earliest and the latest fifth of the results.
+outlives its lifetime. The range leaves out the earliest and the latest tenth of the results.
 
 Nothing is said of a job that did not start in most of the plays: too little is known of the ends that it needs, or it
 is too far back. Later jobs that may be served before are not simulated; the estimate is short by that.
@@ -32,7 +32,7 @@ from dlspawner.core.scheduling import cycle, queue
 from dlspawner.core.scheduling.cluster_state import ClusterState, QueueKey, Snapshot, queue_key
 
 MIN_SIMULATIONS = 8  # plays that say anything
-_LOW, _HIGH = 0.2, 0.8
+_LOW, _HIGH = 0.1, 0.9
 _HORIZON = timedelta(days=7)
 _MAX_CYCLES = 300
 _GRAIN, _COARSER = timedelta(seconds=30), 0.04  # seen as one: so much, or this part of how far away it is

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from dlspawner.core.job import Job
@@ -100,7 +101,7 @@ class NodeInfo:
     allocations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     reservations: dict[str, tuple[PodRequest, ...]] = field(default_factory=dict)  # by job
     preemptible: set[str] = field(default_factory=set)  # of the holders those that are preemptible
-    terminating: set[str] = field(default_factory=set)  # and those that are leaving
+    terminating: dict[str, datetime | None] = field(default_factory=dict)  # and those that are leaving, when
     cache: dict[object, Any] = field(default_factory=dict)  # what was found out since the last change here
     size: object = None  # the same for nodes that differ in their names alone
 
@@ -124,7 +125,7 @@ class NodeInfo:
         if job.preemptible:
             self.preemptible.add(name)
         if leaving:
-            self.terminating.add(name)
+            self.terminating[name] = job.notice
         self._shift(job, pod, 1)
 
     def release(self, job: Job, pod: PodRequest) -> None:
@@ -132,7 +133,7 @@ class NodeInfo:
         _take_out(self.allocations, job.id, pod)
         if job.id not in self.allocations:
             self.preemptible.discard(job.id)
-            self.terminating.discard(job.id)
+            self.terminating.pop(job.id, None)
         self._shift(job, pod, -1)
 
     def reserve(self, job: Job, pod: PodRequest) -> None:
@@ -201,12 +202,17 @@ class NodeInfo:
     def available(self, resource: str, but: str = "") -> Resources:
         """Returns the resources that may be taken now; the reservation of the job ``but`` is its own.
 
-        Reservations of others are theirs, except as far as victims will make up for them.
+        Reservations of others are theirs, except as far as victims will make up for them: to a job without a
+        reservation here only those that leave next, since the later ones do not help the first reservation.
         """
         free = self.free(resource)
         if not self.reservations:
             return free
-        return free - (self._reserved(resource, but) - self.releasing(resource)).positive()
+        back = self.releasing(resource)
+        times = {at for at in self.terminating.values() if at is not None}
+        if len(times) > 1 and but not in self.reservations:
+            back -= self.releasing_after(min(times), resource)
+        return free - (self._reserved(resource, but) - back).positive()
 
     def available_after_termination(self, resource: str, but: str = "") -> Resources:
         """Returns the resources available after the terminating jobs are gone."""
@@ -227,6 +233,13 @@ class NodeInfo:
             found = resources_needed((pod for name in self.terminating for pod in self.allocations[name]), resource)
             self.cache["leaving", resource] = found
         return found
+
+    def releasing_after(self, moment: datetime | None, resource: str, without: Collection[str] = ()) -> Resources:
+        """Returns the part of it that is given back later than at a moment; without one nothing is later."""
+        later = [name for name, at in self.terminating.items() if at is not None and moment is not None and at > moment]
+        return resources_needed(
+            (pod for name in later if name not in without for pod in self.allocations[name]), resource
+        )
 
     def _reserved(self, resource: str, but: str) -> Resources:
         if not self.reservations:

@@ -109,7 +109,8 @@ def choose_victims(
 def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
     """Returns the victims that no job waits for any more: the job with the reservation is gone, or has another place.
 
-    Jobs that are stopping already can not be spared.
+    Jobs that are stopping already can not be spared. Nor does a job that leaves later make up for one that leaves
+    earlier: each reservation on a node would make the earlier ones there wait longer.
     """
     found: list[Job] = []
     wanting = {(job.team, job.request.gpu_type) for job in _reserved(world)}
@@ -130,7 +131,13 @@ def unneeded_victims(world: ClusterState) -> tuple[Job, ...]:
         rooms = [world.rooms[name] for name in keeps]
         if whose and any(_leaves_share(job, room, resource, world) < keeps[room.node.name].gpus for room in rooms):
             continue  # and here its part of a node
-        if all(world.rooms[name].available_after_termination(resource).covers(space) for name, space in keeps.items()):
+        spared = {one.id for one in found}
+        if all(
+            room.available_after_termination(resource).covers(
+                keeps[room.node.name] + room.releasing_after(job.notice, resource, spared)
+            )
+            for room in rooms
+        ):
             found.append(job)
             kept.update(keeps)
             if whose is not None:

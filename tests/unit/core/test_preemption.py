@@ -141,6 +141,11 @@ def noticed(name: str, gpus: int) -> Job:
     return lent(name, gpus, notice=NOTICED)
 
 
+LATER = [  # p gets its place when j leaves, q when k does
+    *(noticed("j", 1), lent("k", 4, notice=NOTICED + MINUTE), lent("l", 1)),
+    *(queues(name, "a", 3, nodes=("n1",)) for name in "pq"),
+]
+
 SPARED: dict[str, tuple[list[Job], str]] = {
     "none while the job with the reservation waits": ([noticed("j", 8), queues("p", "a", 8, nodes=("n1",))], ""),
     "all when that one is gone": ([noticed("j", 4), noticed("k", 4)], "j k"),
@@ -148,6 +153,7 @@ SPARED: dict[str, tuple[list[Job], str]] = {
         [noticed("j", 6), noticed("k", 2), queues("p", "a", 6, nodes=("n1",))],
         "k",
     ),
+    "none that leaves before the one that would make up for it": ([*LATER], ""),
     "a victim that is still starting": ([replace(noticed("j", 8), state=JobState.STARTING, started=None)], "j"),
     "none that is stopping already": ([replace(noticed("j", 8), state=JobState.STOPPING)], ""),
     "one of a team with too little quota, when no job of it waits any more": (
@@ -161,6 +167,12 @@ SPARED: dict[str, tuple[list[Job], str]] = {
 @pytest.mark.parametrize(("jobs", "expected"), SPARED.values(), ids=SPARED)
 def test_victims_that_are_not_needed(jobs: list[Job], expected: str) -> None:
     assert " ".join(sorted(job.id for job in unneeded_victims(world(*TEAMS, *jobs)))) == expected
+
+
+def test_gpus_of_the_first_reservation_are_not_lent_against_later_victims() -> None:
+    room = world(*TEAMS, *LATER).rooms["n1"]
+    assert room.available(NVIDIA).gpus < GPU
+    assert room.available(NVIDIA, "p").gpus == 2 * GPU
 
 
 def lows(*numbers: int) -> list[Job]:

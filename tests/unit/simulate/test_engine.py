@@ -34,15 +34,23 @@ def test_no_team_waits_longer_than_on_its_own_cluster_with_any_seed(seed: int, b
     assert everything.started == everything.jobs == 150
 
 
-@given(st.integers(0, 10**6), st.sampled_from([0.2, 0.5]), st.sampled_from([(300, 600), (900, 0), (60, 3600)]))
-@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0.2, 0.5]),
+    st.sampled_from([(300, 600), (900, 0), (60, 3600)]),
+    st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=4, max_size=4),
+)
+@settings(max_examples=30, deadline=None)
 def test_notice_and_minimum_run_time_are_all_that_lending_may_cost(
-    seed: int, borrowers: float, rules: tuple[int, int]
+    seed: int, borrowers: float, rules: tuple[int, int], sizes: list[int]
 ) -> None:
-    """Where all jobs have one GPU, no job waits longer than alone by more than that."""
-    random = Random(seed)
-    load = with_borrowers(Load(jobs=150, days=0.6).trace(random), borrowers, random)
-    trace = replace(load, jobs=tuple(replace(one, gpus=1) for one in load.jobs))
+    """Where all guaranteed jobs of a team have the same size, no job waits longer than alone by more than that."""
+    random, load = Random(seed), Load(jobs=150, days=0.6)
+    drawn = with_borrowers(load.trace(random), borrowers, random)
+    sized = {f"team{number}": size for number, size in enumerate(sizes, 1)}
+    trace = replace(
+        drawn, jobs=tuple(one if one.preemptible else replace(one, gpus=sized[one.team]) for one in drawn.jobs)
+    )
     changes = [f"scheduling.notice_seconds={rules[0]}", f"scheduling.min_run_seconds={rules[1]}"]
     scenario = make(trace, (None, None), changes, load=0.8)
     replay = scenario.replay(trace)
